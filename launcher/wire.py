@@ -182,7 +182,7 @@ def _wait(connection: int, event: int, deadline: float | None) -> None:
     poll = select.poll()
     poll.register(connection, event)
     if not poll.poll(None if deadline is None else max(0.0, deadline - time.monotonic()) * 1000):
-        raise TimeoutError("the other end was waited for in vain")
+        raise TimeoutError("the other end did not answer in time")
 
 
 # Packets

@@ -209,15 +209,15 @@ def derive(
     for path, source in rules.deny:
         canonical = host.resolve(path)
         if canonical is None:
-            warnings.append(f"{source} {path}: it does not exist, so there is nothing to deny yet")
+            warnings.append(f"{source} {path}: it does not exist, so there is nothing to deny")
         elif beneath(root, canonical):
-            raise Refusal("deny-worktree", f"{path} holds the worktree itself", context=f"asked for by {source}")
+            raise Refusal("deny-worktree", f"{path} contains the worktree itself", context=f"requested by {source}")
         else:
             denied[canonical] = source
     for place in own:
         canonical = canonical_form(place, host)
         if beneath(root, canonical):
-            raise Refusal("worktree-in-state", f"{root} lies inside Paddock's own directory {canonical}")
+            raise Refusal("worktree-in-state", f"{root} is inside Paddock's own directory {canonical}")
         denied[canonical] = "paddock's own"
     own_things = bring.decide(
         rules.bring, provider.bring, secrets=secrets, root=root, host=host, written=written, denied=denied
@@ -235,7 +235,7 @@ def derive(
         # Of other worktrees in this one, and of submodules that carry their git directory inside, the same is true.
         read_only |= dict.fromkeys(git.pointers, "git pointer of another worktree")
         if mode != "shared":
-            read_only |= dict.fromkeys(git.inside, "git directory inside of the submodule")
+            read_only |= dict.fromkeys(git.inside, "git directory inside the submodule")
             read_only |= dict.fromkeys(unpopulated, promises.UNPOPULATED)
 
     _check_own(grants, own, host)
@@ -260,24 +260,26 @@ def derive(
     required = promises.required_rows(backend)
     if backend == promises.NAMESPACES and not support.fresh_proc:
         required = tuple(row for row in required if row != "visibility")
-        warnings.append(f"names and command lines of processes outside can be seen: {support.fresh_proc_why}")
+        warnings.append(f"names and command lines of processes outside are visible: {support.fresh_proc_why}")
     if backend == promises.GUARD:
         warnings.append("no user namespaces here: see `paddock doctor` for what is not held")
     if backend == promises.BUBBLEWRAP and rules.net == "open":
         required = tuple(row for row in required if row != "unix-sockets")
-        warnings.append("abstract sockets of this machine can be reached: with --net open only Landlock closes them")
+        warnings.append(
+            "abstract sockets of this machine can be reached: with --net open, only Landlock could deny them"
+        )
     if mode != "private":
         warnings += borrowed(git, host)
     handed = handoff(root, rules, host, exceptions, git)
     warnings += other_names((*denied, *(path for path, kind in handed if kind == "protect" and mounts)), host)
     if mode == "private" and git.inside:
         warnings.append(
-            f"{git.inside[0]} is read-only: the submodule carries its git directory inside, where git outside of the "
-            "jail would obey it; `git submodule absorbgitdirs` moves it to its usual place"
+            f"{git.inside[0]} is read-only: the submodule contains its own git directory, which git outside of the "
+            "jail would obey; `git submodule absorbgitdirs` moves it to its usual place"
         )
     if rules.git == "shared":
         warnings.append(
-            f"--git shared opens {git.common_dir} for writing: the command can plant hooks and configuration that "
+            f"--git shared makes {git.common_dir} writable: the command can plant hooks and configuration that "
             "git will run outside the jail, and rewrite any branch"
         )
 
@@ -342,7 +344,7 @@ def choose_backend(wanted: str, support: Support) -> str:
             "bubblewrap-missing",
             "bubblewrap does not work here",
             context=support.bubblewrap_why,
-            hint="install the bubblewrap package and allow unprivileged user namespaces; `paddock doctor` says more\n"
+            hint="install the bubblewrap package and allow unprivileged user namespaces; see `paddock doctor`\n"
             "or leave --backend out: Landlock needs neither",
         )
     if support.landlock_abi < 1:
@@ -360,16 +362,16 @@ def choose_backend(wanted: str, support: Support) -> str:
         raise Refusal(
             "landlock-too-old",
             f"Landlock ABI {support.landlock_abi} without user namespaces cannot hold the jail",
-            context=f"user namespaces: {support.userns_why}; signals stay inside only from ABI 6 (Linux 6.12) on",
-            hint="allow unprivileged user namespaces, or use a newer kernel; `paddock doctor` says more",
+            context=f"user namespaces: {support.userns_why}; signals are confined only from ABI 6 (Linux 6.12) on",
+            hint="allow unprivileged user namespaces, or use a newer kernel; see `paddock doctor`",
         )
     if not support.guard:
         raise Refusal(
             "guard-missing",
-            "without user namespaces the jail needs the guard, and that cannot work here",
+            "without user namespaces the jail needs the guard, which cannot work here",
             context=f"user namespaces: {support.userns_why}\nguard: {support.guard_why}",
-            hint="inside a jail, leave `paddock run --` out: what it holds, it holds for everything started in it\n"
-            "in a container, start that with --security-opt seccomp=unconfined, or with --cap-add SYS_PTRACE\n"
+            hint="inside a jail, leave out `paddock run --`: everything started there is confined already\n"
+            "in a container, start it with --security-opt seccomp=unconfined, or with --cap-add SYS_PTRACE\n"
             "elsewhere, allow unprivileged user namespaces, or sysctl kernel.yama.ptrace_scope=1",
         )
     return promises.GUARD
@@ -433,9 +435,9 @@ def _check_own(grants: Iterable[Grant], own: tuple[str, ...], host: Host) -> Non
             if "w" in access and not path.startswith("@") and beneath(canonical, path):
                 raise Refusal(
                     "grant-covers-state",
-                    f"{path} holds Paddock's own files, so it cannot be writable in a jail",
-                    context=f"{canonical} lies in it; the grant comes from: {source}",
-                    hint="work in a worktree that does not hold your home directory or configuration "
+                    f"{path} contains Paddock's own files, so it cannot be writable in a jail",
+                    context=f"{canonical} is in it; the grant comes from: {source}",
+                    hint="work in a worktree that does not contain your home directory or configuration "
                     "(paddock worktree add), or move XDG_CONFIG_HOME, XDG_STATE_HOME and XDG_CACHE_HOME out of it",
                 )
 
@@ -469,9 +471,9 @@ def _check_writable_exceptions(
             main = where == git.git_dir
             raise Refusal(
                 "exception-in-writable-tree",
-                f"{where} cannot be kept from a jail that may write {path}",
+                f"{where} cannot be denied to a jail that may write {path}",
                 context=f"{sources[where]}; hiding part of a writable tree needs a mount namespace, and user "
                 "namespaces are not available here",
-                hint=("in a worktree of its own: paddock run --new TICKET -- COMMAND\nor " if main else "")
+                hint=("use a separate worktree: paddock run --new TICKET -- COMMAND\nor " if main else "")
                 + f"--freeze-root: {path} and the directories down to it get no new entries",
             )

@@ -36,7 +36,7 @@ def bundles() -> dict[str, Bundle]:
 
     tables = tomllib.loads(FILE.read_text(encoding="utf-8"))
     if tables.pop("schema") != 1:
-        raise ValueError(f"{FILE} is of another version")
+        raise ValueError(f"{FILE} has an unknown version")
     return {
         name: Bundle(name, table["title"], _rules(table["hosts"], table.get("ports", _PORTS)), table.get("risk", ""))
         for name, table in tables.items()
@@ -54,7 +54,7 @@ def require(word: str) -> Bundle:
     near = get_close_matches(name, known, n=1)
     raise Refusal(
         "bundle-unknown",
-        f"{word[:80]!r} is no bundle of hosts",
+        f"{word[:80]!r} is not a known bundle of hosts",
         context=f"did you mean {MARK}{near[0]}?" if near else "",
         hint="known: " + ", ".join(MARK + name for name in known),
     )
@@ -148,7 +148,7 @@ def parse_egress_rule(text: str) -> EgressRule:
         methods = tuple(dict.fromkeys(words.split(",")))
         for method in methods:
             if not method or len(method) > 20 or not _METHOD_LETTERS.issuperset(method):
-                raise _refused(text, f"{method!r} is no HTTP method in capital letters")
+                raise _refused(text, f"{method!r} is not an HTTP method in capital letters")
         text = rest
     if "://" in text:
         parse_rule(text)  # says why
@@ -170,7 +170,7 @@ def _checked_path(text: str, path: str) -> str:
     if len(path) > _LONGEST_PATH:
         raise _refused(text, f"its path is longer than {_LONGEST_PATH} characters")
     if "*" in path:
-        raise _refused(text, "its path has a wildcard; a path stands for everything below it")
+        raise _refused(text, "its path has a wildcard; a path covers everything below it")
     found = canonical_path(path)
     if found is None or any(char in path for char in "%?#;"):
         raise _refused(text, "its path is not plain: no percent, query, dots or double slashes")
@@ -256,7 +256,7 @@ class EgressPolicy:
                 return Verdict(
                     False,
                     str(rule),
-                    f"{wanted.host} leads to {address}, denied by the rule {rule}",
+                    f"{wanted.host} resolves to {address}, denied by the rule {rule}",
                     f"without --deny-domain {_quoted(rule)}",
                 )
         why = special(address) or ("this machine's own" if own else "")
@@ -269,7 +269,7 @@ class EgressPolicy:
         return Verdict(
             False,
             "",
-            f"{wanted.host} leads to {address}, which is {why}; only a rule that names the address allows that",
+            f"{wanted.host} resolves to {address}, which is {why}; only a rule for that address allows it",
             f"--allow-domain {there.where}",
         )
 
@@ -303,7 +303,7 @@ def _described(rule: EgressRule, wanted: Request) -> str:
     if not wanted.method:
         return "tunnels"
     if wanted.restated:
-        return f"a request that states its method or path once more, in {wanted.restated}"
+        return f"a request that repeats its method or path, in {wanted.restated}"
     if wanted.content and wanted.method in rule.methods and wanted.method in WITHOUT_CONTENT:
         return f"{wanted.method} with content"
     return f"{wanted.method} {wanted.path.partition('?')[0]}"

@@ -90,7 +90,7 @@ def refused(changes: Iterable[tuple[str, str, str]], so: str, hint: str) -> Refu
     more = f"\nand {len(lines) - _MOST_NAMED} more" if len(lines) > _MOST_NAMED else ""
     return Refusal(
         "handoff-strict",
-        f"the work changes files that other tools execute or obey, so it is {so}",
+        f"the work changes hand-off files, which other tools execute or obey, so it is {so}",
         context="\n".join(lines[:_MOST_NAMED]) + more,
         hint=hint,
     )

@@ -141,7 +141,7 @@ def _split_port(text: str) -> tuple[str, int | None]:
     if text.startswith("["):
         inside, bracket, rest = text.partition("]")
         if not bracket or (rest and not rest.startswith(":")):
-            raise _Invalid("the bracket is not closed, or followed by something else than :PORT")
+            raise _Invalid("the bracket is not closed, or is followed by something other than :PORT")
         return inside + bracket, _port(rest[1:]) if rest else None
     host, colon, port = text.partition(":")
     if ":" in port:
@@ -169,7 +169,7 @@ def _rule(host: str, port: int | None) -> HostRule:
             )
         base = _name_or_ipv4(host[2:])
         if not isinstance(base, str) or "." not in base:
-            raise _Invalid("a wildcard needs a name of at least two labels below it")
+            raise _Invalid("a wildcard needs a name of at least two labels after it")
         return HostRule(base, True, None, port)
     parsed = _name_or_ipv4(host)
     return HostRule(parsed, False, None, port) if isinstance(parsed, str) else HostRule("", False, _alone(parsed), port)
@@ -183,12 +183,12 @@ def _range(text: str) -> Network:
     address_text, _, length = text.partition("/")
     address = _ipv6(address_text) if ":" in address_text else _name_or_ipv4(address_text)
     if isinstance(address, str):
-        raise _Invalid("only an address range can hold a slash", "name the host only, without a path")
+        raise _Invalid("only an address range can contain a slash", "name the host only, without a path")
     longest = 32 if address.version == 4 else 128
     if not length.isdigit() or len(length) > 3 or (length != "0" and length.startswith("0")) or int(length) > longest:
         raise _Invalid(f"the prefix length is not a plain number from 1 to {longest}")
     if length == "0":
-        raise _Invalid("it means every address", "--net open says so plainly")
+        raise _Invalid("it covers every address", "use --net open for that")
     network = ipaddress.ip_network(f"{address}/{length}", strict=False)
     if network.network_address != address:
         raise _Invalid("bits below the prefix are set", f"the range is {network}")
@@ -199,9 +199,9 @@ def _ipv6(text: str) -> ipaddress.IPv6Address:
     try:
         address = ipaddress.IPv6Address(text)
     except ValueError:
-        raise _Invalid("what stands in brackets is not an IPv6 address") from None
+        raise _Invalid("the text in brackets is not an IPv6 address") from None
     if address.ipv4_mapped is not None:
-        raise _Invalid("an IPv4 address is dressed as IPv6", f"write {address.ipv4_mapped}")
+        raise _Invalid("it is an IPv4 address written as IPv6", f"write {address.ipv4_mapped}")
     return address
 
 
@@ -228,7 +228,7 @@ def _check_label(label: str) -> None:
     if len(label) > _LONGEST_LABEL:
         raise _Invalid(f"a label is longer than {_LONGEST_LABEL} characters")
     if not _LETTERS_DIGITS_HYPHEN.issuperset(label):
-        raise _Invalid(f"label {label!r} has other characters than letters, digits and hyphens")
+        raise _Invalid(f"label {label!r} has characters other than letters, digits and hyphens")
     if label.startswith("-") or label.endswith("-"):
         raise _Invalid(f"label {label!r} starts or ends with a hyphen")
     if label[2:4] == "--":
@@ -253,13 +253,13 @@ def _check_label(label: str) -> None:
 _V4 = (
     ("0.0.0.0/8", "this machine"),
     ("10.0.0.0/8", "private"),
-    ("100.64.0.0/10", "shared by a carrier's customers, and a metadata service's"),
+    ("100.64.0.0/10", "shared by a carrier's customers, and used by metadata services"),
     ("127.0.0.0/8", "loopback"),
     ("169.254.0.0/16", "link-local, where metadata services are"),
     ("172.16.0.0/12", "private"),
-    ("192.0.0.0/24", "reserved for protocols, and a metadata service's"),
+    ("192.0.0.0/24", "reserved for protocols, and used by metadata services"),
     ("192.0.2.0/24", "for documentation"),
-    ("192.88.99.0/24", "of deprecated relays"),
+    ("192.88.99.0/24", "used by deprecated relays"),
     ("192.168.0.0/16", "private"),
     ("198.18.0.0/15", "for benchmarks"),
     ("198.51.100.0/24", "for documentation"),
@@ -272,7 +272,7 @@ _V6 = (
     ("::1/128", "loopback"),
     ("2001::/23", "reserved for protocols and tunnels"),
     ("2001:db8::/32", "for documentation"),
-    ("2002::/16", "IPv4 in a tunnel's clothes"),
+    ("2002::/16", "IPv4 embedded in a tunnel address"),
     ("3fff::/20", "for documentation"),
     ("fc00::/7", "private"),
     ("fe80::/10", "link-local"),
@@ -299,7 +299,7 @@ def special(address: Address) -> str:
     if isinstance(address, ipaddress.IPv4Address):
         return ""
     if address.ipv4_mapped is not None:
-        return special(address.ipv4_mapped) or "IPv4 in IPv6's clothes"
+        return special(address.ipv4_mapped) or "IPv4 embedded in IPv6"
     number = int(address)
     if address in _NAT64:
         return special(ipaddress.IPv4Address(number & 0xFFFFFFFF))

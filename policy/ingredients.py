@@ -19,8 +19,8 @@ from policy.verdict import risk_of
 SOURCE = promises.PRIVATE_GIT
 
 SWAPPED = (
-    "while this runs, {root}/.git leads to a git directory that the command writes (no mount can cover it in the jail "
-    "alone): run no git there outside, and open it in no editor or prompt that does; the end puts it back"
+    "while this runs, {root}/.git points to a git directory that the command writes (no mount can cover it in the jail "
+    "alone): until it ends, run no git there outside, nor an editor or prompt that does"
 )
 
 DIRECTORY = "@git/git"
@@ -61,11 +61,11 @@ def choose(
             "git-private-impossible",
             "this worktree cannot have a private git directory",
             context="\n".join(reasons),
-            hint=("remove it, if it is an agent's work\n" if made else "")
-            + ("in one that can: paddock run --new TICKET -- COMMAND\n"
+            hint=("remove it, if an agent made it\n" if made else "")
+            + ("use a worktree that can: paddock run --new TICKET -- COMMAND\n"
                if not (mounts or git.created) else "")
             + "--git readonly: log, diff and status work\n"
-            "or --git shared: the command may write the repository, hooks and configuration included",
+            "or --git shared: the command may write the repository, including hooks and configuration",
         )  # fmt: skip
     return "readonly", [f"git is read-only, commits are not possible: {reasons[0]}"]
 
@@ -73,11 +73,11 @@ def choose(
 def _unswappable(git: Git, hidden: frozenset[str]) -> list[str]:
     """Why `.git` on the disk must not lead to a private git directory, where nothing but that is possible."""
     if git.kind == "main":
-        return ["without a mount namespace the repository itself, which lies in a main checkout, cannot be covered"]
+        return ["without a mount namespace, the repository inside a main checkout cannot be covered"]
     if not git.created:
         return [
             "without a mount namespace the worktree's .git cannot be covered, and git outside of the jail would obey "
-            "what the command writes there; only a worktree that Paddock made is put up with that "
+            "what the command writes there; this is accepted only in a worktree that Paddock made "
             "(paddock run --new TICKET -- COMMAND)"
         ]
     return [
@@ -90,7 +90,7 @@ def _unswappable(git: Git, hidden: frozenset[str]) -> list[str]:
 def _inside(git: Git) -> list[str]:
     """Git directories of submodules that without mounts the command could write. Paddock makes none such."""
     return [
-        f"{where} lies in the submodule, where without a mount namespace the command could write it"
+        f"{where} is in the submodule, where without a mount namespace the command could write it"
         for where in git.inside[:1]
     ]
 
@@ -236,9 +236,9 @@ def check_publish(rules: Rules, *, mounts: bool) -> None:
     if rules.publish and rules.net == "proxy" and not mounts:
         raise Refusal(
             "publish-needs-namespaces",
-            "nothing in the jail can listen here, so no port of it can be published",
-            context=f"asked for by {rules.publish[0][1]}; without user namespaces every listener would be open to all",
-            hint="allow unprivileged user namespaces; `paddock doctor` says more",
+            "nothing in the jail can listen on ports here, so none can be published",
+            context=f"requested by {rules.publish[0][1]}; without user namespaces, every listener would be open to all",
+            hint="allow unprivileged user namespaces; see `paddock doctor`",
         )
 
 
@@ -259,32 +259,32 @@ def asked_for(path: str, trail: Trail, source: str, root: str, host: Host, writt
     if canonical is None and host.kind(trail.reached) not in (None, "link"):
         raise Refusal(
             "grant-changed",
-            f"{path} changed while it was looked at",
-            context=f"asked for by {source}; {trail.reached} is what it was, and cannot be reached under that name now",
-            hint="a live session may be at work there: start it again, or grant what contains it",
+            f"{path} changed while it was being checked",
+            context=f"requested by {source}; it was {trail.reached}, which that name no longer reaches",
+            hint="a live session may be working there: run the command again, or grant the directory that contains it",
         )
     if canonical is None:
         raise Refusal(
             "grant-missing",
             f"{path} does not exist, so it cannot be granted",
-            context=f"asked for by {source}",
-            hint="make it first, or leave the grant out",
+            context=f"requested by {source}",
+            hint="create it first, or leave the grant out",
         )
     if not beneath(canonical, root):
-        hint = f"name the place itself, {quoted(canonical)}, if that is what you mean"
+        hint = f"name the target itself, {quoted(canonical)}, if that is what you mean"
         if linked_by((root,), trail):
             raise Refusal(
                 "grant-leaves-worktree",
-                f"{path} leads out of the worktree, to {canonical}",
-                context=f"asked for by {source}; a link in the worktree may be an agent's work, so it grants nothing",
+                f"{path} resolves outside the worktree, to {canonical}",
+                context=f"requested by {source}; a link in the worktree may be an agent's work, so it grants nothing",
                 hint=hint,
             )
         tree = left_by(written, trail)
         if tree is not None:
             raise Refusal(
                 "grant-leaves-written-tree",
-                f"{path} leads out of {tree}, to {canonical}",
-                context=f"asked for by {source}; commands in jails could write that tree, so a link in it may be an "
+                f"{path} resolves outside {tree}, to {canonical}",
+                context=f"requested by {source}; commands in jails could write that tree, so a link in it may be an "
                 "agent's work and grants nothing",
                 hint=hint,
             )
@@ -318,7 +318,7 @@ def narrowed(root: str, asked: Iterable[Grant]) -> tuple[tuple[Grant, ...], list
     read |= {path: source for path, access, source in asked if "w" not in access and source in (RO, REVIEW)}
     write = {root: "worktree"} | {path: source for path, access, source in asked if "w" in access}
     warnings = [
-        f"{source} {path}: it is the worktree, which stays writable; --ro {quoted(path)} makes it read-only"
+        f"{source} {path}: it is the worktree, which remains writable; --ro {quoted(path)} makes it read-only"
         for path, source in read.items()
         if path == root and source not in (RO, REVIEW)
     ]
@@ -347,7 +347,7 @@ def held(grant: Grant, narrowed: tuple[Grant, ...]) -> Grant:
 def socket_warning(path: str, source: str) -> str:
     """The warning for a granted socket file: no rule of the jail holds for the programme that answers there."""
     known = risk_of(path)
-    text = f"{source} {path}: whatever serves that socket acts outside of the jail, on the command's word"
+    text = f"{source} {path}: whatever serves that socket acts outside of the jail, at the command's request"
     return f"{text}; {known}" if known else text
 
 
@@ -371,8 +371,8 @@ def other_names(paths: Iterable[str], host: Host) -> list[str]:
     """Warnings for files whose protection holds for one name, and that have others (link(2))."""
     counted = [(path, host.names(path)) for path in paths]
     return [
-        f"{path} is protected under this name, and has {names - 1} more (hard links): where one lies in a granted "
-        "tree, the file is as open as that tree"
+        f"{path} is protected under this name, and has {names - 1} more (hard links): if one is in a granted "
+        "tree, the file can be reached through it"
         for path, names in counted
         if names > 1
     ]
@@ -393,18 +393,22 @@ def program_grants(
         return []
     trail = host.trail(command.path)
     if trail.canonical != command.program:
-        raise Refusal("command-moved", f"{command.program} changed while it was looked at", exit_code=EXIT_NOT_FOUND)
+        raise Refusal(
+            "command-moved", f"{command.program} changed while it was being checked", exit_code=EXIT_NOT_FOUND
+        )
     tree = root if led_by(root, command.path, trail) else left_by(written, trail)
     if tree is not None:
         raise Refusal(
             "command-leaves-worktree",
-            f"{command.path} leads out of {'the worktree' if tree == root else tree}, to {command.program}",
+            f"{command.path} resolves outside {'the worktree' if tree == root else tree}, to {command.program}",
             context="commands in jails could write there: a link may be an agent's work, so it grants nothing",
             hint=f"name the programme itself, {quoted(command.program)}, or grant its directory with --ro",
             exit_code=EXIT_NOT_EXECUTABLE,
         )
     if host.resolve(whole) != whole:
-        raise Refusal("command-moved", f"{command.program} changed while it was looked at", exit_code=EXIT_NOT_FOUND)
+        raise Refusal(
+            "command-moved", f"{command.program} changed while it was being checked", exit_code=EXIT_NOT_FOUND
+        )
     return [(whole, READ, "the command's own programme")]
 
 
@@ -439,8 +443,8 @@ def check_git_grants(rules: Rules, git: Git, host: Host) -> None:
         if above is not None:
             raise Refusal(
                 "grant-opens-git",
-                f"{path} is what git executes or obeys outside of the jail",
-                context=f"asked for by {source}; {above} belongs to a git directory",
+                f"{path} is something that git executes or obeys outside of the jail",
+                context=f"requested by {source}; {above} belongs to a git directory",
                 hint="leave the grant out; or --git shared: the command may write git directories, hooks and "
                 "configuration included",
             )

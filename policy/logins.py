@@ -236,12 +236,12 @@ def holds(inside: bytes, host: bytes, login: Login) -> bool:
 def _unique(pairs: list[tuple[str, Any]]) -> Document:
     found = dict(pairs)
     if len(found) != len(pairs):
-        raise ValueError("a name stands twice")
+        raise ValueError("a name is listed twice")
     return found
 
 
 def _refused(word: str) -> None:
-    raise ValueError(f"{word} is no JSON")
+    raise ValueError(f"{word} is not JSON")
 
 
 def _finite(digits: str) -> float:

@@ -32,16 +32,16 @@ ROWS: tuple[tuple[str, str, str], ...] = (
     # id, what is promised, backends that do NOT hold it (comma separated) with the reason after a colon
     ("reads", "reads are denied unless granted; /etc is granted file by file", ""),
     ("deny-inside-allow", "exceptions inside a granted tree stay denied", ""),
-    ("toolchains", "toolchains under the home directory run, their credentials stay unread", ""),
-    ("writes", "writes reach the worktree, the private temp and home, the provider's state; nothing else", ""),
+    ("toolchains", "toolchains under the home directory run; their credentials cannot be read", ""),
+    ("writes", "only the worktree, the private temp and home and the provider's state can be written", ""),
     (
         "handoff",
-        "existing hand-off files of the protected kind are read-only",
-        "landlock+guard: needs a mount namespace; `.git` files can be replaced too, which is told, and with --git "
-        "private put back",
+        "existing protected hand-off files (which other tools execute or obey) are read-only",
+        "landlock+guard: needs a mount namespace; `.git` files can be replaced too, which is reported, and with --git "
+        "private undone",
     ),
     ("metadata", "chmod, chown, utime and xattr outside the grants fail", ""),
-    ("environment", "only allow-listed environment variables pass", ""),
+    ("environment", "only allow-listed environment variables are passed", ""),
     ("fds", "inherited file descriptors are closed, except 0, 1 and 2", ""),
     ("privileges", "no_new_privs, no capability, empty bounding set", ""),
     ("signals", "processes outside cannot be signalled, traced, reniced or limited", ""),
@@ -54,21 +54,21 @@ ROWS: tuple[tuple[str, str, str], ...] = (
     ("unix-sockets", "AF_UNIX sockets outside the grants are unreachable", ""),
     (
         "shared-memory",
-        "/dev/shm, System V IPC, POSIX queues and keyrings are private or closed",
-        "landlock+guard: semaphores of everyday programmes need the machine's own /dev/shm; needs a mount namespace",
+        "/dev/shm, System V IPC, POSIX queues and keyrings are private or denied",
+        "landlock+guard: common programmes' semaphores need the machine's own /dev/shm; needs a mount namespace",
     ),
     (
         "terminals",
-        "the caller's stays outside, others cannot be opened, input cannot be pushed into the command's own",
+        "the caller's stays outside, no other can be opened, no input can be pushed into the command's own",
         "",
     ),
     (
         "network",
-        "no way out by TCP, UDP, ICMP, MPTCP, fast open, raw, IPv6: in `none` at all, in `proxy` but to allowed hosts",
+        "no way out by TCP, UDP, ICMP, MPTCP, fast open, raw, IPv6: `none` allows none, `proxy` only allowed hosts",
         "",
     ),
-    ("kernel-surface", "io_uring, bpf, perf, keyrings, userfaultfd, mounts, nested namespaces are closed", ""),
-    ("limits", "processes, memory, open files and file size are bounded where a limit is set", ""),
+    ("kernel-surface", "io_uring, bpf, perf, keyrings, userfaultfd, mounts and nested namespaces are denied", ""),
+    ("limits", "processes, memory, open files and file size are limited where a limit is set", ""),
 )
 
 

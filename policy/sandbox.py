@@ -62,7 +62,7 @@ class Unresolvable(Refusal):
 
     def __init__(self, reason: Reason, path: str, detail: str = "") -> None:
         """Composes the sentence from the path and the reason."""
-        super().__init__(reason.value, f"cannot tell where the path {path!r} leads: {reason.value}", context=detail)
+        super().__init__(reason.value, f"cannot resolve the path {path!r}: {reason.value}", context=detail)
         self.reason = reason
         self.detail = detail
 
@@ -252,7 +252,7 @@ def by_walk(path: str) -> Location:
             raise walk.system(error) from error
         same, wrong = False, errno.errorcode[error.errno]
     if walk.magic and wrong:
-        raise walk.fail(Reason.UNREACHABLE, "it leads through a link of /proc to something without a path")
+        raise walk.fail(Reason.UNREACHABLE, "it resolves through a link of /proc to something without a path")
     if missing and wrong:
         whole = _join(at, "/".join(missing))
         for name in missing:
@@ -260,7 +260,7 @@ def by_walk(path: str) -> Location:
         return Location(whole, at)
     # "file/" is ENOTDIR: the place is known, and the error is for the tool to meet.
     if missing or not (same or wrong == "ENOTDIR"):
-        raise walk.fail(Reason.UNREACHABLE, "it leads to another file than its name says")
+        raise walk.fail(Reason.UNREACHABLE, "it resolves to another file than its name says")
     return Location(at, None)
 
 

@@ -59,7 +59,7 @@ def absolute_path(value: object) -> Path:
             continue
         if name == "..":
             if not climbing:
-                raise ValueError(f"the path {text!r} has '..' behind a name; give the resolved absolute path")
+                raise ValueError(f"the path {text!r} has '..' after a name; give the resolved absolute path")
             names = names[:-1]
         else:
             climbing = False

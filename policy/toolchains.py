@@ -308,7 +308,7 @@ class _Search:
     def path_entry(self, entry: str) -> None:
         """One component of PATH."""
         if not entry.startswith("/"):
-            self.note(f"PATH entry {entry!r} is relative: it means another directory wherever the command goes")
+            self.note(f"PATH entry {entry!r} is relative: its meaning depends on the current directory")
             return
         trail = self.host.trail(entry)
         directory = trail.canonical
@@ -322,13 +322,17 @@ class _Search:
             self.note(f"PATH entry {entry} is not granted: other users can put programmes there")
             return
         if not self._acceptable(directory):
-            why = "it holds credentials" if self.secret(directory) else "it holds the home directory or the worktree"
+            why = (
+                "it contains credentials"
+                if self.secret(directory)
+                else "it contains the home directory or the worktree"
+            )
             self.note(f"PATH entry {entry} is not granted: {why}")
             return
         led = self.led(trail)
         self.reach(directory, trusted=not led)
         if led and not self.covered(directory):
-            self.note(f"PATH entry {entry} is not granted: a link that may be an agent's leads to {directory}")
+            self.note(f"PATH entry {entry} is not granted: a link that an agent may have made points to {directory}")
         elif not self.covered(directory):
             self._programmes(directory)
         if any(beneath(path, directory) or beneath(directory, path) for path in self.grants):
@@ -390,7 +394,7 @@ class _Search:
         if self.host.kind(target) != "file":
             return
         if not self.covered(target) and not (trusted and self._single(target)):
-            self.note(f"{path} leads to {target}, which belongs to no known toolchain: not granted ({why})")
+            self.note(f"{path} points to {target}, which belongs to no known toolchain: not granted ({why})")
             return
         self._interpreter(target, trusted=trusted)
 
@@ -425,7 +429,7 @@ class _Search:
         if programmes and not strays:
             self.grants[directory] = "PATH"
         elif programmes:
-            self.note(f"{directory} also holds {strays[0]}: only its programmes are granted, one by one")
+            self.note(f"{directory} also contains {strays[0]}: only its programmes are granted, one by one")
         for path in programmes:
             if strays:
                 self._single(path)
@@ -445,7 +449,7 @@ class _Search:
                     continue
                 broad = (tool, root) not in self.fixed and any(beneath(secret, target) for secret in self.credentials)
                 if broad or not self._acceptable(target):
-                    self.note(f"{path} is not granted to {tool.name}: it holds credentials, or others can write it")
+                    self.note(f"{path} is not granted to {tool.name}: it contains credentials, or others can write it")
                     continue
                 self.links.update(trail.links)
                 self.grants.setdefault(target, source)

@@ -19,10 +19,10 @@ HANDOFF = "hand-off file"
 
 
 SOURCES = {
-    "default": "one of the rules that Paddock ships",
+    "default": "a rule that Paddock ships",
     "worktree": "it is the worktree",
-    promises.UNPOPULATED: "unpopulated submodule: git outside would obey the configuration of a `.git` made there",
-    "git pointer": "what leads git to its repository stays as it is",
+    promises.UNPOPULATED: "unpopulated submodule: git outside would obey a `.git` made there",
+    "git pointer": "what points git to its repository cannot be changed",
 }
 """Sources of rules that say too little by their names."""
 
@@ -33,8 +33,8 @@ OBEYED = "programmes that your shell runs outside the jail"
 """The risk of what may well be read."""
 
 RISKS: tuple[tuple[str, str], ...] = (
-    ("/.ssh", "private keys: whoever holds them can log in to your servers and push as you"),
-    ("/.gnupg", "private keys: whoever holds them can sign and decrypt as you"),
+    ("/.ssh", "private keys: anyone who has them can log in to your servers and push as you"),
+    ("/.gnupg", "private keys: anyone who has them can sign and decrypt as you"),
     ("/.aws", "cloud credentials"),
     ("/.azure", "cloud credentials"),
     ("/.config/gcloud", "cloud credentials"),
@@ -47,8 +47,8 @@ RISKS: tuple[tuple[str, str], ...] = (
     ("/.config/gh", "a token for GitHub"),
     ("/etc/shadow", "password hashes of every user"),
     ("/etc/ssl/private", "private keys of this machine"),
-    ("docker.sock", "whoever reaches the Docker daemon is root on this machine"),
-    ("/run/user", "sockets of your desktop session: agents for keys, D-Bus, Wayland"),
+    ("docker.sock", "anyone who reaches the Docker daemon is root on this machine"),
+    ("/run/user", "sockets of your desktop session: key agents, D-Bus, Wayland"),
     ("/.git/hooks", "programmes that git runs outside the jail"),
     ("/.git", "the repository itself: its config may hold tokens, its hooks run outside the jail"),
     ("/.bashrc", OBEYED),
@@ -80,10 +80,10 @@ _WHOLE: dict[str, str] = {
     "/tmp": "temporary files and sockets of every programme",
     "/var": "data, mail and queues of every service",
     "/run": "sockets of every service",
-    "/usr": "programmes that everybody runs",
+    "/usr": "programmes that everyone runs",
     "/proc": "memory, environment and descriptors of processes",
 }
-_ENVIRONMENT = "passwords and keys that a programme reads at its start"
+_ENVIRONMENT = "passwords and keys that programmes read when they start"
 _TEMPLATES = (".env.example", ".env.sample", ".env.template")
 """Shown to whoever fetches a repository: they name the secrets, and hold none."""
 _A_HOME = "a whole home directory: keys, tokens, and files that your shell runs"
@@ -133,7 +133,7 @@ class Verdict(NamedTuple):
         ]
         lines += [f"  {kind:<11} {path}: {_source(source)}" for path, kind, source in self.limits]
         if not self.rules and not self.limits:
-            lines.append("  decided by  no rule grants it: what is not granted is denied")
+            lines.append("  decided by  no rule grants it, and what is not granted is denied")
         if layer:
             lines.append(f"  held by     {layer}")
         if self.hint:
@@ -246,16 +246,18 @@ def _hint(
     if limits:
         where, kind, source = limits[0]
         if source == "paddock's own":
-            return "nothing does: whoever can reach it can read or write the rules of every jail"
+            return "nothing does: anyone who can reach it can read or write the rules of every jail"
         if source == HANDOFF and any(beneath(where, place) for place in nested):
-            return "--git shared opens it; git outside obeys it, so it is not the command's to write"
+            return "--git shared makes it writable; git outside obeys it, so the command must not write it"
         if source == HANDOFF:
-            return f"report = [{where.rpartition('/')[2]!r}] under [handoff]: then it is writable, and changes are told"
+            return (
+                f"report = [{where.rpartition('/')[2]!r}] under [handoff] makes it writable, and changes are reported"
+            )
         if source == promises.UNPOPULATED:
             around, _, name = where.rpartition("/")
             return (
                 f"populate it outside: git -C {quoted(around)} submodule update --init -- {pathspec(name)}; "
-                "then a run is granted it like the others. Or --git shared, which opens the repository too"
+                "then a run is granted it like the others. Or --git shared, which also makes the repository writable"
             )
         if source == "--review":
             return f"leave out --review, or add --rw {word}" if where != path else "leave out --review"
@@ -266,11 +268,11 @@ def _hint(
         if source.startswith("--deny"):
             return f"leave out --deny {quoted(where)}"
         if source.startswith(("git pointer", "--git private")):
-            return "nothing needs to: with --git private, git works in the jail all the same; --git shared opens it"
+            return "nothing needs to: with --git private, git works in the jail anyway; --git shared makes it writable"
         return f"change what makes {quoted(where)} {kind}: {source}"
     if not access:
         if variable := next((name for end, name in _NAMED_BY if path.endswith(end)), ""):
-            return f"--ro {word} --env {variable}={word} (the command's ~ is a home of its own: it must be told where)"
+            return f"--ro {word} --env {variable}={word} (the command has its own ~, so it must be told where)"
         return f"--ro {word} (read and execute) or --rw {word} (write too)"
     return f"--rw {word} (to write too)"
 
@@ -310,11 +312,11 @@ def layers_for_path(plan: Plan, found: Verdict) -> str:
         return ""
     if promises.has_mounts(plan.backend):
         if found.rules and any(kind == "denied" for _, kind, _ in found.limits):
-            return "a mask that lies over it: nobody opens it, nor anything below it (EACCES)"
+            return "a mask mounted over it: nobody can open it, or anything below it (EACCES)"
         if own := view(plan, found.path).text:
             return f"the jail's view: {own}"
         if not found.access:
-            return "the jail's view: it looks as if it were not there (ENOENT)"
+            return "the mount namespace: it appears not to exist (ENOENT)"
         return "a read-only mount (EROFS)" + ("" if plan.backend == promises.BUBBLEWRAP else ", and Landlock")
     return "Landlock (EACCES); the guard for mode, owner, times and attributes (EPERM)"
 
@@ -347,4 +349,4 @@ def layers_for_hosts(plan: Plan, *, local: bool = False) -> str:
         )
     if plan.net == "proxy":
         return f"the proxy, which answers 403; past it there is no way out ({'EACCES' if guard else 'ENETUNREACH'})"
-    return "the network namespace, which holds nothing but its own loopback (ENETUNREACH)"
+    return "the network namespace, which has only its own loopback (ENETUNREACH)"

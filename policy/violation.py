@@ -74,25 +74,25 @@ OUTSIDE_MESSAGE = "Access denied: path is outside worktree sandbox"
 _MESSAGES = {
     # Word for word what contracts.md section 5 gives; path and boundary stand in the JSON beside it.
     Reason.OUTSIDE: OUTSIDE_MESSAGE,
-    Reason.UNGRANTED_SUBMODULE: "Access denied: {path} lies in submodule {detail}, which this agent was not granted"
+    Reason.UNGRANTED_SUBMODULE: "Access denied: {path} is in submodule {detail}, which is not granted to this agent"
     " (worktree {root})",
-    Reason.DENIED: "Access denied: {path} lies in {detail}, which is denied inside worktree {root}",
-    Reason.READ_ONLY: "Access denied: {path} lies in {detail}, which is read-only inside worktree {root}",
-    Reason.UNPOPULATED_SUBMODULE: "Access denied: {path} lies in {detail}, the place of a submodule that is not"
-    " populated: it is read-only until `git submodule update --init`, outside, has filled it (worktree {root})",
-    Reason.FROZEN: "Access denied: {path}: the directory {detail} holds an exception of worktree {root}, so it"
-    " cannot be listed or changed itself; the files that exist beside the exception can be used by name",
-    Reason.ROOT_ITSELF: "Access denied: {path} is the root of worktree {root} itself; only what lies in it can"
+    Reason.DENIED: "Access denied: {path} is in {detail}, which is denied inside worktree {root}",
+    Reason.READ_ONLY: "Access denied: {path} is in {detail}, which is read-only inside worktree {root}",
+    Reason.UNPOPULATED_SUBMODULE: "Access denied: {path} is in {detail}, a submodule that is not"
+    " populated: it is read-only until `git submodule update --init`, outside, has populated it (worktree {root})",
+    Reason.FROZEN: "Access denied: {path}: the directory {detail} contains an exception of worktree {root}, so it"
+    " cannot be listed or changed itself; existing files beside the exception can be used by name",
+    Reason.ROOT_ITSELF: "Access denied: {path} is the root of worktree {root} itself; only what is in it can"
     " be changed",
     Reason.ROOT_MISSING: "Access denied: worktree {root} no longer exists, so {path} cannot be checked",
     Reason.ROOT_REPLACED: "Access denied: worktree {root} is no longer a directory of its own (now a symbolic link"
     " or a file), so {path} cannot be checked",
     Reason.TRAVERSAL: "Access denied: {path} goes up ('..') from something that is not an existing directory, so it"
     " cannot be checked against worktree {root}",
-    Reason.SYMLINK_LOOP: "Access denied: {path} leads through too many symbolic links to be checked against"
+    Reason.SYMLINK_LOOP: "Access denied: {path} goes through too many symbolic links to be checked against"
     " worktree {root}",
     Reason.UNREACHABLE: "Access denied: {path} cannot be checked against worktree {root}: {detail}",
-    Reason.NUL: "Access denied: {path} holds a NUL character (worktree {root})",
+    Reason.NUL: "Access denied: {path} contains a NUL character (worktree {root})",
     Reason.TOO_LONG: "Access denied: {path} is longer than the system allows (worktree {root})",
     Reason.EMPTY: "Access denied: the path is empty; give a path inside worktree {root}",
     Reason.UNENCODABLE: "Access denied: {path} cannot be a file name (worktree {root})",

@@ -188,7 +188,7 @@ class Exchange:
             os.chmod(self._path, 0o600)
         except OSError as error:
             requests.close()
-            raise Refusal("audit-socket", f"cannot listen at {self._path}", context=error.strerror or str(error),
+            raise Refusal("audit-socket", f"cannot listen on {self._path}", context=error.strerror or str(error),
                           hint="the service's runtime directory must belong to it") from None  # fmt: skip
         finally:
             os.close(fd)

@@ -112,7 +112,7 @@ class ProviderFile(BaseModel):
         if self.newer is not None and self.newer not in self.refreshed:
             raise ValueError("newer must be one of refreshed")
         if set(self.account) & set(self.refreshed):
-            raise ValueError("what tells the account is never refreshed")
+            raise ValueError("what identifies the account is never refreshed")
         returning = self.refreshed or self.account or self.proofs
         if self.format == "toml" and (returning or not (self.only or self.brought)):
             raise ValueError("of TOML, parts are copied in (only, brought), and nothing comes back")
@@ -120,7 +120,7 @@ class ProviderFile(BaseModel):
             raise ValueError("where parts are brought, only says what is copied in besides")
         detailed = returning or self.only or self.brought or self.put or self.unattended
         if self.format == "text" and detailed:
-            raise ValueError("of a text, only path and moved can be said")
+            raise ValueError("for a text file, only path and moved can be set")
         return self
 
 
@@ -147,7 +147,7 @@ def _programme(name: str) -> str:
     scope, slash, rest = name.partition("/")
     if scope.startswith("@") and slash:
         if len(scope) == 1:
-            raise ValueError("must name a scope behind the @")
+            raise ValueError("must name a scope after the @")
         _base_name(rest)
         return name
     return _base_name(name)
@@ -356,7 +356,7 @@ def parse_spec(text: str, source: str) -> ProviderSpec:
     try:
         return ProviderSpec.model_validate(tomllib.loads(text))
     except tomllib.TOMLDecodeError as error:
-        raise Refusal("provider-invalid", f"{source} is not TOML", context=str(error)) from error
+        raise Refusal("provider-invalid", f"{source} is not valid TOML", context=str(error)) from error
     except ValidationError as error:
         problems = [_problem([str(part) for part in item["loc"]], item["msg"], item["type"]) for item in error.errors()]
         raise Refusal(

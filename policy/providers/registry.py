@@ -133,17 +133,17 @@ def translate(strategy: SandboxTranslationStrategy, context: HasWorktreePaths) -
         found = _asked(strategy, context)
         for name, value in found.environment.items():
             if not _VARIABLE.fullmatch(name) or not isinstance(value, str) or "\0" in value:
-                raise ValueError(f"{name!r}: {value!r} is no environment variable")
+                raise ValueError(f"{name!r}: {value!r} is not an environment variable")
         for word in found.arguments:
             if not isinstance(word, str) or "\0" in word:
-                raise ValueError(f"{word!r} is no argument")
+                raise ValueError(f"{word!r} is not an argument")
     except Exception as error:  # whatever it does, its name belongs in the message
         kind = type(strategy)
         raise Refusal(
             "provider-plugin",
             f"the plug-in for {strategy.provider_name} ({kind.__module__}.{kind.__qualname__}) does not work",
             context=f"{type(error).__name__}: {error}",
-            hint="repair or uninstall the package that brings it",
+            hint="fix or uninstall the package that provides it",
         ) from error
     return found
 
@@ -259,7 +259,7 @@ class SandboxTranslationRegistry:
             near = difflib.get_close_matches(name, self.names(), n=1, cutoff=0.6)
             raise Refusal(
                 "provider-unknown",
-                f"no provider is called {name!r}",
+                f"there is no provider {name!r}",
                 context=f"known: {', '.join(self.names()) or 'none'}",
                 hint=(f"did you mean {near[0]}? " if near else "") + "paddock providers lists them",
             )
@@ -383,7 +383,7 @@ def _plugins(dialect: DialectName) -> list[SandboxTranslationStrategy]:
                 "provider-plugin",
                 f"{source} does not work",
                 context=f"{type(error).__name__}: {error}",
-                hint="repair or uninstall the package that brings it",
+                hint="fix or uninstall the package that provides it",
             ) from error
     return strategies
 

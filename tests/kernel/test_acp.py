@@ -220,7 +220,7 @@ def test_the_status_is_the_providers(user_paddock: Paddock) -> None:
         assert editor.read()["method"] == "_cut"
         answer = editor.read()
         assert (answer["id"], answer["error"]["code"]) == (3, -32603)
-        assert "has ended without an answer" in answer["error"]["message"]
+        assert "exited without an answer" in answer["error"]["message"]
         assert editor.line() == b""
         assert editor.process.wait(PATIENCE) == 7
 

@@ -152,7 +152,7 @@ def test_a_grant_on_nothing(user_paddock: Paddock) -> None:
     assert error.reference == "grant-missing"
     assert user_paddock.refused("run", "--deny", "..", "--", "true").reference == "deny-worktree"
     ended = user_paddock.run("--deny", "/nonexistent", "--", "true")
-    assert (ended.returncode, "there is nothing to deny yet" in ended.stderr) == (0, True)
+    assert (ended.returncode, "there is nothing to deny" in ended.stderr) == (0, True)
 
 
 def test_terminal_sequences_are_shown_escaped(user_paddock: Paddock) -> None:
@@ -262,7 +262,7 @@ def test_a_worktree_removed_before_the_warm_run(paddock: Paddock, backend: dict[
 
 
 BROKEN: dict[str, tuple[bytes, str]] = {
-    "not TOML": (b"[filesystem\n", "config-syntax"),
+    "not valid TOML": (b"[filesystem\n", "config-syntax"),
     "not UTF-8": (b"\xff\xfe", "config-encoding"),
     "unknown key": (b"[filesystem]\nwriet = []\n", "config-unknown-key"),
     "wrong type": (b"[filesystem]\nwrite = 3\n", "config-invalid"),

@@ -66,7 +66,7 @@ def test_without_a_filter_there_are_namespaces(paddock: Paddock, outside: Path) 
     backend, rows = attacked(paddock, ["--unconfined"], outside)
     assert backend == promises.NAMESPACES
     assert {row for row, verdict in rows.items() if verdict != "held"} == {"visibility"}
-    assert "can be seen" in run(paddock, ["--unconfined"], "--", "true").stderr
+    assert "are visible" in run(paddock, ["--unconfined"], "--", "true").stderr
 
 
 def test_dockers_filter_with_the_right_to_trace_leaves_the_guard(paddock: Paddock, outside: Path) -> None:

@@ -231,7 +231,7 @@ def test_nothing_leaves_through_the_proxy_but_what_is_allowed(world: World, padd
     odd = {name: a for name, a in got.items() if not a.startswith((*statuses, "reply 0", "method 05ff", "bad token"))}
     assert odd == {}
     assert got["GET not-there.example"].startswith("HTTP/1.1 403 ")
-    assert got["GET metadata.example"].startswith("HTTP/1.1 403 Blocked by Paddock: metadata.example leads to ")
+    assert got["GET metadata.example"].startswith("HTTP/1.1 403 Blocked by Paddock: metadata.example resolves to ")
     assert got["no token"].startswith("HTTP/1.1 407 ")
 
     for attempt in twins:
@@ -264,7 +264,7 @@ def test_an_answer_that_changes_meanwhile_changes_nothing(world: World, paddock:
     answers = tried(world, paddock, promises.NAMESPACES, attempts, f"--allow-domain={name}")
     seen = [entry for entry in world.seen(before) if entry["kind"] != "dns"]
     assert answers["0"].startswith("HTTP/1.1 200 ")
-    assert f"{name} leads to 127.0.0.1, which is loopback" in answers["1"]
+    assert f"{name} resolves to 127.0.0.1, which is loopback" in answers["1"]
     assert {entry["side"] for entry in seen} == {"internet"}
 
 

@@ -265,4 +265,4 @@ def test_a_second_guard_is_refused(paddock: Paddock) -> None:
     assert (ended.returncode, ended.stdout) == (125, "")
     error = said(ended.stderr)
     assert error.reference == "guard-missing"
-    assert "leave `paddock run --` out" in error.text
+    assert "leave out `paddock run --`" in error.text

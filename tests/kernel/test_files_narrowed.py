@@ -116,7 +116,7 @@ def test_a_worker_that_cannot_be_held_serves_nobody(tmp_path: Path) -> None:
     with pytest.raises(WorkerFailed) as failed:
         WorkerProcess(argv, Scope(context=context), "/")
     assert str(failed.value) == (
-        f"it has ended: the kernel cannot be made to hold the file tools to {tmp_path}: Argument list too long"
+        f"it has ended: the kernel cannot confine the file tools to {tmp_path}: Argument list too long"
     )
     with closing(WorkerProcess(argv, Scope(context=context, narrow=False), "/")) as served:
         assert served.call(Read(file_path="file")).text == "content"

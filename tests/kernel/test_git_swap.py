@@ -129,7 +129,9 @@ def test_a_submodule_that_was_moved_leads_nowhere(git: Git) -> None:
     assert f"{git.worktree}/library is gone" in said
     assert "library/.git" not in said
     main = git.place / "main"
-    assert "what lies in books, where a submodule belongs" in paddock(git, "worktree", "status", "one", at=main).stdout
+    assert (
+        "the content of books, where a submodule belongs" in paddock(git, "worktree", "status", "one", at=main).stdout
+    )
     assert "[worktree-dirty]" in paddock(git, "worktree", "remove", "one", at=main).stderr
     ok(paddock(git, "worktree", "remove", "--force", "one", at=main))
     assert not git.worktree.exists()

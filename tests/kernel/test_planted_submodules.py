@@ -86,7 +86,7 @@ def test_no_git_outside_obeys_a_submodule_that_an_agent_made(user_paddock: Paddo
     assert not ran.exists()
     assert readers == []
     assert adopted.returncode == 0, adopted.stderr
-    assert "sub carries its git directory inside" in adopted.stderr
+    assert "sub contains its own git directory" in adopted.stderr
     assert "sub" in status.stdout  # what lies there is told as work that could be lost
 
 

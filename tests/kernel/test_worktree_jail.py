@@ -105,7 +105,7 @@ def test_work_in_a_submodules_place_is_not_removed_with_the_worktree(
     root = Path(json.loads(paddock("worktree", "add", "T-3", "--no-submodules", "--json"))["main"]["path"])
     assert "nothing would be lost" in paddock("worktree", "status", "T-3")
     paddock("run", "--git", "private", "--", "sh", "-c", _IN_PLACE, at=root)
-    assert "what lies in library, where a submodule belongs" in paddock("worktree", "status", "T-3", status=1)
+    assert "the content of library, where a submodule belongs" in paddock("worktree", "status", "T-3", status=1)
     assert "[worktree-dirty]" in paddock("worktree", "remove", "T-3", status=125)
     gone = json.loads(paddock("worktree", "remove", "T-3", "--force", "--json"))
     assert not root.exists()

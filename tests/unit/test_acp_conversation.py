@@ -107,7 +107,7 @@ def test_a_judge_that_fails_refuses(
     asked = {"jsonrpc": "2.0", "id": 1, "method": "fs/read_text_file", "params": {"sessionId": "s", "path": "/x"}}
     ends.agent.sendall(json.dumps(asked).encode() + b"\n")
     (told,) = ends.told(ends.agent)
-    assert "could not judge" in json.dumps(told["error"])
+    assert "could not check" in json.dumps(told["error"])
     ends.agent.sendall(b'{"method":"_next"}\n')
     assert ends.told(ends.client) == [{"method": "_next"}]
     assert "ZeroDivisionError('made up')" in capsys.readouterr().err

@@ -224,7 +224,7 @@ def test_what_is_no_message_is_left_out(bridge: Bridge, capsys: pytest.CaptureFi
     for text in (b"", b"  \r\n", b"Starting up ...\n", b"42\n", b"\x1b[31mred\n"):
         assert bridge.up(text) == Outcome()
         assert bridge.down(b"\r\n") == Outcome()
-    assert "left out: Starting up" in capsys.readouterr().err
+    assert "not a message: Starting up" in capsys.readouterr().err
     for _ in range(100):
         assert bridge.up(b"noise\n") == Outcome()
     assert capsys.readouterr().err.count("noise") == 17
@@ -290,7 +290,7 @@ def test_further_directories_are_checked(bridge: Bridge, root: Path, tmp_path: P
     """What the jail can read goes on; another one refuses the session, or is left out when sessions are mapped."""
     told = bridge.start(cwd=str(root), additionalDirectories=["/usr/bin"])
     assert json.loads(told.on)["params"]["additionalDirectories"] == [os.path.realpath("/usr/bin")]
-    for other, advice in (("/etc", "--ro DIR"), ("/nowhere", "is not there")):
+    for other, advice in (("/etc", "--ro DIR"), ("/nowhere", "does not exist")):
         told = refusal(bridge.start(cwd=str(root), additionalDirectories=["/usr/bin", other]))["message"]
         assert other in told
         assert advice in told

@@ -251,5 +251,5 @@ def test_an_unknown_bundle_names_the_nearest() -> None:
     with pytest.raises(Refusal) as caught:
         egress_rules.require("@pyhton")
     assert caught.value.reference == "bundle-unknown"
-    assert caught.value.message == "'@pyhton' is no bundle of hosts"  # what follows an option's name reads on
+    assert caught.value.message == "'@pyhton' is not a known bundle of hosts"  # what follows an option's name reads on
     assert "@python" in caught.value.context

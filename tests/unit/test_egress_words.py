@@ -34,7 +34,7 @@ def test_socks_is_read_in_order() -> None:
     "name", [b"127.1", b"0x7f.1", b"a\0b", b"a@b", b"a%2e", b"[::1", b"fe80::1%lo", b"\xff.com", b""]
 )
 def test_a_strange_name_in_socks_is_no_host(name: bytes) -> None:
-    """It is read, and means nothing; IPv4 in IPv6's clothes too."""
+    """It is read, and means nothing; IPv4 embedded in IPv6 too."""
     found = socks.wish(b"\x05\x01\x00\x03" + bytes((len(name),)) + name + b"\x00\x50")
     assert found is not None
     assert found[0].host is None

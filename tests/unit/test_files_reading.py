@@ -35,7 +35,7 @@ def test_lines_are_counted_from_one(root: Path, files: Files) -> None:
     (root / "file").write_text("".join(f"{number}\n" for number in range(1, 11)))
     answer = files("read", file_path="file", offset=3, limit=2)
     assert answer.text == "3\n4\n"
-    assert answer.note == "lines 3 to 4; the file goes on at offset 5"
+    assert answer.note == "lines 3 to 4; the file continues at offset 5"
     assert files("read", file_path="file", offset=9, limit=2) == ("9\n10\n", "", False)
     assert files("read", file_path="file", offset=9) == ("9\n10\n", "", False)
     assert files("read", file_path="file", offset=11) == ("", "", False)

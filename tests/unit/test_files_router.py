@@ -102,7 +102,7 @@ def test_the_shell_tells_status_and_output(router: Router, root: Path) -> None:
     answer = router.call("shell", {"command": "seq 200000"}, "one", None)
     assert answer.text.startswith("exit status 0\n1\n2\n")
     assert answer.text.endswith("\n199999\n200000\n")
-    assert answer.note.endswith("bytes in the middle are left out")
+    assert answer.note.endswith("bytes in the middle are omitted")
 
 
 def test_a_command_without_end_is_ended(router: Router, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -56,8 +56,8 @@ REFUSED = [
     ("example.com..", "label is empty"),
     ("-a.com", "hyphen"),
     ("a-.com", "hyphen"),
-    ("a_b.com", "other characters"),
-    ("a,b", "other characters"),
+    ("a_b.com", "characters other"),
+    ("a,b", "characters other"),
     ("a" * 64 + ".com", "longer than 63"),
     (".".join(["a" * 63] * 4), "longer than 253"),
     ("a." * 200 + "com", "longer"),
@@ -111,8 +111,8 @@ REFUSED = [
     ("[]", "not an IPv6"),
     ("[192.0.2.1]", "not an IPv6"),
     ("[example.com]", "not an IPv6"),
-    ("[::ffff:127.0.0.1]", "dressed as IPv6"),
-    ("[::ffff:7f00:1]", "dressed as IPv6"),
+    ("[::ffff:127.0.0.1]", "written as IPv6"),
+    ("[::ffff:7f00:1]", "written as IPv6"),
 ]
 
 

@@ -181,14 +181,14 @@ def test_a_strategy_of_another_kind_appends_its_arguments() -> None:
 @pytest.mark.parametrize(
     ("environment", "arguments", "words"),
     [
-        ({"A": 1}, [], "'A': 1 is no environment variable"),
+        ({"A": 1}, [], "'A': 1 is not an environment variable"),
         ({"A=B": "x"}, [], "'A=B'"),
         ({"A": "a\0"}, [], "'A'"),
         ({1: "x"}, [], "string"),
         (None, [], "not a mapping"),
         ({}, "--root", "not a mapping and a list"),
-        ({}, [b"x"], "b'x' is no argument"),
-        ({}, ["a\0"], "is no argument"),
+        ({}, [b"x"], "b'x' is not an argument"),
+        ({}, ["a\0"], "is not an argument"),
         (RuntimeError("boom"), [], "RuntimeError: boom"),
     ],
 )
@@ -224,7 +224,7 @@ def test_a_minimal_file_is_enough() -> None:
 @pytest.mark.parametrize(
     ("change", "words"),
     [
-        (("[native]", "[native"), "not TOML"),
+        (("[native]", "[native"), "not valid TOML"),
         (("schema = 1", "schema = 2"), "schema"),
         (('name = "mine"', 'name = "My Agent"'), "name"),
         (('name = "mine"', 'name = "mine"\ndomain = ["a.b"]'), "did you mean domains?"),
@@ -245,7 +245,7 @@ def test_a_minimal_file_is_enough() -> None:
             ("[native]", '[[files]]\npath = "~/a"\nrefreshed = ["b"]\nnewer = "b"\naccount = ["b"]\n[native]'),
             "never refreshed",
         ),
-        (("[native]", '[[files]]\npath = "~/a"\nformat = "text"\nonly = ["b"]\n[native]'), "of a text"),
+        (("[native]", '[[files]]\npath = "~/a"\nformat = "text"\nonly = ["b"]\n[native]'), "for a text file"),
         (('title = "Mine"', 'title = "Mine"\ncommands = ["@/x"]'), "scope"),
         (('title = "Mine"', 'title = "Mine"\ncommands = ["@a/b/c"]'), "base name"),
         (("[native]", '[native.environment]\n"A=B" = "x"'), "native.environment"),

@@ -27,7 +27,7 @@ def test_a_worktree_that_paddock_made_is_swapped_with_a_warning() -> None:
     assert ("@git/git", "rwx", "--git private") in found.grants
     assert access(found, f"{OWN}/objects/x") == "r"
     assert access(found, f"{OWN}/config") == ""
-    assert [text for text in found.warnings if f"{ROOT}/.git leads to a git directory that the command writes" in text]
+    assert [text for text in found.warnings if f"{ROOT}/.git points to a git directory that the command writes" in text]
     assert not [text for text in plan(AUTO, git=MADE).warnings if "run no git there" in text]
 
 
@@ -44,7 +44,7 @@ def test_others_are_read_only_or_refused(git: Git) -> None:
 def test_what_a_command_can_bring_about_opens_nothing_to_the_next(git: Git) -> None:
     """Read-only git reads all of the repository, the passwords in its configuration too: so it is a refusal."""
     error = refused(rules=AUTO, git=git, support=GUARD)
-    assert (error.reference, "agent's work" in error.hint) == ("git-private-impossible", True)
+    assert (error.reference, "an agent made it" in error.hint) == ("git-private-impossible", True)
 
 
 def test_a_main_checkout_is_refused_with_the_way_out() -> None:

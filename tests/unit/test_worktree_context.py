@@ -119,7 +119,7 @@ def test_a_relative_path_needs_a_current_directory(tmp_path: Path, monkeypatch: 
 @pytest.mark.parametrize(
     ("given", "words"),
     [
-        ("/wt/../etc", "behind a name"),
+        ("/wt/../etc", "after a name"),
         ("/a\0b", "NUL"),
         ("/a\ud800", "surrogates"),
         (7, "not int"),

@@ -46,7 +46,7 @@ def test_what_lies_where_a_submodule_belongs_is_kept(place: Place, kind: str) ->
         commit = git("rev-parse", "HEAD", at=there)
         if kind == "only-git":
             (there / "work").unlink()
-    named = "what lies in lib/outer, where a submodule belongs"
+    named = "the content of lib/outer, where a submodule belongs"
     assert named in place.service.status(made).at_stake()
     assert named in refused(place, made)
     backups = place.service.remove(made, force=True).backups
@@ -68,7 +68,7 @@ def test_a_submodule_that_an_agent_has_added_is_kept(place: Place) -> None:
     git("commit", "-q", "-m", "Added.", at=Path(made.path))
     (added / "file").write_text("changed\n")
     (added / "new").write_text("new\n")
-    assert refused(place, made) == "what lies in x, where a submodule belongs"
+    assert refused(place, made) == "the content of x, where a submodule belongs"
     backups = place.service.remove(made, force=True).backups
     assert git("show", f"{backups[0][1]}:x/file", at=place.app) == "changed"
     assert git("show", f"{backups[0][1]}:x/new", at=place.app) == "new"

@@ -28,8 +28,8 @@ _MOST_NOISE = 20
 """Lines that are no messages and are shown on standard error."""
 
 _ENDED = (
-    "paddock: the agent has ended without an answer; what it said is in the editor's log, "
-    "or in `paddock logs` where the agent lives in the service"
+    "paddock: the agent exited without an answer; its output is in the editor's log, "
+    "or in `paddock logs` if it runs in the service"
 )
 
 
@@ -113,7 +113,7 @@ class AgentRequests:
         self._noise += 1
         if self._noise <= _MOST_NOISE:
             text = printable(line[:500].decode(errors="backslashreplace"))
-            messages.say(f"paddock: the agent wrote a line that is no message, which is left out: {text}")
+            messages.say(f"paddock: ignoring a line from the agent that is not a message: {text}")
         return Outcome()
 
     def _look_for_session(self, message: dict[str, Any]) -> None:
@@ -138,7 +138,7 @@ class AgentRequests:
         if method in ("fs/read_text_file", "fs/write_text_file") and self._rules.choices.files != STRIP:
             return self._file(number, method, params)
         self._rules.decisions.refused(method, "call a method of the client", target=method)
-        text = f"paddock does not pass {method} on: it would act outside of the agent's jail"
+        text = f"paddock does not pass {method} on: it would act outside the agent's jail"
         return Outcome(back=rpc.error(number, rpc.METHOD_NOT_FOUND, text, {"method": method}))
 
     def _file(self, number: rpc.Id, method: str, params: dict[str, Any]) -> Outcome:
@@ -194,15 +194,13 @@ def advised(message: dict[str, Any], plan: Plan) -> dict[str, Any]:
 
 def _advice(plan: Plan) -> str:
     if not plan.provider:
-        return (
-            "Paddock does not know this agent, so none of your logins is in its jail: --provider NAME says which it is"
-        )
+        return "Paddock does not know this agent, so none of your logins is in its jail: --provider NAME names it"
     fields: Any = plan.logins
     if any(login.host and not login.kept_out for login in (Login(*data) for data in fields)):
-        return "In a jail: log in once without Paddock, then start the agent again, and the login comes along"
+        return "In a jail: log in once without Paddock, then start the agent again, and the login is passed on"
     return (
-        "In a jail: no login of yours is brought along; "
-        f"the keys that are passed on when you export them: paddock providers {plan.provider}"
+        "In a jail: your login is not passed on; "
+        f"the keys that are passed on if you export them: paddock providers {plan.provider}"
     )
 
 

@@ -178,7 +178,7 @@ class Outside:
         wire.send_packet(self._socket.fileno(), kind + argument)
         answer, descriptors = wire.receive_packet(self._socket.fileno())
         if not answer:
-            raise OSError("the process outside of the bridge's confinement has ended")
+            raise OSError("the process outside the bridge's confinement has exited")
         return answer[1:], descriptors
 
 
@@ -419,8 +419,8 @@ def _guarded(judge: Callable[[bytes], Outcome]) -> Callable[[bytes], Outcome]:
         try:
             return judge(line)
         except Exception as error:
-            messages.say(f"paddock: a message could not be judged, so it is refused: {printable(repr(error)[:1000])}")
-            return Outcome(back=rpc.error(None, rpc.INTERNAL_ERROR, "paddock could not judge this message"))
+            messages.say(f"paddock: refusing a message that could not be checked: {printable(repr(error)[:1000])}")
+            return Outcome(back=rpc.error(None, rpc.INTERNAL_ERROR, "paddock could not check this message"))
 
     return judged
 

@@ -23,7 +23,7 @@ from policy.plan import Plan, beneath
 CHECK, MAP = "check", "map"
 
 _ELSEWHERE = "start the client in the worktree, or let `paddock acp --cwd map` move its sessions there"
-_GRANT = "`paddock acp --ro DIR` lets it read there, --rw write too, and --cwd map leaves out what it cannot read"
+_GRANT = "`paddock acp --ro DIR` lets it read there, --rw also write, and --cwd map drops what it cannot read"
 
 
 class Place(NamedTuple):
@@ -61,7 +61,7 @@ class SessionDirectories:
             return Place(ruling.path, path)
         if self._mode == MAP:
             return Place(self._mapped(path), path)
-        why = f"{path} is not inside the worktree {self._plan.worktree}, which is all that the agent's jail holds"
+        why = f"{path} is not inside the worktree {self._plan.worktree}, which is all that the agent's jail shows"
         return Place("", path, why, _ELSEWHERE)
 
     def further(self, path: object) -> Place:
@@ -72,8 +72,8 @@ class SessionDirectories:
         if ruling.allowed:
             return Place(ruling.path, path)
         if not os.path.isdir(path):
-            return Place("", path, f"the further directory {path} is not there")
-        return Place("", path, f"the agent's jail does not hold the further directory {path}", _GRANT)
+            return Place("", path, f"the additional directory {path} does not exist")
+        return Place("", path, f"the agent's jail does not show the additional directory {path}", _GRANT)
 
     def remember(self, session: str, place: Place) -> None:
         """Takes note of how the client spells the root of a session."""
@@ -147,7 +147,7 @@ def chosen_servers(servers: object, plan: Plan, mode: str) -> tuple[list[Any], l
 
 def _server_ruling(server: object, plan: Plan, mode: str) -> Dropped | None:
     if not isinstance(server, dict):
-        return Dropped("", "it is not described by an object")
+        return Dropped("", "its description is not an object")
     name = str(server.get("name", ""))
     if mode == MCP_REFUSED:
         return Dropped(name, "MCP servers of the client are refused (--mcp refuse)")
@@ -174,7 +174,7 @@ def _on_network(name: str, url: object, plan: Plan) -> Dropped | None:
             raise ValueError("no http")
         verdict = remedy.decide_host(plan, host, port)
     except ValueError:
-        return Dropped(name, f"{url!r} is no address of an MCP server")
+        return Dropped(name, f"{url!r} is not an address of an MCP server")
     if verdict.allowed:
         return None
     return Dropped(name, verdict.reason or "the network rules of the jail do not allow it", host, port)
@@ -272,8 +272,8 @@ class ClientRequests:
             what = f"use the MCP server {server.name}"
             hint = "" if server.host else _NO_SERVER
             decisions.refused(method, what, host=server.host, port=server.port, target=server.why, hint=hint)
-            more = "; paddock denials says what would allow it" if server.host else ""
-            messages.say(f"paddock: the MCP server {printable(server.name)} is left out: {printable(server.why)}{more}")
+            more = "; paddock denials shows what would allow it" if server.host else ""
+            messages.say(f"paddock: the MCP server {printable(server.name)} is dropped: {printable(server.why)}{more}")
         if "mcpServers" in params:
             changes["mcpServers"] = kept
         outcome = self._sent(message, params, place, changes)

@@ -30,7 +30,7 @@ def parse(line: bytes) -> dict[str, Any]:
     """
     text = _text(line)
     if "\r" in text:
-        raise Ambiguous("a carriage return inside of the line")
+        raise Ambiguous("a carriage return inside the line")
     opening = line.count(b"{") + line.count(b"[")
     if opening + line.count(b",") > MOST_VALUES:
         raise Ambiguous(f"more than {MOST_VALUES} values")
@@ -47,9 +47,9 @@ def parse(line: bytes) -> dict[str, Any]:
     if not isinstance(found, dict):
         raise Ambiguous("a batch, which the protocol does not have" if isinstance(found, list) else "no object")
     if not _is_plain(found):
-        raise Ambiguous("a member that could be taken for another one")
+        raise Ambiguous("a member that could be mistaken for another one")
     if not isinstance(found.get("method", ""), str):
-        raise Ambiguous("a method that is no string")
+        raise Ambiguous("a method that is not a string")
     return found
 
 
@@ -73,12 +73,12 @@ def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     found = dict(pairs)
     if len(found) != len(pairs):
         names = [name for name, _ in pairs]
-        raise Ambiguous(f"the key {next(name for name in names if names.count(name) > 1)!r} comes twice")
+        raise Ambiguous(f"the key {next(name for name in names if names.count(name) > 1)!r} is listed twice")
     return found
 
 
 def _no_constant(name: str) -> None:
-    raise Ambiguous(f"{name} is no JSON")
+    raise Ambiguous(f"{name} is not JSON")
 
 
 def _finite(text: str) -> float:

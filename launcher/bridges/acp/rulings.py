@@ -29,8 +29,8 @@ READ, WRITE = "READ", "WRITE"
 _OTHER_INSIDE = ("/proc", "/sys", "/dev", "/run")
 """What a jail has there is not what the client has there, so no grant of the Plan speaks of the latter."""
 
-_GIT = "nothing does: git in the jail has a directory of its own for what it has to write"
-_OTHER = "nothing does: in the jail there is something else at this path than outside"
+_GIT = "nothing needs to: git in the jail writes to a directory of its own"
+_OTHER = "nothing does: this path is something else in the jail than outside"
 
 
 class Ruling(NamedTuple):
@@ -83,14 +83,14 @@ class Judge:
         """
         ruling = self._place(path, operation)
         if ruling.allowed and not _is_file_or_absent(ruling.path):
-            return self._denied(path, operation, f"Access denied: {path} is no regular file", ruling.path)
+            return self._denied(path, operation, f"Access denied: {path} is not a regular file", ruling.path)
         return ruling
 
     def directory(self, path: str) -> Ruling:
         """Rules on a directory that the agent is to work in: it must exist, and be readable in the jail."""
         ruling = self._place(path, READ)
         if ruling.allowed and not os.path.isdir(ruling.path):
-            return self._denied(path, READ, f"{path} is no directory", ruling.path)
+            return self._denied(path, READ, f"{path} is not a directory", ruling.path)
         return ruling
 
     def _place(self, path: str, operation: str) -> Ruling:
@@ -109,11 +109,11 @@ class Judge:
         if not found.allowed and found.reason is not Reason.OUTSIDE:
             return _refused(found, canonical)
         if any(beneath(canonical, where) for where in self._elsewhere):
-            message = f"Access denied: {path} is something else in the jail than outside of it"
+            message = f"Access denied: {path} is something else in the jail than outside"
             return self._denied(path, operation, message, canonical)._replace(hint=_OTHER)
         if operation == WRITE and any(name.casefold() == ".git" for name in canonical.split("/")):
             # Where nothing can be mounted over it the jail cannot keep it either, but finds out what became of it.
-            message = f"Access denied: {path} belongs to git: programmes outside of the jail obey what it says"
+            message = f"Access denied: {path} belongs to git: programmes outside the jail obey it"
             return self._denied(path, operation, message, canonical)._replace(hint=_GIT)
         if ("w" if operation == WRITE else "r") not in decide(self._plan, canonical).access:
             if not found.allowed:

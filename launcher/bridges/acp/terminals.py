@@ -350,7 +350,7 @@ class Terminals:
         if method == "terminal/wait_for_exit":
             status = found.exit()
             if status is None and len(found.waiting) >= MOST_WAITING:
-                return rpc.error(number, rpc.INTERNAL_ERROR, f"{MOST_WAITING} requests await its end already")
+                return rpc.error(number, rpc.INTERNAL_ERROR, f"{MOST_WAITING} requests are already waiting for its end")
             if status is None:
                 found.waiting.append(number)
                 return b""
@@ -552,7 +552,7 @@ class JailFiles:
         words = [*(_READ if content is None else _WRITE), path]
         first, count = getattr(wanted, "line", None), getattr(wanted, "limit", None)
         if len(self._running) >= MOST_AT_ONCE:
-            return rpc.error(number, rpc.INTERNAL_ERROR, f"{MOST_AT_ONCE} files are being read or written already")
+            return rpc.error(number, rpc.INTERNAL_ERROR, f"{MOST_AT_ONCE} files are already being read or written")
 
         def on_end(run: Jailed) -> None:
             self._running.remove(run)

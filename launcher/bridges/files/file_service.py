@@ -43,7 +43,7 @@ def listen(address: str) -> tuple[socket.socket, str]:
     host, colon, port = address.rpartition(":")
     host = host.strip("[]")
     if not colon or not port.isascii() or not port.isdigit() or int(port) > 65535:
-        raise Refusal("http-address", f"{address!r} is no address to listen at", hint="--http 127.0.0.1:0")
+        raise Refusal("http-address", f"{address!r} is not an address to listen on", hint="--http 127.0.0.1:0")
     return _loopback(host, int(port))
 
 
@@ -61,7 +61,7 @@ def _loopback(host: str, port: int) -> tuple[socket.socket, str]:
     try:
         found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
     except OSError as error:
-        raise Refusal("http-address", f"{host!r} is no host", context=error.strerror or str(error)) from None
+        raise Refusal("http-address", f"{host!r} is not a host", context=error.strerror or str(error)) from None
     family, kind, protocol, _, where = found
     if not ipaddress.ip_address(where[0]).is_loopback:
         raise Refusal(
@@ -112,7 +112,7 @@ def _remove_dead(path: str) -> None:
 
 
 def _unusable(where: str, error: OSError) -> Refusal:
-    return Refusal("http-unusable", f"cannot listen at {where}", context=error.strerror or str(error))
+    return Refusal("http-unusable", f"cannot listen on {where}", context=error.strerror or str(error))
 
 
 # The sessions of a server that stands alone: those it was given a directory for, and live ones by their names.
@@ -166,7 +166,7 @@ class KnownSessions:
             known = self._contexts.get(directory)
         if known is None:
             if not os.path.isdir(directory):  # made later, it counts from then on
-                raise Refusal("worktree-missing", f"there is no directory {directory} (yet)")
+                raise Refusal("worktree-missing", f"there is no directory {directory}")
             found = checkout.find(directory, Machine(os.environ), exact=True)
             known = planning.context_of(found, self._submodules, self._freeze_root)
             with self._lock:

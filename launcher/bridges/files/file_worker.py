@@ -57,7 +57,7 @@ _KINDS = {
 _WORDS = {
     errno.ENOENT: "there is no such file or directory",
     errno.EROFS: "the jail keeps it read-only",
-    errno.EBUSY: "the jail keeps it as it is",
+    errno.EBUSY: "the jail protects it from changes",
 }
 
 _FS = landlock.FSAccess
@@ -112,7 +112,7 @@ class FileTools:
             return searching.grep(place, call, self._gate)
         if isinstance(call, Shell):
             return _directory(place)
-        raise ToolFailed(ErrorType.UNKNOWN_TOOL, f"{call.tool} is no tool for files")
+        raise ToolFailed(ErrorType.UNKNOWN_TOOL, f"{call.tool} is not a file tool")
 
     def _failure(self, failure: OSError | ValueError, call: Call) -> Answer:
         number = failure.errno if isinstance(failure, OSError) else None
@@ -157,7 +157,7 @@ def serve(reading: int, writing: int) -> int:
             _narrow(scope.root)
         except (OSError, landlock.LandlockError) as failure:
             why = failure.strerror if isinstance(failure, OSError) else failure
-            print(f"the kernel cannot be made to hold the file tools to {scope.root}: {why}", file=sys.stderr)
+            print(f"the kernel cannot confine the file tools to {scope.root}: {why}", file=sys.stderr)
             return 1
     wire.write(writing, tool_calls.packed(tool_calls.Hello(ready=True, pid=os.getpid())))
     for data in messages:

@@ -78,7 +78,7 @@ def answer(failure: Exception) -> types.JSONRPCError | None:
     if first["type"] != "json_invalid":
         # Among the kinds of message that it might have been is one of which it lacks a field: that one shows all of it.
         whole = next((each["input"] for each in found if each["type"] == "missing"), None)
-        return _error(_id(whole), types.INVALID_REQUEST, "this is JSON, and no message of JSON-RPC 2.0")
+        return _error(_id(whole), types.INVALID_REQUEST, "this is JSON, but not a JSON-RPC 2.0 message")
     line = first["input"]
     if not isinstance(line, str) or not line.strip():
         return None
@@ -86,7 +86,7 @@ def answer(failure: Exception) -> types.JSONRPCError | None:
         message = json.loads(line)  # reads half a pair as well
     except (ValueError, RecursionError):
         return _error(None, types.PARSE_ERROR, first["msg"])
-    return _error(_id(message), types.INVALID_PARAMS, f"{first['msg']}; is there half of a surrogate pair in it?")
+    return _error(_id(message), types.INVALID_PARAMS, f"{first['msg']}; does it contain half of a surrogate pair?")
 
 
 def _id(message: object) -> str | int | None:
@@ -126,8 +126,8 @@ THREADS = 64
 """Calls at the same time; each waits in a thread of its own for its session's worker."""
 
 _INSTRUCTIONS = (
-    "Files of one git worktree. Relative paths start at its root. What lies outside is denied: a tool answers with"
-    ' JSON then, {"error": true, "errorType": ..., "message": ...}.'
+    "Files of one git worktree. Relative paths start at its root. All else is denied: the tool then answers with"
+    ' JSON, {"error": true, "errorType": ..., "message": ...}.'
 )
 _HOSTS = ["127.0.0.1", "localhost", "[::1]"]
 
@@ -160,14 +160,14 @@ class MadeTicket(BaseModel):
 
     model_config = ConfigDict(extra="forbid")
     ticket: str = Field(description="Its id: letters, digits, dots, dashes and underscores.", max_length=64)
-    details: str = Field(description="All that its agent has to know, in words.", max_length=64 << 10, min_length=1)
+    details: str = Field(description="Everything its agent has to know, in words.", max_length=64 << 10, min_length=1)
 
 
 class MakeTickets(BaseModel):
     """Hands out tickets, all of them or none. Each is worked on by an agent of its own, once this session ends."""
 
     model_config = ConfigDict(extra="forbid")
-    tickets: list[MadeTicket] = Field(description="In the order in which their work is merged.", min_length=1,
+    tickets: list[MadeTicket] = Field(description="In the order in which their work is to be merged.", min_length=1,
                                       max_length=1_000)  # fmt: skip
 
 
@@ -175,7 +175,7 @@ class Ask(BaseModel):
     """Asks the context manager of this run, an agent that finds out what others need to know; waits for its answer."""
 
     model_config = ConfigDict(extra="forbid")
-    question: str = Field(description="What you need to know, and what for.", min_length=1, max_length=64 << 10)
+    question: str = Field(description="What you need to know, and why.", min_length=1, max_length=64 << 10)
 
 
 def build(router: Router, session_id: str | None = None, workflow: Workflow | None = None) -> "Server[dict[str, Any]]":
@@ -331,7 +331,7 @@ def _described(kind: type[Call]) -> types.Tool:
     )
 
 
-_PROMPT = "What this session is asked to do: the goal, the worktrees, and how tickets are handed out."
+_PROMPT = "The task of this session: the goal, the worktrees, and how to hand out tickets."
 _MARKDOWN = "text/markdown"
 _OF_WORKFLOW = [
     types.Tool(

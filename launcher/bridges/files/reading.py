@@ -82,7 +82,7 @@ def read(place: Place, call: Read) -> Answer:
                     )
                 if skipped > MOST_SKIPPED:
                     raise ToolFailed(
-                        ErrorType.TOO_LARGE, f"line {call.offset} lies more than {MOST_SKIPPED >> 20} MiB into the file"
+                        ErrorType.TOO_LARGE, f"line {call.offset} is more than {MOST_SKIPPED >> 20} MiB into the file"
                     )
                 line += piece.endswith(b"\n")
             lines: list[bytes] = []
@@ -110,7 +110,7 @@ def read(place: Place, call: Read) -> Answer:
 
 def _continuation_note(first: int, count: int) -> str:
     last = first + count - 1
-    return f"lines {first} to {last}; the file goes on at offset {last + 1}"
+    return f"lines {first} to {last}; the file continues at offset {last + 1}"
 
 
 def _all(fd: int) -> bytes:
@@ -125,14 +125,14 @@ def _all(fd: int) -> bytes:
 def _decoded(data: bytes, size: int, note: str) -> Answer:
     if b"\0" in data:
         raise ToolFailed(
-            ErrorType.BINARY_FILE, f"the file is binary ({size} bytes); look at it with a command, such as xxd(1)"
+            ErrorType.BINARY_FILE, f"the file is binary ({size} bytes); view it with a command, such as xxd(1)"
         )
     try:
         return Answer(data.decode(), note)
     except UnicodeDecodeError as error:
         if note and error.end == len(data):  # cut within a character
             return _decoded(data[: error.start], size, note)
-        more = "the file is not UTF-8: its other bytes are shown as \\xNN, and cannot be named in an edit"
+        more = "the file is not UTF-8: its other bytes are shown as \\xNN, and cannot be used in an edit"
         return Answer(data.decode(errors="backslashreplace"), f"{note}; {more}" if note else more)
 
 

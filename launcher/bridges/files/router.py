@@ -121,7 +121,7 @@ class _Output:
 
     def note(self) -> str:
         left_out = self._size - len(self._head) - len(self._tail)
-        return f"{left_out} bytes in the middle are left out" if left_out else ""
+        return f"{left_out} bytes in the middle are omitted" if left_out else ""
 
 
 def _follow(fd: int, output: _Output, deadline: float, stop: Stop | None) -> tuple[ErrorType, str] | None:
@@ -136,13 +136,13 @@ def _follow(fd: int, output: _Output, deadline: float, stop: Stop | None) -> tup
         if not ready:
             return ErrorType.TIMED_OUT, "the command took too long and was ended; timeout_seconds allows more"
         if fd not in ready:
-            return ErrorType.CANCELLED, "the command was ended, because nobody waits for it any more"
+            return ErrorType.CANCELLED, "the command was ended, because nobody is waiting for it any more"
         data = os.read(fd, _BLOCK)
         if not data:
             return None
         output.add(data)
         if len(ready) > 1:
-            return ErrorType.CANCELLED, "the command was ended, because nobody waits for it any more"
+            return ErrorType.CANCELLED, "the command was ended, because nobody is waiting for it any more"
         if left <= 0:
             return ErrorType.TIMED_OUT, "the command took too long and was ended; timeout_seconds allows more"
 
@@ -428,14 +428,14 @@ class Router:
             return failure(ErrorType.WORKER_FAILED, "; ".join(filter(None, (refusal.message, refusal.context))))
         except Exception:
             log.exception("session %r: %s failed", session_id, tool)
-            return failure(ErrorType.WORKER_FAILED, "this is a fault of Paddock; its log says more")
+            return failure(ErrorType.WORKER_FAILED, "this is a bug in Paddock; see its log")
 
     @contextmanager
     def turn(self, session_id: str) -> Iterator[None]:
         """Counts a session's calls under way: those of one must not keep all others waiting for a thread."""
         with self._counting:
             if self._under_way[session_id] >= MOST_CALLS:
-                why = f"{MOST_CALLS} calls of this session are under way; try again when one has ended"
+                why = f"{MOST_CALLS} calls of this session are in progress; try again when one has ended"
                 raise ToolFailed(ErrorType.BUSY, why)
             self._under_way[session_id] += 1
         try:
@@ -467,8 +467,10 @@ class Router:
             with self._pool.lease(session_id, context, lambda: self._room(session_id, context)) as room:
                 room.process.call(call, sweep=True)
         except WorkerFailed as failed:
-            log.warning("session %r: nobody could clean up after its worker: %s", session_id, failed)
-        raise WorkerFailed("it ended during the call, which may have been done or not; look before trying again")
+            log.warning("session %r: cleaning up after its worker failed: %s", session_id, failed)
+        raise WorkerFailed(
+            "it ended during the call, which may or may not have taken effect; check before trying again"
+        )
 
     def _room(self, session_id: str, context: WorktreeSandboxContext | None) -> Room:
         if context is not None:
@@ -505,7 +507,7 @@ def _gone(context: WorktreeSandboxContext, call: Call) -> Answer | None:
 
 def _run(room: Room, call: Shell, stop: Stop | None) -> Answer:
     if "\0" in call.command:
-        raise ToolFailed(ErrorType.INVALID_ARGUMENT, "a command cannot hold a NUL character")
+        raise ToolFailed(ErrorType.INVALID_ARGUMENT, "a command cannot contain a NUL character")
     start = room.process.call(call)  # the worker says where that is; the jail's init holds it to the worktree again
     if start.failed:
         if start.text.startswith(_DENIED):

@@ -131,7 +131,7 @@ class Gate:
     def swapped(self, path: str, operation: Operation) -> PathDenied:
         """The denial of a path on which a symbolic link has appeared between the verdict and the opening."""
         return self._denied(
-            path, operation, Reason.UNREACHABLE, "a symbolic link was put on its way while it was being opened"
+            path, operation, Reason.UNREACHABLE, "a symbolic link appeared in its path while it was being opened"
         )
 
     def _explained(

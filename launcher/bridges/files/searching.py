@@ -85,7 +85,7 @@ def lines_of(work: Callable[[], Iterable[str]], most: int, *, seconds: float = S
             data += piece
             lines += piece.count(b"\n")
             if _FAILED not in piece and (lines > most or len(data) > MOST_TEXT):
-                ended = "there is more; narrow the search down"
+                ended = "there is more; narrow the search"
                 break
     finally:
         os.close(reading)
@@ -201,15 +201,13 @@ def _matcher(call: Grep) -> Callable[[str], object]:
     try:
         return re.compile(call.pattern, re.IGNORECASE if call.ignore_case else 0).search
     except (re.error, OverflowError, RecursionError) as error:
-        raise ToolFailed(ErrorType.INVALID_ARGUMENT, f"not a regular expression of Python's: {error}") from None
+        raise ToolFailed(ErrorType.INVALID_ARGUMENT, f"not a Python regular expression: {error}") from None
 
 
 def _pattern(text: str) -> Parts:
     parts = tuple(part for part in text.split("/") if part not in ("", "."))
     if text.startswith("/") or ".." in parts or not parts:
-        raise ToolFailed(
-            ErrorType.INVALID_ARGUMENT, "a pattern is about paths below the directory: no / in front, no .."
-        )
+        raise ToolFailed(ErrorType.INVALID_ARGUMENT, "a pattern matches paths below the directory: no leading /, no ..")
     return parts
 
 

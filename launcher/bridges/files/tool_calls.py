@@ -163,7 +163,7 @@ class Read(Call):
 
     file_path: PathText = Field(description="File to read; relative paths start at the worktree's root.")
     offset: int = Field(default=1, ge=1, description="First line to return, counted from 1.")
-    limit: int | None = Field(default=None, ge=1, description="Most lines to return; without it as many as fit.")
+    limit: int | None = Field(default=None, ge=1, description="Most lines to return; by default as many as fit.")
 
     @property
     def path(self) -> str:
@@ -195,9 +195,13 @@ class Edit(Call):
     reads_only: ClassVar[bool] = False
 
     file_path: PathText = Field(description="File to change.")
-    old_string: Text = Field(min_length=1, description="The text to replace, exactly, line ends and indentation too.")
-    new_string: Text = Field(description="What stands there afterwards.")
-    replace_all: bool = Field(default=False, description="Replace every occurrence; else there must be exactly one.")
+    old_string: Text = Field(
+        min_length=1, description="The exact text to replace, including line ends and indentation."
+    )
+    new_string: Text = Field(description="The text to replace it with.")
+    replace_all: bool = Field(
+        default=False, description="Replace every occurrence; otherwise there must be exactly one."
+    )
 
     @property
     def path(self) -> str:
@@ -226,7 +230,7 @@ class Glob(Call):
     operation: ClassVar[Operation] = Operation.LIST
 
     pattern: Annotated[Text, StringConstraints(min_length=1, max_length=1024)] = Field(
-        description="Pattern of the path below the directory, such as src/**/*.py."
+        description="Pattern for the path below the directory, such as src/**/*.py."
     )
     directory: PathText = Field(default=".", description="Directory to search (default: the worktree's root).")
 
@@ -249,7 +253,7 @@ class Grep(Call):
     glob: Annotated[Text, StringConstraints(max_length=1024)] | None = Field(
         default=None, description="Search only files whose path below the directory, or name, matches this pattern."
     )
-    ignore_case: bool = Field(default=False, description="Take capital and small letters for the same.")
+    ignore_case: bool = Field(default=False, description="Ignore case.")
     limit: int = Field(default=200, ge=1, le=2000, description="Most lines to return.")
 
     @property
@@ -266,10 +270,10 @@ class Shell(Call):
     reads_only: ClassVar[bool] = False
 
     command: Annotated[Text, StringConstraints(min_length=1, max_length=128 << 10)] = Field(
-        description="What sh -c is given."
+        description="The command line for sh -c."
     )
     directory: PathText = Field(default=".", description="Directory to start in (default: the worktree's root).")
-    timeout_seconds: float = Field(default=120, gt=0, le=600, description="After this time it is ended.")
+    timeout_seconds: float = Field(default=120, gt=0, le=600, description="The command is ended after this time.")
 
     @property
     def path(self) -> str:

@@ -103,7 +103,7 @@ class WorkerProcess:
             tool_calls.Hello.model_validate_json(self._exchange(tool_calls.packed(scope), START_PATIENCE))
         except ValidationError:
             self.kill()
-            raise WorkerFailed("it does not begin as a worker does", self.said) from None
+            raise WorkerFailed("it does not start like a worker", self.said) from None
         except WorkerFailed:
             self.kill()
             raise
@@ -133,13 +133,13 @@ class WorkerProcess:
                 reply = tool_calls.Reply.model_validate_json(self._exchange(tool_calls.packed(request), CALL_PATIENCE))
             except ValidationError:
                 self.kill()
-                raise WorkerFailed("it answers what no worker would") from None
+                raise WorkerFailed("its answer is not a worker's") from None
             except WorkerFailed:
                 self.kill()
                 raise
             if reply.number != self._number:
                 self.kill()
-                raise WorkerFailed("it answers another question")
+                raise WorkerFailed("it answers another request")
             return reply.answer
 
     def close(self) -> None:
@@ -183,7 +183,7 @@ class WorkerProcess:
             left = deadline - time.monotonic()
             ready = poll.poll(max(0.0, left) * 1000)
             if not ready:
-                raise WorkerFailed(f"it has not answered within {patience:g} seconds", self.said)
+                raise WorkerFailed(f"it did not answer within {patience:g} seconds", self.said)
             for fd, _ in ready:
                 if fd == self._input:
                     rest = self._sent(rest)
@@ -195,7 +195,7 @@ class WorkerProcess:
                 else:
                     came += self._decoded(decoder)
             if len(came) > 1 or (came and decoder.is_within):
-                raise WorkerFailed("it says more than a worker would")
+                raise WorkerFailed("it sends more than a worker would")
             if came:
                 return came[0][1]
 
@@ -211,7 +211,7 @@ class WorkerProcess:
         try:
             return list(decoder.feed(self._read()))
         except wire.Malformed:
-            raise WorkerFailed("it says more than a worker would") from None
+            raise WorkerFailed("it sends more than a worker would") from None
 
     def _read(self) -> bytes:
         try:

@@ -65,11 +65,11 @@ def edit(place: Place, call: Edit) -> Answer:
         data, before = _content(folder, place.name)
         count = data.count(old)
         if count == 0:
-            raise ToolFailed(ErrorType.NO_MATCH, "old_string is not in the file; read it again and copy exactly")
+            raise ToolFailed(ErrorType.NO_MATCH, "old_string is not in the file; read it again and copy it exactly")
         if count > 1 and not call.replace_all:
             raise ToolFailed(
                 ErrorType.NOT_UNIQUE,
-                f"old_string is there {count} times; give more of its surroundings, or set replace_all",
+                f"old_string is there {count} times; include more context, or set replace_all",
             )
         if len(data) + count * (len(new) - len(old)) > MOST_CONTENT:
             raise _too_large()
@@ -120,7 +120,7 @@ def _lock(folder: int) -> None:
             return
         except BlockingIOError:
             if time.monotonic() > deadline:
-                raise ToolFailed(ErrorType.BUSY, "somebody else keeps the directory locked; try again") from None
+                raise ToolFailed(ErrorType.BUSY, "another process keeps the directory locked; try again") from None
             time.sleep(0.005)
 
 
@@ -181,7 +181,7 @@ def _replace(folder: int, name: str, data: bytes, before: os.stat_result | None)
             _link(fd, folder, name_for_now)
             temporary = name_for_now
         if before is not None and not _same(before, _standing(folder, name)):
-            raise ToolFailed(ErrorType.CHANGED, "somebody else changed the file meanwhile; read it again")
+            raise ToolFailed(ErrorType.CHANGED, "the file was changed in the meantime; read it again")
         os.rename(temporary, name, src_dir_fd=folder, dst_dir_fd=folder)
         temporary = ""
     finally:
