@@ -57,8 +57,8 @@ def launch(argv: list[str], observer: "Callable[[str, Any], None] | None" = None
 
     if not entry.plan.provider and entry.plan.provider_source.startswith("auto"):
         messages.say(
-            f"paddock: warning: {printable(command[0])} is no agent that Paddock knows: no login, keys or hosts of one "
-            "are in its jail; --provider NAME says which it is, --provider none that it needs none"
+            f"paddock: warning: {printable(command[0])} is not an agent that Paddock knows: no agent's login, keys or "
+            "hosts are in its jail; --provider NAME names it, --provider none says that it needs none"
         )
     name, report = launch.get("--session"), launch.get("--report")
     return bridge.serve(

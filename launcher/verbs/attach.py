@@ -34,22 +34,22 @@ def attach(argv: list[str]) -> int:
     if rest and "--provider" not in options:  # else these are the agent's own words
         behind, more = cli.parse(rest[1:], verb="attach", options=known)
         if "--provider" in behind:
-            raise cli.usage("--provider NAME stands in place of SESSION", "attach")
+            raise cli.usage("--provider NAME takes the place of SESSION", "attach")
         options, rest = forms.joined(options, behind), [rest[0], *more]
     if "--help" in options:
         return forms.show_help("attach")
     if "--provider" in options:
         for only in ("--read", "--from-now"):
             if only in options:
-                raise cli.usage(f"{only} is for a SESSION", "attach")
+                raise cli.usage(f"{only} needs a SESSION", "attach")
         return editor(options, rest)
     others = [name for name in options if name not in ("--take", "--read", "--from-now")]
     if others:
         raise cli.usage(f"{others[0]} goes with --provider", "attach")
     if not rest:
-        raise Refusal("usage", "SESSION is missing", hint="paddock ps lists those that live; paddock attach --help")
+        raise Refusal("usage", "SESSION is missing", hint="paddock ps lists the sessions; paddock attach --help")
     if len(rest) > 1:
-        raise cli.usage(f"attach takes one SESSION, and not {rest[1]} too", "attach")
+        raise cli.usage(f"attach takes one SESSION, not {rest[1]} too", "attach")
     client, take = Client(places.places(os.environ)), "--take" in options
     mode = "read" if "--read" in options else _mode(client, rest[0])
     offset = None if "--from-now" in options else 0
@@ -84,7 +84,7 @@ def editor(options: cli.Parsed, command: list[str]) -> int:
         return _told_over(found)
     if not attached.heard:
         messages.say(f"paddock: standard input ended before an editor had said anything; session {printable(name)} "
-                     f"goes on: paddock stop {printable(name)} ends it")  # fmt: skip
+                     f"continues: paddock stop {printable(name)} ends it")  # fmt: skip
     return status
 
 
@@ -97,14 +97,14 @@ def _told_over(session: dict[str, Any]) -> int:
 def _follow(attached: Attached, name: str) -> int:
     try:
         if attached.at_terminal:
-            messages.say(f"paddock: attached to {printable(name)}; {LEAVE_NAME} leaves it")
+            messages.say(f"paddock: attached to {printable(name)}; {LEAVE_NAME} detaches")
         attached.follow(signals=False)
     except KeyboardInterrupt:
-        messages.say(f"paddock: session {printable(name)} goes on")
+        messages.say(f"paddock: session {printable(name)} continues")
         return 128 + signal.SIGINT
     if attached.session is None and attached.left:
         if attached.at_terminal:
-            messages.say(f"paddock: session {printable(name)} goes on")
+            messages.say(f"paddock: session {printable(name)} continues")
         return 0
     return status_of(attached.session)
 
@@ -159,7 +159,7 @@ def _default(provider: str, where: Places) -> list[str]:
 
     spec = recognition.load(where).spec(provider)
     if spec is None or not spec.acp:
-        raise cli.usage(f"{provider} has no command for the Agent Client Protocol: name one behind `--`", "attach")
+        raise cli.usage(f"{provider} has no command for the Agent Client Protocol: name one after `--`", "attach")
     for name in spec.adapters:
         if "/" not in name and shutil.which(name):
             return [name]
@@ -170,5 +170,5 @@ def _ended(session: dict[str, Any]) -> Refusal:
     refusal = (session.get("outcome") or {}).get("refusal")
     if refusal:
         return Refusal(refusal["errorType"], refusal["message"], context=refusal["context"], hint=refusal["hint"])
-    return Refusal("agent-ended", f"the agent ended at once: {session['state']}",
+    return Refusal("agent-ended", f"the agent ended immediately: {session['state']}",
                    hint=f"paddock logs {session['name']}")  # fmt: skip

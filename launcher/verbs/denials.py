@@ -10,9 +10,9 @@ from launcher.verbs import style, table
 from policy.errors import Refusal, printable
 
 NONE = (
-    "no refusal was heard\n"
-    "  what a jail does not show is simply not there, and tells nobody: paddock learn -- COMMAND sees it\n"
-    "  paddock doctor says what can be heard here"
+    "no denial was recorded\n"
+    "  what a jail does not show looks missing, and leaves no record: paddock learn -- COMMAND finds it\n"
+    "  paddock doctor says what can be recorded here"
 )
 
 
@@ -21,7 +21,7 @@ def denials(session: str | None, *, follow: bool, show_list: bool, as_json: bool
     where = places.places(os.environ)
     if show_list:
         if session is not None or follow:
-            raise Refusal("usage", "--list stands alone, or with --json", hint="paddock denials --help")
+            raise Refusal("usage", "--list goes alone, or with --json", hint="paddock denials --help")
         _list(where.state, as_json=as_json)
         return 0
     if session is not None:
@@ -33,8 +33,8 @@ def denials(session: str | None, *, follow: bool, show_list: bool, as_json: bool
     path = _path(where.state, session, live)
     if path is None:
         if not as_json:
-            messages.show(f"nothing was refused in session {session}, as far as could be heard: "
-                          "paddock doctor says what can" if session else NONE)  # fmt: skip
+            messages.show(f"nothing was denied in session {session}, as far as could be recorded: "
+                          "see paddock doctor" if session else NONE)  # fmt: skip
         return 0
     contents = ledgers.read(path)
     passed = contents.decisions if decisions else []
@@ -58,9 +58,9 @@ def _path(directory: str, session: str | None, live: list[str]) -> str | None:
         known = ", ".join(dict.fromkeys(one.session for one in kept[:10]))
         raise Refusal(
             "session-unknown",
-            f"nothing is kept of a session {session}",
-            context=f"kept: {known or 'none'}; a session of which no refusal was heard leaves nothing",
-            hint="paddock denials --list; `paddock doctor` says what can be heard here; `paddock learn` sees the rest",
+            f"no ledger of a session {session}",
+            context=f"ledgers: {known or 'none'}; a session without recorded denials leaves none",
+            hint="paddock denials --list; `paddock doctor` says what is recorded here; `paddock learn` finds the rest",
         )
     return path
 
@@ -85,9 +85,9 @@ def _show(contents: ledgers.Contents) -> None:
         first, *more = ledgers.paragraph(content)
         messages.show("\n".join([style.styled(first, style.YELLOW), *more]))
     if lost := contents.end.get("lost"):
-        messages.show(f"lost: {lost} denial{'' if lost == 1 else 's'}, of which nothing is known but the number")
+        messages.show(f"lost: {lost} denial{'' if lost == 1 else 's'}, only counted")
     for note in contents.end.get("notes", ()):
-        messages.show(f"not heard: {printable(str(note))}")
+        messages.show(f"not recorded: {printable(str(note))}")
 
 
 def _follow(where: places.Places, session: str, *, as_json: bool) -> None:

@@ -45,7 +45,7 @@ def _print_layers(layers: tuple[tuple[str, bool, bool, str, str], ...]) -> None:
 
 
 def _print_proofs(result: selftest.Result, verbose: bool) -> None:
-    print(f"\npromises, tried in a jail on the backend {result.backend}")
+    print(f"\npromises, tested in a jail with the backend {result.backend}")
     for proof in result.proofs:
         verdict = "not held" if proof.expected != "held" else "held" if proof.proven else "BROKEN"
         shade = style.GREEN if verdict == "held" else style.RED if verdict == "BROKEN" else style.YELLOW
@@ -65,8 +65,8 @@ def _verdict(result: selftest.Result) -> str:
         return f"BROKEN: do not run agents here; these promises do not hold: {', '.join(broken)}"
     missing = [proof.row for proof in result.proofs if proof.expected != "held"]
     if missing:
-        return f"agents can run here; this backend does not hold {', '.join(missing)}, the rest was tried and holds"
-    return "agents can run here; every promise was tried and holds"
+        return f"agents can run here; this backend does not hold {', '.join(missing)}, the rest was tested and holds"
+    return "agents can run here; every promise was tested and holds"
 
 
 def _document(

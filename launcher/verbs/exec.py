@@ -25,13 +25,13 @@ def exec(argv: list[str]) -> int:
     where = places.places(os.environ)
     if "--list" in options:
         if session or set(options) - {"--list", "--json"}:
-            raise cli.usage("--list stands alone, or with --json", "exec")
+            raise cli.usage("--list goes alone, or with --json", "exec")
         _list(where, as_json="--json" in options)
         return 0
     if "--json" in options:
         raise cli.usage("--json goes with --list", "exec")
     if not session:
-        raise cli.usage("no session is named", "exec")
+        raise cli.usage("SESSION is missing", "exec")
     if not rest:
         raise cli.usage("there is no command to run", "exec")
     cwd = options.get("--cwd")

@@ -16,7 +16,7 @@ def files(argv: list[str]) -> int:
     if "--help" in options:
         return forms.show_help("files")
     if rest:
-        raise cli.usage(f"there is nothing to do with {rest[0]}", "files")
+        raise cli.usage(f"unexpected argument {rest[0]}", "files")
     mode = str(forms.values(form, options)["mode"])
     address = options.get("--http")
     if address is not None and "--stdio" in options:
@@ -26,7 +26,7 @@ def files(argv: list[str]) -> int:
     directories = _directories(named if isinstance(named, list) else [], cwd)
     launch = {name: value for name, value in options.items() if name not in {row.name for row in form.options}}
     if address is None and len(directories) > 1:
-        raise cli.usage("standard streams serve one session", "files")
+        raise cli.usage("standard streams serve only one session", "files")
     where = places.places(os.environ)
     session_id = next(iter(directories), None)
     if not directories and ("--worktree" in options or mode == "strict"):
@@ -48,7 +48,7 @@ def _directories(named: list[str], cwd: str) -> dict[str, str]:
     for item in named:
         name, equals, directory = item.partition("=")
         if not name or name in found or bool(equals) is not bool(directory):
-            raise cli.usage(f"--session {item} does not name one more session: ID or ID=DIR", "files")
+            raise cli.usage(f"--session {item} does not name another session: ID or ID=DIR", "files")
         path = os.path.join(cwd, directory) if directory else ""
         found[name] = path and (inputs.resolved(path) or os.path.normpath(path))
     return found
@@ -69,7 +69,7 @@ def _check_live(where: places.Places, directories: dict[str, str], *, compatible
                 continue  # it is just starting
             if not compatible or refusal.reference == "session-not-ours":
                 raise
-            without = "until there is, calls in its name are served without any boundaries"
+            without = "until there is, calls in its name are not confined"
             messages.say(f"paddock: warning: there is no live session {printable(name)}; {without}")
 
 

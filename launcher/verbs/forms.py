@@ -64,7 +64,7 @@ class Option(NamedTuple):
     def about(self) -> str:
         """What help says of it."""
         if self.kind == cli.SWITCH:
-            return f"{self.text}; {cli.contrary(self.name)} overrules the configuration"
+            return f"{self.text}; {cli.contrary(self.name)} overrides the configuration"
         facts = []
         if "(default" not in self.text:
             facts += [f"default: {self.default}"] if self.default is not None else []
@@ -288,9 +288,9 @@ def _operands(taken: Form, words: list[str]) -> list[str | list[str] | None]:
     if name.endswith("..."):
         return [words]
     if len(words) > (1 if name else 0):
-        raise cli.usage(f"there is nothing to do with {words[-1]}", taken.name)
+        raise cli.usage(f"unexpected argument {words[-1]}", taken.name)
     if name.islower() and words[0] not in name.split("|"):
-        raise cli.usage(f"{words[0]} is none of {', '.join(name.split('|'))}", taken.name)
+        raise cli.usage(f"{words[0]} is not one of {', '.join(name.split('|'))}", taken.name)
     return [words[0] if words else None] if name else []
 
 
@@ -360,7 +360,7 @@ def overview() -> str:
         "",
         "examples:",
         "  paddock run -- bash                       a shell that cannot leave this worktree",
-        "  paddock run -- claude                     a known agent, told its limits in its own flags",
+        "  paddock run -- claude                     a known agent, with its limits in its own flags",
         "  paddock why ~/.ssh/id_ed25519             why it cannot be read, and what would allow it",
         "  paddock worktree add PROJ-17              a branch and a directory for one task",
         "  paddock merge --all --preview             what would conflict",

@@ -94,7 +94,7 @@ def merge(
         notes.say(line)
     alone = [name for name, given in (("--resume", resume), ("--rollback", rollback is not None)) if given]
     if alone and (words or every or forecast or check is not None or rewind or len(alone) > 1):
-        raise Refusal("usage", f"{alone[0]} stands alone", hint="paddock merge --help")
+        raise Refusal("usage", f"{alone[0]} goes alone", hint="paddock merge --help")
     if resume or rollback is not None:
         common_dir = target.opened(start).common_dir
         done = work.resume(common_dir, state) if rollback is None else work.roll_back(common_dir, state, rollback)
@@ -102,8 +102,8 @@ def merge(
     if bool(words) == every:
         raise Refusal(
             "usage",
-            "name what to merge, or say --all" if not words else "--all and names exclude each other",
-            hint="paddock merge --all --preview tells what would merge, and changes nothing",
+            "name what to merge, or use --all" if not words else "--all and names exclude each other",
+            hint="paddock merge --all --preview shows what would merge, and changes nothing",
         )
 
     def find() -> target.Target:
@@ -224,7 +224,9 @@ def _tell(run: Run, found: target.Target, notes: Notes, *, as_json: bool, files:
     done = run.state is State.DONE
     if done and not files and found.worktree is not None:
         main, root = run.moves[-1], quoted(found.worktree)
-        notes.advice.append(f"the files stay: git -C {root} read-tree -m -u {main.old} {main.new}")
+        notes.advice.append(
+            f"the files are unchanged; to update them: git -C {root} read-tree -m -u {main.old} {main.new}"
+        )
     if as_json:
         history = {name: each.document() for name, each in _brought(outcome).items()}
         print(notes.document(run, {"history": history} if history else {}))
@@ -256,7 +258,7 @@ def _tell_end(run: Run | None, notes: Notes, *, as_json: bool) -> int:
     if as_json:
         print(notes.document(run))
     elif run is None:
-        print("no run is unfinished")
+        print("there is no unfinished run")
     else:
         print("\n".join(_taken_back(run) if run.state is State.ROLLED_BACK else _lines(run)))
     return 0
@@ -264,7 +266,7 @@ def _tell_end(run: Run | None, notes: Notes, *, as_json: bool) -> int:
 
 def _taken_back(run: Run) -> list[str]:
     """A run that was rolled back: where everything is again."""
-    lines = [f"{run.run_id} is taken back: {printable(run.target)} is as it was before"]
+    lines = [f"{run.run_id} was rolled back: {printable(run.target)} is as it was before"]
     for move in run.moves:
         name = f"submodule {printable(move.name)}" if move.name else printable(move.ref)
         lines.append(f"  moved back  {name} {move.new[:12]}..{move.old[:12]}")

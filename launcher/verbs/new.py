@@ -57,11 +57,11 @@ def run(options: cli.Parsed, command: list[str], launch: Callable[[cli.Parsed, l
 
 def _check(options: cli.Parsed) -> None:
     if "--worktree" in options or "--directory" in options:
-        raise cli.usage("--new makes the worktree; --worktree and --directory name another place", "run")
+        raise cli.usage("--new makes the worktree, so --worktree and --directory cannot name one", "run")
     elsewhere = next((name for name in _ELSEWHERE if name in options), None)
     later = next((name for name in ("--merge", "--rm") if name in options), None)
     if elsewhere is not None and later is not None:
-        raise cli.usage(f"{later} is done when the command has ended, and {elsewhere} does not wait for it", "run")
+        raise cli.usage(f"{later} needs the command's end, and {elsewhere} does not wait for it", "run")
     if "--dry-run" in options:
         raise cli.usage("--new makes a worktree, and --dry-run starts nothing: paddock worktree add TICKET", "run")
 
@@ -74,9 +74,9 @@ def _entered(known: WorktreeService, begun: str, ticket: str, options: cli.Parse
     if row is not None and ("--from" in options or "--copy" in options):
         raise Refusal(
             "worktree-exists",
-            f"the worktree of {ticket} is there already: {row.path}",
-            context="--from and --copy say how one is made",
-            hint="leave them out, and the command runs in that one",
+            f"the worktree of {ticket} already exists: {row.path}",
+            context="--from and --copy apply only to a new one",
+            hint="leave them out to run the command in that one",
         )
     return row
 
@@ -110,7 +110,7 @@ def _unmade(known: WorktreeService, row: Worktree) -> None:
 
 
 def _where(row: Worktree) -> str:
-    return f"the worktree of {printable(row.ticket)} stays: {printable(row.path)}"
+    return f"the worktree of {printable(row.ticket)} is kept: {printable(row.path)}"
 
 
 def _after(row: Worktree, status: int, options: cli.Parsed) -> int:
@@ -127,7 +127,7 @@ def _after(row: Worktree, status: int, options: cli.Parsed) -> int:
         return worktree.worktree_remove(row.path, force=False, keep_branch=False, repo=None, as_json=False)
     messages.say(f"paddock: {_where(row)}")
     lines = [f"paddock merge {word}"] if work is Work.OPEN else []
-    lines += [f"paddock run --new {word} -- COMMAND   (again in it)", f"paddock worktree remove {word}"]
+    lines += [f"paddock run --new {word} -- COMMAND   (run in it again)", f"paddock worktree remove {word}"]
     for title, line in zip(("next:", *[""] * len(lines)), lines, strict=False):
         messages.say(f"  {title:<6}{line}")
     return status

@@ -37,7 +37,7 @@ def show(topic: str) -> int:
         near = get_close_matches(topic, (*known, *cli.VERBS), n=1)
         raise Refusal(
             "usage",
-            f"there is no help on {topic}",
+            f"no help page {topic}",
             context=f"did you mean {near[0]}?" if near else "pages: " + ", ".join(names()),
             hint="paddock help lists the verbs; paddock help VERB, or paddock help PAGE",
         )

@@ -22,7 +22,7 @@ from policy.providers.registry import (
 
 _WIDTH = 100
 _MARGIN = 15
-_KNOWN_BY = "if what tells the account is the same (which a hostile agent can feign: --logins copy brings nothing back)"
+_KNOWN_BY = "if the account is the same (which a hostile agent can fake: --logins copy brings nothing back)"
 
 
 class _Example(NamedTuple):
@@ -53,9 +53,9 @@ def paragraphs(strategy: SandboxTranslationStrategy) -> list[str]:
     native = spec.native
     credentials = spec.credentials
     held = [", ".join((*spec.state.directories, *spec.state.files)) + ": private to the worktree"]
-    held += [f"{spec.state.variable} leads there"] if spec.state.variable else []
-    temp = [f"{spec.temp.variable} names the session's own"] if spec.temp.variable else []
-    temp += ["programmes are unpacked and run there"] if spec.temp.executable else []
+    held += [f"{spec.state.variable} points there"] if spec.state.variable else []
+    temp = [f"{spec.temp.variable} points to the session's own"] if spec.temp.variable else []
+    temp += ["programmes are unpacked and executed there"] if spec.temp.executable else []
     return [
         f"{spec.name}  {spec.title}  ({strategy.source})",
         *_lines("command", [", ".join(spec.commands)]),
@@ -82,7 +82,7 @@ def _file(file: ProviderFile) -> str:
     parts = [", ".join(file.only) + " of it"] if file.only else [] if file.brought else ["copied in"]
     parts += [f"{', '.join(file.brought)} of it with --bring agents"] if file.brought else []
     parts += [f"{', '.join(file.refreshed)} back when refreshed, {_KNOWN_BY}"] if file.refreshed else []
-    parts += [f"{name} = {json.dumps(value)} put there" for name, value in file.put.items()]
+    parts += [f"{name} = {json.dumps(value)} is set" for name, value in file.put.items()]
     parts += [f"{name} = {json.dumps(value)} while its prompts are off" for name, value in file.unattended.items()]
     return f"{file.path}: {'; '.join(parts)}"
 
@@ -98,7 +98,7 @@ def _switch(switch: Switch) -> list[str]:
     lines = [f"{name}={value}" for name, value in switch.environment.items()]
     words = " ".join(switch.arguments)
     lines += [f"{words}  unless you give {', '.join(switch.unless)}" if switch.unless else words]
-    return [*lines, *(["its ACP adapters ask nothing then"] if switch.silences_adapters else [])]
+    return [*lines, *(["its ACP adapters then ask for nothing"] if switch.silences_adapters else [])]
 
 
 def _lines(label: str, texts: list[str]) -> list[str]:

@@ -30,8 +30,8 @@ def ps(*, every: bool, limit: int, as_json: bool) -> int:
         show_json(found)
         return 0
     if not found:
-        messages.show("no session is running; paddock run --supervised -- COMMAND starts one" if not every
-                      else "there were no sessions yet")  # fmt: skip
+        messages.show("no session is running; to start one: paddock run --supervised -- COMMAND" if not every
+                      else "no sessions yet")  # fmt: skip
         return 0
     messages.show("\n".join(session_lines(found)))
     return 0
@@ -167,13 +167,13 @@ def _text(kind: str, session: str, data: dict[str, Any]) -> str:
     if kind == "session":
         return f"{session} is {data['state']}: {data['why']}"
     if kind == "denials":
-        return f"{session} was refused something {data['number']} times"
+        return f"{session}: {counted(data['number'], 'denial', 'denials')}"
     if kind == "harvest":
         return f"{data['worktree']}: {data.get('message') or data['result']}"
     if kind == "condition":
-        return f"{'degraded' if data['raised'] else 'mended'}: {data['what']} [{data['id']}]"
+        return f"{'degraded' if data['raised'] else 'recovered'}: {data['what']} [{data['id']}]"
     if kind == "missed":
-        return f"events after {data['since']} are not kept any more"
+        return f"events after {data['since']} are no longer kept"
     return json.dumps(data)
 
 
@@ -201,7 +201,7 @@ def stop(
         path = session_path(session["name"], "stop")
         final = service.call("POST", path, {"wait": _SOON, "forget": False})
         if final["state"] not in _OVER:
-            then = "harvesting what it committed" if now else "sent SIGTERM, and killed when its time is over"
+            then = "harvesting what it committed" if now else "sent SIGTERM, will be killed"
             messages.say(f"paddock: waiting for {printable(final['name'])}: {then}"
                          + ("" if now else f" ({_patience(patience)}; --now kills it at once)"))  # fmt: skip
         if forget or final["state"] not in _OVER:
@@ -215,7 +215,7 @@ def stop(
 
 
 def _patience(given: float | None) -> str:
-    return "the service's patience, 10 s unless it is configured" if given is None else f"{given:g} s"
+    return "after the service's patience, 10 s by default" if given is None else f"after {given:g} s"
 
 
 def status(*, as_json: bool) -> int:
@@ -251,7 +251,7 @@ def _merges(health: dict[str, Any]) -> str:
     bounds = health["settings"]
     return (
         f"{health['remembered'].get('kept_refs', 0)} refs of merges and backups, for {bounds['merge_days']:g} days and "
-        f"{bounds['most_merges']} of each at most; work that no branch has: {bounds['lost_days']:g} days"
+        f"{bounds['most_merges']} of each at most; work that is on no branch: {bounds['lost_days']:g} days"
     )
 
 

@@ -125,7 +125,7 @@ def under_another_name(called: str, words: list[str]) -> int:
     if real is None:
         raise Refusal(
             "alias-without-command",
-            f"paddock was called as {name}, and there is no other {name} in PATH",
+            f"paddock was called as {name}, but there is no other {name} in PATH",
             hint=f"install {name}, or call paddock by its own name: paddock run -- COMMAND",
             exit_code=127,
         )
@@ -133,7 +133,9 @@ def under_another_name(called: str, words: list[str]) -> int:
         return launch({"--provider": "auto"}, [real, *words])
     except Refusal as refusal:
         if refusal.reference == "not-a-worktree":
-            refusal.hint = f"cd into a git worktree: {name} is held to it (git init makes one); without a jail: {real}"
+            refusal.hint = (
+                f"cd into a git worktree: {name} is confined to it (git init makes one); without a jail: {real}"
+            )
         raise
 
 

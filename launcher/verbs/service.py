@@ -47,11 +47,11 @@ def _tell(place: Place, sockets: list[str], *, changed: bool) -> None:
         if sockets:
             raise Refusal(
                 "service-manager",
-                "the units are in place, but no service manager runs here that could enable them",
+                "the units are in place, but no service manager is running here to enable them",
                 context="there is no systemd, or no session of it for this user (XDG_RUNTIME_DIR)",
                 hint=f"systemctl{user} enable --now {' '.join(sockets)}",
             )
-        print("no service manager runs here; it will find the units when it starts")
+        print("no service manager is running here; it will find the units when it starts")
         return
     if changed:
         manager.call("daemon-reload")
@@ -72,7 +72,7 @@ def _start_audit(manager: Manager) -> None:
     try:
         manager.call("start", "paddock-audit.service")
     except Refusal as refusal:
-        messages.say(f"paddock: warning: the kernel's audit was not switched on: {printable(refusal.context)}")
+        messages.say(f"paddock: warning: kernel audit was not switched on: {printable(refusal.context)}")
 
 
 def service_uninstall(*, system: bool, user: bool, root: str | None, dry_run: bool) -> int:
@@ -114,14 +114,16 @@ def service_stop(*, system: bool, user: bool, keep: bool) -> int:
     scope = scope_of(system=system, user=user)
     manager = Manager(scope, os.environ)
     if not manager.runs():
-        raise Refusal("service-manager", "no service manager runs here", hint="a service in the foreground: Ctrl-C")
+        raise Refusal(
+            "service-manager", "no service manager is running here", hint="to stop a service in the foreground: Ctrl-C"
+        )
     names = sorted(manager.units(*_PATTERNS[scope]), key=lambda name: not name.endswith(".socket"))
     for name in names:
         if keep and name.endswith(".service"):
             manager.call("kill", "--kill-who=main", "--signal=SIGUSR1", name)
     if names:
         manager.call("stop", *names)
-    print(f"stopped    {' '.join(names) or 'nothing: no service runs'}")
+    print(f"stopped    {' '.join(names) or 'nothing: no service is running'}")
     return 0
 
 
@@ -167,9 +169,9 @@ def _known(name: str) -> None:
     if uid == 0:
         raise Refusal(
             "service-user",
-            "no service runs agents as root",
-            context="the unit has one capability, and jails of root take others",
-            hint="give agents to an ordinary user: --for USER",
+            "a service never runs agents as root",
+            context="its unit has one capability, and root's jails need others",
+            hint="run agents as an ordinary user: --for USER",
         )
 
 
@@ -206,7 +208,7 @@ def service_status(*, system: bool, user: bool, root: str | None, as_json: bool)
         return 0 if whole else 1
     _print(scope, found, live, runs=runs)
     if scope is Scope.USER:
-        print("audit: not available to user units; paddock service install --system has it")
+        print("audit: not available to user units; available with paddock service install --system")
     elif why:
         print(f"audit, as seen from here: {why}" + (f" ({remedy})" if remedy else ""))
     return 0 if whole else 1
@@ -218,7 +220,7 @@ def _print(scope: Scope, found: list[File], units: dict[str, dict[str, str]], *,
     if any(file.state in (State.MISSING, State.OUTDATED) for file in found):
         print(f"paddock service install --{scope.value} puts them in place")
     if not runs:
-        print(f"no service manager of the {scope.value} runs here")
+        print(f"no {scope.value} service manager is running here")
     for name, shown in units.items():
         state = f"{shown.get('ActiveState', '?')} ({shown.get('SubState', '?')})"
         pid = shown.get("MainPID", "0")
@@ -229,5 +231,5 @@ def _print(scope: Scope, found: list[File], units: dict[str, dict[str, str]], *,
 
 def service_enable_audit() -> int:
     """Switches the kernel's audit on; exit status 0 when it is on."""
-    print("the kernel's audit was switched on" if switching.enable() else "the kernel's audit is on already")
+    print("kernel audit was switched on" if switching.enable() else "kernel audit is already on")
     return 0

@@ -84,7 +84,7 @@ def run_supervised(options: cli.Parsed, command: list[str], cwd: str) -> int:
     for name in _NOT:
         if name in options:
             raise Refusal("usage", f"{name} and --supervised exclude each other",
-                          hint="paddock show SESSION has what a report says of its end")  # fmt: skip
+                          hint="for how the session ended: paddock show SESSION")  # fmt: skip
     client = Client(places.places(os.environ))
     wanted = options.get("--session")
     detached = "--detach" in options
@@ -108,7 +108,7 @@ def run_supervised(options: cli.Parsed, command: list[str], cwd: str) -> int:
         client.call("POST", f"{session_path(session['name'])}/stop", {})
         return 128 + signal.SIGINT
     if attached.session is None and attached.left:
-        messages.say(f"paddock: session {printable(session['name'])} goes on; paddock attach {session['name']}")
+        messages.say(f"paddock: session {printable(session['name'])} continues; paddock attach {session['name']}")
         return 0
     return status_of(attached.session)
 

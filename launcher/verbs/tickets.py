@@ -109,7 +109,7 @@ def _fate(agent: dict[str, Any], merged: dict[str, Any], result: dict[str, Any])
         descriptor = merged[agent["session_id"]]["merge_descriptor"] or {}
         main = descriptor.get("main_worktree_merge_result") or {}
         if main.get("no_op") or not main.get("commit_id"):
-            return "merged: it has committed nothing"
+            return "merged: it committed nothing"
         return f"merged as {main['commit_id'][:12]}"
     if agent["refusal"]:
         return f"refused: {agent['refusal']['message']} [{agent['refusal']['errorType']}]"
@@ -120,11 +120,11 @@ def _fate(agent: dict[str, Any], merged: dict[str, Any], result: dict[str, Any])
         return f"not merged: its review ended with {how}"
     pending = (result.get("aggregation") or {}).get("pending", ())
     if agent["session_id"] in {each["agent_result_id"] for each in pending}:
-        return "not merged: an earlier one conflicts"
+        return "not merged: an earlier ticket conflicts"
     if agent["reason"] == Reason.EXITED and not agent["status"]:
         return "done"
     if agent["state"] == SessionState.CREATED:
-        return f"not begun: {agent['why']}"
+        return f"not started: {agent['why']}"
     why = f": {agent['why']}" if agent.get("why") else ""
     return f"{'failed' if agent['reason'] == Reason.EXITED else agent['reason']}{status}{why}"
 
@@ -149,7 +149,7 @@ def _details(agent: dict[str, Any], result: dict[str, Any]) -> list[str]:
         lines += [descriptor["error_message"]] if descriptor["error_message"] else []
     harvest = agent["harvest"] or {}
     if harvest.get("errorType"):
-        lines.append(f"its commits wait: {harvest['message']} [{harvest['errorType']}]; "
+        lines.append(f"its commits are not harvested: {harvest['message']} [{harvest['errorType']}]; "
                      f"paddock worktree harvest {quoted(agent['worktree'])}")  # fmt: skip
     lines += [
         f"{counted(part['commits'], 'commit', 'commits')} on {part['kept'] or part['ref'].removeprefix('refs/heads/')}"
@@ -158,13 +158,13 @@ def _details(agent: dict[str, Any], result: dict[str, Any]) -> list[str]:
         if part["commits"]
     ]
     if (review := _rejection(agent)) is not None:
-        lines.append(f"next: paddock logs {review['session']}   # what its review has written")
+        lines.append(f"next: paddock logs {review['session']}   # the review's output")
     stays = result.get("removed", {}).get(agent["session_id"])
     gone = not os.path.lexists(agent["worktree"])  # with its merge, or by anybody since
     if gone:
         lines += [f"worktree removed: {agent['worktree']}"] if agent["worktree"] else []
     else:
-        lines.append(f"worktree {agent['worktree']}" + (f" stays: {stays}" if stays else ""))
+        lines.append(f"worktree {agent['worktree']}" + (f" is kept: {stays}" if stays else ""))
     if left := result.get("uncommitted", {}).get(agent["session_id"]):
         lines.append(f"not committed there: {left['problem'] or table.some(left['files'], left['count'])}")
     if agent.get("next"):
@@ -189,7 +189,7 @@ def _after(
     lines = []
     failed = [agent for agent in agents if agent["session_id"] not in merged and agent["state"] != "ended"]
     for agent in [each for each in failed if not each["refusal"] and not each.get("next")][:1]:
-        lines.append(f"next: paddock logs {agent['session']}   # what {agent['ticket']} has written")
+        lines.append(f"next: paddock logs {agent['session']}   # the output of {agent['ticket']}")
     trunk = quoted(result.get("trunk", "."))
     if aggregation.get("conflicted"):
         place = aggregation["conflicted"]["agent_result_id"]
@@ -201,13 +201,13 @@ def _after(
         ]
         where = quoted(next(agent["worktree"] for agent in agents if agent["session_id"] == place))
         hint = aggregation["conflicted"]["merge_descriptor"]["hint"] or ""
-        how = hint.partition(": ")[2].partition("; then merge again")[0] or "mend that"
+        how = hint.partition(": ")[2].partition("; then merge again")[0] or "fix that"
         lines.append(f"next: in {where}: {how}")
         lines.append(f"next: cd {trunk} && paddock merge {joined(waiting)}   # after that")
     elif "landed" in result and not _landed(result):
         where = quoted(result["orchestrator"]["worktree"])
         hint = result["landed"]["status"]["merge_descriptor"]["hint"] or ""
-        how = hint.partition(": ")[2].partition("; then merge again")[0] or "mend that"
+        how = hint.partition(": ")[2].partition("; then merge again")[0] or "fix that"
         lines.append(f"next: in {where}: {how}")
     elif "trunk" in result and "aggregation" not in result:
         done = [
@@ -235,7 +235,7 @@ def _has_commits(agent: dict[str, Any]) -> bool:
 
 
 _MOST_BYTES = 4 << 20
-_HINT = 'a ticket is: [[tickets]], then ticket = "PROJ-17", then command = ["claude", "-p", "Mend it."]'
+_HINT = 'a ticket is [[tickets]], then ticket = "PROJ-17", then command = ["claude", "-p", "Fix it."]'
 
 
 def read_file(path: str) -> dict[str, Any]:
@@ -250,16 +250,16 @@ def read_file(path: str) -> dict[str, Any]:
             content = file.read(_MOST_BYTES + 1)
     except OSError as error:
         raise Refusal("tickets-unreadable", f"{path} cannot be read", context=error.strerror or str(error),
-                      hint="paddock tickets run --help says what is in it") from None  # fmt: skip
+                      hint="for its format: paddock tickets run --help") from None  # fmt: skip
     if len(content) > _MOST_BYTES:
-        raise Refusal("tickets-unreadable", f"{path} is too large", context=f"at most {_MOST_BYTES >> 20} MiB are read",
-                      hint="several runs, one after the other")  # fmt: skip
+        raise Refusal("tickets-unreadable", f"{path} is too large", context=f"the limit is {_MOST_BYTES >> 20} MiB",
+                      hint="split it into several runs")  # fmt: skip
     try:
         found = json.loads(content) if kind == "JSON" else tomllib.loads(content.decode())
     except ValueError as error:
-        raise Refusal("tickets-unreadable", f"{path} is no {kind}", context=str(error), hint=_HINT) from None
+        raise Refusal("tickets-unreadable", f"{path} is not {kind}", context=str(error), hint=_HINT) from None
     if not isinstance(found, dict):
-        raise Refusal("tickets-unreadable", f"{path} holds no table", hint=_HINT)
+        raise Refusal("tickets-unreadable", f"{path} has no table", hint=_HINT)
     return found
 
 
@@ -429,7 +429,7 @@ def _followed(service: Client, found: dict[str, Any], progress: Progress) -> tup
         for number in before:
             signal.signal(number, signal.SIG_DFL)
         progress.end()
-        messages.say(f"paddock: ticket run {found['name']} is stopped: its agents end, and nothing is merged")
+        messages.say(f"paddock: ticket run {found['name']} was stopped: its agents are ending, and nothing is merged")
         service.call("POST", f"{path}/stop")
         while found["ended"] is None:
             found = service.call("GET", path, query={"wait": _WAIT})
@@ -446,7 +446,7 @@ def tickets_list(*, as_json: bool) -> int:
     if as_json:
         show_json(runs)
     elif not runs:
-        messages.show("there were no ticket runs yet; paddock tickets run FILE starts one")
+        messages.show("no ticket runs yet; to start one: paddock tickets run FILE")
     else:
         rows = [(each["name"], each["state"], ago(each["created"]), len(each["tickets"])) for each in runs]
         messages.show("\n".join(table.lines(("RUN", "STATE", "AGE", "TICKETS"), rows)))

@@ -126,5 +126,5 @@ def _screen(health: dict[str, Any], sessions: list[dict[str, Any]]) -> list[str]
     for place, (session, line) in enumerate(zip(sessions, others, strict=False)):
         end = at + len(session["state"])
         others[place] = line[:at] + styled(line[at:end], _STYLES.get(session["state"], "")) + line[end:]
-    more = f"and {len(sessions) - room} more" if len(sessions) > room else "q ends this, not the sessions"
+    more = f"and {len(sessions) - room} more" if len(sessions) > room else "q quits, and leaves the sessions running"
     return [styled(cut(_head(health, sessions), columns), BOLD), styled(first, BOLD), *others, styled(more, DIM)]

@@ -67,7 +67,7 @@ def directory_named(word: str) -> str:
     if root is None:
         raise Refusal(
             "worktree-unknown",
-            f"{word} is neither a directory here nor a worktree that Paddock knows",
+            f"{word} is neither a directory nor a worktree that Paddock knows",
             context="known: " + (", ".join(dict.fromkeys(row.ticket for row in rows)) or "none"),
             hint="paddock worktree list --all; or name the directory: paddock worktree ... ../DIR",
         )
@@ -153,7 +153,7 @@ def _checkouts(rows: list[Worktree], common_dir: str | None) -> dict[str, tuple[
     return found
 
 
-NONE = "Paddock has no worktrees here; paddock worktree add TICKET makes one, adopt takes on one of git's"
+NONE = "Paddock has no worktrees here; paddock worktree add TICKET makes one, adopt registers one of git's"
 
 
 def worktree_list(*, every: bool, repo: str | None, as_json: bool) -> int:
@@ -275,24 +275,24 @@ def _print(row: Worktree, now: Condition, far: Progress) -> None:
     for line in now.lagging():
         print(f"  {printable(line)}")
     for text in now.ignored():
-        print(f"  ignored by git, so it would go without a question: {printable(text)}")
+        print(f"  ignored by git, so it would be removed without asking: {printable(text)}")
     for one in now.beside():
         if now.state is State.READY:
-            print(f"  to join them: {printable(one.join)}")
+            print(f"  to merge them: {printable(one.join)}")
         else:
             print(f"  to give them a branch: {printable(one.name)}")
     for one in now.stashes:
-        print(f"  a stash of the agent's is kept; to apply it: {printable(one.apply)}")
+        print(f"  a stash of the agent is kept; to apply it: {printable(one.apply)}")
     if now.state is State.MISSING:
         print("\n".join(f"  {printable(way)}" for way in removal.if_missing(row, unharvested=now.unharvested)))
     if now.in_use:
         print("  in use by " + printable(", ".join(condition.named_processes(now.in_use))))
     if now.locked is not None:
-        print(f"  locked: {printable(now.locked) or 'without a reason'}")
+        print(f"  locked: {printable(now.locked) or 'no reason given'}")
 
 
 _UNITS = {"": 1, "k": 1 << 10, "m": 1 << 20, "g": 1 << 30}
-_ANEW = "`git submodule update` makes it anew, where it still belongs"
+_ANEW = "`git submodule update` recreates it, if it still belongs there"
 
 
 def worktree_harvest(
@@ -340,13 +340,13 @@ def worktree_dock(directory: str | None, *, as_json: bool) -> int:
         print(json.dumps([item.as_dict() for item in done], indent=2))
         return 0
     for item in done:
-        aside = f"; what was there is in {item.aside}" if item.aside else ""
+        aside = f"; what was there is now in {item.aside}" if item.aside else ""
         if item.action == "gone":
             seen = gitlinks.reach(root, item.path)
-            after = f"{seen.link_in_words}; what it leads to is no submodule's" if seen.link else _ANEW
-            print(f"{printable(item.path)} is gone; {after}")
+            after = f"{seen.link_in_words}; what it points to is not a submodule" if seen.link else _ANEW
+            print(f"{printable(item.path)} is missing; {after}")
             continue
-        print(f"{printable(item.path)}/.git {'is right' if item.action == 'right' else 'restored'}{aside}")
+        print(f"{printable(item.path)}/.git {'is correct' if item.action == 'right' else 'restored'}{aside}")
     return 0
 
 
@@ -387,7 +387,7 @@ def _branches(words: list[str]) -> dict[str, str]:
 def _bytes(option: str, text: str) -> int:
     number, unit = (text[:-1], text[-1:].lower()) if text[-1:].isalpha() else (text, "")
     if not number.isascii() or not number.isdigit() or unit not in _UNITS:
-        raise Refusal("usage", f"{option} {text} is no number of bytes", hint=f"{option} 4G, 512M, 64k or 1000000")
+        raise Refusal("usage", f"{option} {text} is not a number of bytes", hint=f"{option} 4G, 512M, 64k or 1000000")
     return int(number) * _UNITS[unit]
 
 

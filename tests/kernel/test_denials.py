@@ -162,7 +162,7 @@ def test_without_the_right_to_audit_the_guard_tells_and_the_rest_is_named(
     lines = guarded.denials(jail, "mine")
     assert told(lines) == wanted
     ended = user.run([installed.paddock, "denials", "mine"], cwd=jail.inside)
-    assert "not heard: denials by Landlock and the system call filter" in ended.stdout
+    assert "not recorded: denials by Landlock and the system call filter" in ended.stdout
 
 
 def test_what_the_suggestions_say_is_true(as_root: Guarded, audited: None) -> None:

@@ -76,7 +76,7 @@ def test_nothing_is_left_behind(paddock: Paddock) -> None:
     assert gone.returncode == 0, gone.stderr
     own = {path.relative_to(paddock.state).as_posix() for path in paddock.state.rglob("*")}
     assert not [path for path in own if path.startswith(("worktrees/", "denials/", "sessions/"))], own
-    assert paddock.call("denials", "--list").stdout.startswith("no refusal was heard\n")
+    assert paddock.call("denials", "--list").stdout.startswith("no denial was recorded\n")
     left = {path for place in places for path in place.glob("paddock*") if path.name != "paddock"} - before
     for _ in range(600):  # other tests at work meanwhile have their own, for as long as they last
         left = {path for path in left if path.exists() and path.stat().st_uid == paddock.who.uid}

@@ -80,7 +80,7 @@ def test_calls_without_a_session_over_standard_streams(user_paddock: Paddock) ->
     anyio.run(ask)
     told = paddock.call("files", "--mode", "compatible", "--session", "stranger")
     assert "warning: there is no live session stranger" in told.stderr
-    assert "without any boundaries" in told.stderr
+    assert "are not confined" in told.stderr
     assert paddock.refused("files", "--mode", "strict", "--session", "stranger").reference == "session-unknown"
 
 

@@ -60,7 +60,7 @@ def _verb(git: Git, *words: str) -> "subprocess.CompletedProcess[str]":
 
 def _joined(git: Git, said: str) -> None:
     """Does what the message says, as it stands."""
-    hints = re.findall(r"to join them: (.*)", said)
+    hints = re.findall(r"to merge them: (.*)", said)
     assert len(hints) == 1, said
     ended = git.who.run(["sh", "-c", hints[0]], cwd=git.worktree, env={"GIT_EDITOR": "true"})
     assert ended.returncode == 0, ended.stderr

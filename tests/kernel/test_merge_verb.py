@@ -64,10 +64,10 @@ def test_a_run_from_forecast_to_rollback(ground: Paddock) -> None:
     assert document["state"] == "done"
     assert document["outcome"]["conflicted"]["agent_result_id"] == "z"
     assert document["outcome"]["conflicted"]["merge_descriptor"]["conflict_files"] == ["a"]
-    assert f"{run} is taken back: main is as it was before" in merge(ground, "--rollback", run)
+    assert f"{run} was rolled back: main is as it was before" in merge(ground, "--rollback", run)
     assert git(ground, "rev-parse", "main") == before
     assert git(ground, "status", "--porcelain") == ""
-    assert "no run is unfinished" in merge(ground, "--resume")
+    assert "there is no unfinished run" in merge(ground, "--resume")
     assert ground.refused("merge", "--rollback", run, cwd=ground.main).reference == "merge-not-done"
 
 
@@ -124,7 +124,7 @@ def test_branches_can_move_without_files(ground: Paddock) -> None:
     assert ended.returncode == 0, ended.stderr
     assert git(ground, "status", "--porcelain") == ""
     (advice,) = json.loads(merge(ground, "--no-checkout", "--json", "x"))["advice"]
-    assert advice.startswith("the files stay: git -C ")
+    assert advice.startswith("the files are unchanged; to update them: git -C ")
 
 
 def test_work_of_a_private_git_directory_is_merged(ground: Paddock) -> None:

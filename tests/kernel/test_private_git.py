@@ -356,7 +356,7 @@ def test_a_submodule_that_is_not_granted_has_no_objects_in_the_jail(
 
 
 REFUSED = {
-    "git merge -q other || true": "a merge is under way",
+    "git merge -q other || true": "a merge is in progress",
     "git config remote.origin.promisor true": "partial clone",
     "git config core.repositoryFormatVersion 1; git config extensions.somethingNew yes": "somethingnew",
     "echo /usr/share >$(git rev-parse --git-common-dir)/objects/info/alternates": "borrows objects from /usr/share",

@@ -226,7 +226,7 @@ def test_a_supervised_run_at_a_terminal_has_one(service: Served) -> None:
         console.resize(31, 91)
         console.expect("31 91")
         console.type("\x1d.")
-        console.expect("session typed goes on")
+        console.expect("session typed continues")
         console.expect("<0>")
         console.resize(32, 92)
         console.run(join)

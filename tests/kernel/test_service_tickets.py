@@ -204,7 +204,7 @@ def test_stopping_a_run_ends_its_agents(service: Served) -> None:
     assert all(each["worktree"] in shown and os.path.isdir(each["worktree"]) for each in (stopped, late))
     assert "next: paddock logs halted.1" in shown
     assert "not committed there: left\n" in shown
-    assert "not begun" in shown
+    assert "not started" in shown
     # The steps are commands as they stand, the merge among them.
     for step in stopped["next"][:-1]:
         line = step["command"]

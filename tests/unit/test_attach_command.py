@@ -32,7 +32,7 @@ def test_an_adapter_that_is_installed_comes_before_one_that_npx_would_fetch(
 
 def test_a_provider_without_a_command_for_the_protocol_is_an_error(where: Places) -> None:
     """It says what to write."""
-    with pytest.raises(Refusal, match="name one behind"):
+    with pytest.raises(Refusal, match="name one after"):
         attach._default("nobody", where)
 
 
@@ -50,12 +50,12 @@ def test_two_keys_leave_a_terminal_and_one_of_them_is_for_the_session() -> None:
     ("words", "message"),
     [
         ([], "SESSION is missing"),
-        (["one", "two"], "one SESSION, and not two too"),
-        (["one", "--read", "--", "two"], "one SESSION, and not two too"),
+        (["one", "two"], "one SESSION, not two too"),
+        (["one", "--read", "--", "two"], "one SESSION, not two too"),
         (["one", "--cwd", "map"], "--cwd goes with --provider"),
-        (["one", "--provider", "codex"], "in place of SESSION"),
+        (["one", "--provider", "codex"], "the place of SESSION"),
         (["one", "--nope"], "unknown option --nope"),
-        (["--provider", "codex", "--read", "codex-acp"], "--read is for a SESSION"),
+        (["--provider", "codex", "--read", "codex-acp"], "--read needs a SESSION"),
     ],
 )
 def test_words_that_name_no_session_are_refused(words: list[str], message: str) -> None:

@@ -153,6 +153,6 @@ def test_zsh_completes(typed: str, shown: set[str], tmp_path: Path, capsys: pyte
 def test_an_unknown_shell_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
     """And which there are is said."""
     assert main(["paddock", "completion", "tcsh"]) == EXIT_REFUSED
-    assert "tcsh is none of bash, zsh, fish" in capsys.readouterr().err
+    assert "tcsh is not one of bash, zsh, fish" in capsys.readouterr().err
     assert main(["paddock", "completion"]) == EXIT_REFUSED
     capsys.readouterr()

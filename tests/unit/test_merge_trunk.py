@@ -88,7 +88,7 @@ def test_a_run_is_not_taken_back_from_under_a_later_one(ground: Ground) -> None:
     """What stands on it is named, with the order to take both back in, and then that works."""
     before = ground.id("main")
     first, second = ground.merge("one"), ground.merge("two")
-    with pytest.raises(Refusal, match=f"run {second.run_id} stands on it") as caught:
+    with pytest.raises(Refusal, match=f"run {second.run_id} builds on it") as caught:
         work.roll_back(str(ground.root / ".git"), str(ground.state), first.run_id)
     assert caught.value.hint.endswith(f"--rollback {second.run_id}; paddock merge --rollback {first.run_id}")
     assert ground.id("main") != before

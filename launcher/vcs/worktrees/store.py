@@ -230,7 +230,7 @@ def root_of(name: str, rows: list[Worktree], *, branches: bool = True) -> str | 
     named = [row for row in rows if name in (row.worktree_id, row.ticket) or (branches and name == row.main.branch)]
     if len(named) > 1:
         context = "\n".join(f"{row.worktree_id} in {row.path}" for row in named)
-        raise Refusal("worktree-ambiguous", f"several worktrees are meant by {name}", context=context,
+        raise Refusal("worktree-ambiguous", f"several worktrees match {name}", context=context,
                       hint="name one by its directory")  # fmt: skip
     return named[0].path if named else None
 
