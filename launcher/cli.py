@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from typing import Any
 
 VERBS = {
-    "run": "run a command in a jail that holds it to its git worktree",
+    "run": "run a command in a jail that confines it to its git worktree",
     "exec": "run another command inside a live session",
     "acp": "run an agent in its jail behind an editor's Agent Client Protocol",
     "files": "serve file tools over MCP, each session's in its own jail",

@@ -361,7 +361,7 @@ def choose_backend(wanted: str, support: Support) -> str:
     if support.landlock_abi < 6:
         raise Refusal(
             "landlock-too-old",
-            f"Landlock ABI {support.landlock_abi} without user namespaces cannot hold the jail",
+            f"Landlock ABI {support.landlock_abi} without user namespaces cannot enforce the jail",
             context=f"user namespaces: {support.userns_why}; signals are confined only from ABI 6 (Linux 6.12) on",
             hint="allow unprivileged user namespaces, or use a newer kernel; see `paddock doctor`",
         )

@@ -33,7 +33,7 @@ OBEYED = "programmes that your shell runs outside the jail"
 """The risk of what may well be read."""
 
 RISKS: tuple[tuple[str, str], ...] = (
-    ("/.ssh", "private keys: anyone who has them can log in to your servers and push as you"),
+    ("/.ssh", "private keys: whoever holds them can log in to your servers and push as you"),
     ("/.gnupg", "private keys: anyone who has them can sign and decrypt as you"),
     ("/.aws", "cloud credentials"),
     ("/.azure", "cloud credentials"),
@@ -133,7 +133,7 @@ class Verdict(NamedTuple):
         ]
         lines += [f"  {kind:<11} {path}: {_source(source)}" for path, kind, source in self.limits]
         if not self.rules and not self.limits:
-            lines.append("  decided by  no rule grants it, and what is not granted is denied")
+            lines.append("  decided by  no rule grants it: what is not granted is denied")
         if layer:
             lines.append(f"  held by     {layer}")
         if self.hint:
@@ -316,7 +316,7 @@ def layers_for_path(plan: Plan, found: Verdict) -> str:
         if own := view(plan, found.path).text:
             return f"the jail's view: {own}"
         if not found.access:
-            return "the mount namespace: it appears not to exist (ENOENT)"
+            return "the jail's view: it looks as if it were not there (ENOENT)"
         return "a read-only mount (EROFS)" + ("" if plan.backend == promises.BUBBLEWRAP else ", and Landlock")
     return "Landlock (EACCES); the guard for mode, owner, times and attributes (EPERM)"
 

@@ -80,7 +80,7 @@ def take(
             "harvest-failed",
             "the work could not be harvested",
             context=f"{error.filename or directory}: {error.strerror or error}",
-            hint="it is kept; once the cause is gone: paddock worktree harvest (the service retries by itself)",
+            hint="it is kept; once the cause is fixed: paddock worktree harvest (the service retries by itself)",
         ) from error
     if result.state != "busy":  # where the agent's branch is gone, the first note says so
         _note(directory, result.notes[0] if result.state == "gone" else "")

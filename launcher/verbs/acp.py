@@ -26,7 +26,7 @@ def acp(argv: list[str]) -> int:
             return forms.show_help("acp")
         if "--detach" in options:
             raise cli.usage(
-                "--detach goes with `paddock run`; an agent that outlives its editor: paddock attach", "acp"
+                "--detach is for `paddock run`; for an agent that outlives its editor: paddock attach", "acp"
             )
         supervised = "--supervised" in options and bool(command)
         status = 0 if supervised else launch(argv)

@@ -45,7 +45,7 @@ def attach(argv: list[str]) -> int:
         return editor(options, rest)
     others = [name for name in options if name not in ("--take", "--read", "--from-now")]
     if others:
-        raise cli.usage(f"{others[0]} goes with --provider", "attach")
+        raise cli.usage(f"{others[0]} needs --provider", "attach")
     if not rest:
         raise Refusal("usage", "SESSION is missing", hint="paddock ps lists the sessions; paddock attach --help")
     if len(rest) > 1:

@@ -118,7 +118,7 @@ def rows(form: Form) -> list[tuple[list[str], Option]]:
         found.append(([row.name, short] if short else [row.name], row))
         if row.kind == cli.SWITCH:
             found.append(([cli.contrary(row.name)], row._replace(text=f"overrules {row.name} of the configuration")))
-    return [*found, (["--help", "-h"], Option("--help", cli.FLAG, "", "say what it takes"))]
+    return [*found, (["--help", "-h"], Option("--help", cli.FLAG, "", "print help"))]
 
 
 def value_of(metavar: str) -> str:

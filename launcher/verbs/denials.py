@@ -21,7 +21,7 @@ def denials(session: str | None, *, follow: bool, show_list: bool, as_json: bool
     where = places.places(os.environ)
     if show_list:
         if session is not None or follow:
-            raise Refusal("usage", "--list goes alone, or with --json", hint="paddock denials --help")
+            raise Refusal("usage", "--list can only be combined with --json", hint="paddock denials --help")
         _list(where.state, as_json=as_json)
         return 0
     if session is not None:

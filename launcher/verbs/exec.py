@@ -25,11 +25,11 @@ def exec(argv: list[str]) -> int:
     where = places.places(os.environ)
     if "--list" in options:
         if session or set(options) - {"--list", "--json"}:
-            raise cli.usage("--list goes alone, or with --json", "exec")
+            raise cli.usage("--list can only be combined with --json", "exec")
         _list(where, as_json="--json" in options)
         return 0
     if "--json" in options:
-        raise cli.usage("--json goes with --list", "exec")
+        raise cli.usage("--json needs --list", "exec")
     if not session:
         raise cli.usage("SESSION is missing", "exec")
     if not rest:

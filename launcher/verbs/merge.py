@@ -94,7 +94,7 @@ def merge(
         notes.say(line)
     alone = [name for name, given in (("--resume", resume), ("--rollback", rollback is not None)) if given]
     if alone and (words or every or forecast or check is not None or rewind or len(alone) > 1):
-        raise Refusal("usage", f"{alone[0]} goes alone", hint="paddock merge --help")
+        raise Refusal("usage", f"{alone[0]} cannot be combined with other arguments", hint="paddock merge --help")
     if resume or rollback is not None:
         common_dir = target.opened(start).common_dir
         done = work.resume(common_dir, state) if rollback is None else work.roll_back(common_dir, state, rollback)

@@ -34,7 +34,7 @@ def main(argv: list[str]) -> int:
 
         return new.run(options, command, launch)
     if lone := next((name for name in ("--from", "--copy", "--merge", "--rm") if name in options), None):
-        raise cli.usage(f"{lone} goes with --new", "run")
+        raise cli.usage(f"{lone} needs --new", "run")
     return launch(options, command)
 
 

@@ -148,7 +148,7 @@ def _sockets(scope: Scope, names: list[str], *, now: bool) -> list[str]:
     """The socket units to be enabled."""
     if scope is Scope.USER:
         if names:
-            raise Refusal("usage", "--for goes with --system", hint="paddock service install --user --now")
+            raise Refusal("usage", "--for needs --system", hint="paddock service install --user --now")
         return ["paddock.socket"] if now else []
     if now != bool(names):
         raise Refusal(

@@ -52,7 +52,7 @@ def test_two_keys_leave_a_terminal_and_one_of_them_is_for_the_session() -> None:
         ([], "SESSION is missing"),
         (["one", "two"], "one SESSION, not two too"),
         (["one", "--read", "--", "two"], "one SESSION, not two too"),
-        (["one", "--cwd", "map"], "--cwd goes with --provider"),
+        (["one", "--cwd", "map"], "--cwd needs --provider"),
         (["one", "--provider", "codex"], "the place of SESSION"),
         (["one", "--nope"], "unknown option --nope"),
         (["--provider", "codex", "--read", "codex-acp"], "--read needs a SESSION"),

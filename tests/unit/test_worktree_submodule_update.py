@@ -83,7 +83,7 @@ def test_what_it_broke_before_is_mended(place: Place) -> None:
         checkout.find(str(place.app / "lib/outer"), Present(), exact=True)
     assert "paddock worktree repair" in raised.value.hint
     done = place.service.repair(place.app)
-    assert [line.split(":")[0] for line in done] == [f"mended {place.app}/.git/modules/{name}" for name in STORES]
+    assert [line.split(":")[0] for line in done] == [f"repaired {place.app}/.git/modules/{name}" for name in STORES]
     assert is_well(place)
     assert place.service.repair(place.app) == []
 

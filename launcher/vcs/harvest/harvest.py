@@ -309,7 +309,7 @@ class _Run:
             raise Refusal(
                 "harvest-branch-unknown",
                 f"the agent has no new branch {next(iter(asked))}",
-                context="it has: " + (", ".join(map(printable, others)) or "none beside its own"),
+                context="it has: " + (", ".join(map(printable, others)) or "none besides its own"),
             )
         return founds, notes, others
 
