@@ -203,7 +203,7 @@ def stop(
         if final["state"] not in _OVER:
             then = "harvesting what it committed" if now else "sent SIGTERM, will be killed"
             messages.say(f"paddock: waiting for {printable(final['name'])}: {then}"
-                         + ("" if now else f" ({_patience(patience)}; --now kills it at once)"))  # fmt: skip
+                         + ("" if now else f" {_patience(patience)} (--now kills it at once)"))  # fmt: skip
         if forget or final["state"] not in _OVER:
             final = service.call("POST", path, {"wait": _WAIT, "forget": forget})
         ended[place] = final

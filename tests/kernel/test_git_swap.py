@@ -126,7 +126,7 @@ def test_a_submodule_that_was_moved_leads_nowhere(git: Git) -> None:
     assert git.outside("ls-tree", "HEAD", "books").startswith("160000 commit")
     assert git.outside("status", "--porcelain") == ""
     said = ok(paddock(git, "worktree", "dock"))
-    assert f"{git.worktree}/library is gone" in said
+    assert f"{git.worktree}/library is missing" in said
     assert "library/.git" not in said
     main = git.place / "main"
     assert (

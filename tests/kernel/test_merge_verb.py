@@ -120,7 +120,7 @@ def test_branches_can_move_without_files(ground: Paddock) -> None:
     assert git(ground, "rev-parse", "main") == git(ground, "rev-parse", "y")
     assert "seventeen" not in (ground.main / "a").read_text()
     (line,) = [line for line in said.splitlines() if "read-tree" in line]
-    ended = ground.who.run(["sh", "-c", line.partition("stay: ")[2]], cwd=ground.main)
+    ended = ground.who.run(["sh", "-c", line.partition("to update them: ")[2]], cwd=ground.main)
     assert ended.returncode == 0, ended.stderr
     assert git(ground, "status", "--porcelain") == ""
     (advice,) = json.loads(merge(ground, "--no-checkout", "--json", "x"))["advice"]

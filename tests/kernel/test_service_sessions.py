@@ -241,7 +241,7 @@ def test_the_command_line_shows_and_stops(service: Served) -> None:
     assert "shown" in service.cli("ps", "--all").stdout
     service.create("sh", "-c", "trap '' TERM; while :; do sleep 1; done", name="deaf")
     waited = service.cli("stop", "deaf", "--patience", "3")
-    assert "waiting for deaf: sent SIGTERM, will be killed (3 s; --now" in waited.stderr
+    assert "waiting for deaf: sent SIGTERM, will be killed after 3 s (--now" in waited.stderr
     assert service.cli("stop", "--forget", "shown").returncode == 0
     assert service.get("/v1/sessions/shown").json["errorType"] == "session-unknown"
 

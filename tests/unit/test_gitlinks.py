@@ -92,7 +92,7 @@ def test_a_note_that_was_lost_with_the_power_is_told_once(tmp_path: Path) -> Non
     session = tmp_path / "sessions/one"
     session.mkdir(parents=True)
     (session / planted.NOTE).touch()
-    assert "is unknown" in "".join(planted.sweep(str(tmp_path)))
+    assert "was killed" in "".join(planted.sweep(str(tmp_path)))
     planted.write(str(session), (("/gone", "/gone/.git", "/gone/library"),), str(tmp_path))
     assert planted.sweep(str(tmp_path)) == []
     assert list(session.iterdir()) == []

@@ -224,6 +224,6 @@ class Restless(Table):
 def test_a_decision_asks_once() -> None:
     """Judge and grant go by the same answer, whatever the next one would be."""
     machine = Restless()
-    with pytest.raises(Refusal, match="leads out"):
+    with pytest.raises(Refusal, match="resolves outside"):
         asked_for(f"{ROOT}/way", machine.trail(f"{ROOT}/way"), "--rw", ROOT, machine)
     assert asked_for(f"{ROOT}/way", machine.trail(f"{ROOT}/way"), "--rw", ROOT, machine) == f"{ROOT}/way"

@@ -60,11 +60,7 @@ def decide(found: Found, worktree_id: str) -> tuple[Entry | None, tuple[PartResu
         update = _created(found, worktree_id, name, oid)
         commits = _new(found, oid, *([found.target] if found.target else []))
         aside = "" if update.ref == name else update.ref
-        note = (
-            f"{name.removeprefix('refs/heads/')} cannot be moved forward, so the work is kept in {aside}"
-            if aside
-            else ""
-        )
+        note = f"{name.removeprefix('refs/heads/')} cannot be moved, so the work is kept in {aside}" if aside else ""
         extra.append(PartResult(part.name, name, found.standing.get(name, ""), oid, commits, kept=aside, note=note))
         updates.append(update)
     updates += [Update(f"{_ROOT}/links/{oid}", "", oid) for oid in found.links]

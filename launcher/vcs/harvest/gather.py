@@ -247,7 +247,7 @@ def gather(
             found.further_files += crossing.files(part, found.git, found.quarantine, base, oid, limits)
         for where, commits in contents.gitlinks.items():
             if len(commits) > MOST_LINKS:
-                why = f"they name {len(commits)} commits of the submodule {printable(where)}; the limit is {MOST_LINKS}"
+                why = f"they name {len(commits)} commits of the submodule {printable(where)} (limit {MOST_LINKS})"
                 raise crossing.too_large(part, why, "")
             known = named.setdefault(os.path.normpath(f"{part.path}/{where}"), (part, where, {}))[2]
             known.update(dict.fromkeys(commits))

@@ -237,9 +237,7 @@ def _signed(
     if not any(result.first(name) for name in _SIGNATURES):
         raise _refused(oid, "git made a commit without a signature")
     if result.content() != wanted.content():
-        raise _refused(
-            oid, "git would rewrite more than the signature: it has headers or names that git does not write"
-        )
+        raise _refused(oid, "git would rewrite more than the signature: it has headers or names git never writes")
     return made
 
 

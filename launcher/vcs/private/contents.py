@@ -340,9 +340,7 @@ def _user_file(
         with disk.opened(trail.canonical) as descriptor:
             regular = descriptor is not None and stat.S_ISREG(os.fstat(descriptor).st_mode)
         if regular and not executable:
-            raise Refusal(
-                "git-file-unreadable", f"{path} cannot be read", context=f"or it is larger than {limit} bytes"
-            )
+            raise Refusal("git-file-unreadable", f"{path} cannot be read", context=f"or it is over {limit} bytes")
     return content if not executable or os.access(trail.canonical, os.X_OK) else None
 
 

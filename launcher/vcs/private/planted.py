@@ -74,9 +74,7 @@ def _leads_to_ours(content: bytes | None, place: str, git_dir: str) -> bool:
 
 def report_line(place: str, aside: str) -> str:
     """What the user should know of it."""
-    what = (
-        f"{printable(place)}/.git was written by the command, where git outside expects a submodule and would obey it"
-    )
+    what = f"{printable(place)}/.git was written by the command, where git outside expects a submodule and obeys it"
     return f"{what}; it was moved to {printable(aside)}" if aside else f"{what}; it was removed"
 
 
@@ -133,9 +131,7 @@ def finish(directory: str) -> list[str]:
         known = _read(path)
     except (EOFError, TypeError, ValueError):  # the machine went down before it was on the disk
         os.unlink(path)
-        return [
-            "a session was killed, and which submodule directories it left open is unknown: look for a `.git` in each"
-        ]
+        return ["a session was killed, and may have left submodule directories open: look for a `.git` in each"]
     if known is None:
         return []
     aside, places = known
