@@ -37,7 +37,7 @@ class Secrets(NamedTuple):
             if beneath(path, place):
                 return what
             if beneath(place, path):
-                return f"{place} lies in it: {what}"
+                return f"{place} is in it: {what}"
         risk = verdict.risk_of(path)
         return "" if risk == verdict.OBEYED else risk
 
@@ -103,7 +103,7 @@ def decide(
             raise Refusal(
                 "bring-secret",
                 f"{item.path} is not brought into jails",
-                context=f"asked for by {item.source}; {why}",
+                context=f"requested by {item.source}; {why}",
                 hint="name what is needed of it, without that; an agent's own login passes by --logins",
             )
         if not why and canonical is not None:

@@ -296,7 +296,7 @@ def behind_link(path: str, canonical: str, source: str) -> Refusal:
     return Refusal(
         "grant-behind-link",
         f"{path} is a symbolic link to {canonical}, or lies behind one",
-        context=f"asked for by {source}; an agent may have made the link, and so have chosen what is read-only",
+        context=f"requested by {source}; an agent may have made the link, and so have chosen what is read-only",
         hint=f"name the place itself, {quoted(canonical)}, if that is what you mean",
     )
 

@@ -232,7 +232,9 @@ class Plan:
         lines += [f"env       {name}={value}" for name, value in self.env_set]
         lines += [f"limit     {name} {value}" for name, value in self.limits]
         of = {"memory": "of the machine's memory", "disk": "of the free disk, for what the session adds"}
-        lines += [f"limit     {name} {share}% {of[name]}, checked once the session lasts" for name, share in self.bounds]
+        lines += [
+            f"limit     {name} {share}% {of[name]}, checked once the session lasts" for name, share in self.bounds
+        ]
         lines += [f"login     {host}  [{what}]" for host, _, *rest in self.logins if host and (what := _passing(rest))]
         lines.append(f"required  {' '.join(self.required)}")
         lines += [f"warning   {text}" for text in self.warnings]

@@ -103,7 +103,7 @@ def risk_of_host(host: str | Address) -> str:
     """What a way to a host would open."""
     special = "" if isinstance(host, str) else hosts.special(host)
     if "metadata" in special:
-        return f"a cloud's metadata service gives this machine's credentials to whoever asks; {REACHES}"
+        return f"a cloud's metadata service gives this machine's credentials to anyone who asks; {REACHES}"
     if host == egress_rules.LOCALHOST or special in ("loopback", "this machine"):
         return f"services of this machine, which often ask for no password; {REACHES}"
     return f"hosts of your own network; {REACHES}" if special == "private" else REACHES

@@ -221,7 +221,7 @@ def view(plan: Plan, path: str) -> View:
         return View()
     if (above is None or above[0] != path) and is_way(plan, path):
         closed = " (EROFS)" if above is None else ""
-        return View(f"a directory of the jail's own: it leads to what is granted, and holds no more{closed}")
+        return View(f"a directory of the jail's own: it holds only the way to what is granted{closed}")
     if above is None:
         return View()
     where = above[0]
