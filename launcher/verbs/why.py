@@ -210,6 +210,7 @@ def _below_home(found: Verdict, machine: Host) -> str:
     home = machine.home.rstrip("/")
     name = found.path.removeprefix(f"{home}/")
     hidden = beneath(found.path, home) and name.startswith(".") and found.hint.startswith("--ro ")
+    hidden = hidden and name.partition("/")[0] not in (".cache", ".local")  # what programmes keep is not for others
     return name if hidden and found.risk in ("", verdict.OBEYED) else ""
 
 

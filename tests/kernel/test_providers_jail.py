@@ -51,11 +51,11 @@ def test_its_questions_stay_on_when_they_are_to_be_kept(user_paddock: Paddock) -
     assert not any("approval" in word for word in kept)
     assert "sandbox_mode=danger-full-access" in kept
     assert variables["INITIAL_AGENT_MODE"] == "agent-full-access"
-    shared, _ = shown(user_paddock.run("--git", "shared", "--", str(codex), "exec").stdout)
-    assert shared == kept
     adapter = stand_in(user_paddock, "bin/codex-acp")
     told = [user_paddock.run(*choice, "--", str(adapter)).stderr for choice in ((), ("--keep-prompts",))]
     assert ["asks for no permission in an editor" in text for text in told] == [False, True]
+    shared, _ = shown(user_paddock.run("--git", "shared", "--", str(codex), "exec").stdout)
+    assert shared == kept
 
 
 def test_a_choice_of_the_callers_stands_in_place_of_ours(user_paddock: Paddock) -> None:

@@ -85,7 +85,7 @@ def test_the_pager_is_the_users_and_not_the_repositorys(paddock: Paddock, consol
     assert "mine:" not in paddock.call(*page).stdout
     assert shown(paddock, console, *failing, status=1, before="GIT_PAGER=true") == ""
     assert "not granted" in shown(paddock, console, *failing, status=1, before="GIT_PAGER=/nosuch/pager")
-    assert "there is no help on" in shown(paddock, console, "help", "nosuchpage", status=125)
+    assert "no help page" in shown(paddock, console, "help", "nosuchpage", status=125)
     for key in ("core.pager", "pager.help"):
         assert paddock.who.run(["git", "config", key, "sed s/^/theirs:/"], cwd=paddock.main).returncode == 0
     assert "theirs:" not in shown(paddock, console, *page)

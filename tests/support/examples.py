@@ -18,6 +18,7 @@ from typing import NamedTuple
 from launcher.verbs import forms
 from tests.support.identity import Who
 from tests.support.manual import PAGES, ROOT
+from tests.support.recording import of_a_home
 
 PATIENCE = 60.0
 HOME = "/home/me"
@@ -122,7 +123,7 @@ class Shell:
                 more = self._process.stdout.read1()  # type: ignore[attr-defined]  # a BufferedReader
                 assert more, f"{line}: the shell ended: {text}"
                 seen += more
-        return text[: found.start()].replace("\r\n", "\n"), int(found[1])
+        return of_a_home(text[: found.start()].replace("\r\n", "\n")), int(found[1])
 
     def same(self, expected: list[str], shown: str) -> bool:
         """Whether a page's lines were shown; ``...`` stands for any lines, and ids, times and sizes differ."""

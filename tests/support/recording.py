@@ -5,6 +5,7 @@
 
 import html
 import os
+import re
 import subprocess
 import sys
 import tempfile
@@ -31,6 +32,7 @@ git config --global user.name Me && git config --global user.email me@example.or
 git config --global init.defaultBranch main
 cd ~/src/project && git init -q && echo spaces >parser && git add parser && git commit -qm 'parser: First.'
 """
+_ABSENT = "it looks as if it were not there (ENOENT)"
 _WIDTH, _LINE = 960, 19
 COLUMNS = 110
 _COLOURS = {"$": "#e6e6e6", "paddock:": "#7fd1b9"}
@@ -60,8 +62,13 @@ def recorded(paddock: Path) -> list[str]:
             done = run(typed)
             if done.returncode != status:
                 raise RuntimeError(f"{typed}: status {done.returncode}, not {status}: {done.stdout}")
-            lines += [f"$ {typed}", *done.stdout.replace(home, "/home/me").splitlines(), ""]
+            lines += [f"$ {typed}", *of_a_home(done.stdout.replace(home, "/home/me")).splitlines(), ""]
     return lines
+
+
+def of_a_home(text: str) -> str:
+    """What `paddock why` says of a home that is in no temporary directory, of which a jail has its own."""
+    return re.sub(r"(the jail's view: )/(?:var/)?tmp is the session's own: .*", r"\1" + _ABSENT, text)
 
 
 def picture(lines: list[str]) -> str:
