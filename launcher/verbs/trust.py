@@ -112,7 +112,10 @@ def trust(file: str | None, *, forget: bool, show_list: bool, as_json: bool) -> 
 # Links, then what git takes orders from; objects, refs and logs are data alone. Records end with a NUL.
 _OBEYED = (
     *("-type", "l", "-printf", r"%P -> %l\0", "-o"),
-    *("-type", "d", "(", "-name", "objects", "-o", "-name", "refs", "-o", "-name", "logs", ")", "-prune", "-o"),
+    *("-type", "d", "(", "-path", "*/objects/??", "-o", "-path", "*/objects/pack", "-o", "-name", "refs", "-o"),
+    *("-name", "logs", ")", "-prune", "-o"),
+    *("-type", "f", "-path", "*/objects/info/alternates", "-printf", r"%P:\0", "-exec", "cat", "{}", ";"),
+    *("-printf", r"\0", "-o"),
     *("-type", "f", "-path", "*/hooks/*", "!", "-name", "*.sample", "-printf", r"%P\0", "-o"),
     *("-type", "f", "(", "-name", "attributes", "-o", "-name", "commondir", ")", "-printf", r"%P\0", "-o"),
     *("-type", "f", "(", "-name", "config", "-o", "-name", "config.worktree", ")", "-printf", r"%P:\0"),

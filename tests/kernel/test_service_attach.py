@@ -274,7 +274,7 @@ def test_a_detached_run_from_a_terminal_has_one(service: Served) -> None:
             console.expect("read hello")
             console.type("\x1d.")
             console.expect(r"\x1b\[\?1047l.*\x1b\[\?25h")
-            console.expect("session agent goes on")
+            console.expect("session agent continues")
             console.expect("<0>")
         console.run(join)
         console.resize(31, 91)

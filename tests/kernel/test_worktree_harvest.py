@@ -188,7 +188,7 @@ def test_a_session_starts_clean_where_git_has_made_another_worktree(here: Paddoc
 def test_docking_restores_what_an_agent_put_in_the_place_of_git(here: Paddock) -> None:
     """The pointer leads to the user's repository again, and what lay there is where no git finds it."""
     _commit(here, "echo x >x")
-    assert "is right" in here.call("worktree", "dock").stdout
+    assert "is correct" in here.call("worktree", "dock").stdout
     pointer = (here.worktree / ".git").read_text()
     (here.worktree / ".git").unlink()
     assert here.who.run(["git", "init", "-q"], cwd=here.worktree).returncode == 0
