@@ -51,7 +51,7 @@ def test_it_is_made_once_entered_again_and_told_what_comes_next(here: Paddock) -
     here.who.give(here.main / "deep")
     status, out, said = _new(here, "--", "sh", "-c", "pwd; exit 3", cwd=here.main / "deep")
     assert (status, out) == (3, f"{_tree(here)}/deep\n")
-    assert ("made " in said, "the worktree of T-1 stays" in said) == (False, True)
+    assert ("made " in said, "the worktree of T-1 is kept" in said) == (False, True)
     assert here.refused("run", "--new", "T-1", "--from", "HEAD", "--", "true", cwd=here.main).reference == (
         "worktree-exists"
     )

@@ -136,7 +136,7 @@ def test_the_command_line_takes_a_file(service: Served, tmp_path: Path) -> None:
     assert not (main / "d").exists()
     assert "ended" in service.cli("tickets", "list").stdout
     for text, *words in (
-        ("[[tickets]\n", "tickets-unreadable", "is no TOML", "line 1"),
+        ("[[tickets]\n", "tickets-unreadable", "is not TOML", "line 1"),
         ("", "tickets-invalid", "tickets is missing"),
         ('[[tickets]]\nticket = "X"\n', "tickets-invalid", "ticket 1 (X): command is missing"),
         (
