@@ -77,7 +77,7 @@ def at_rest(state: str, root: str, harvest: Harvest | None = None, *, own: bool 
                 "harvest-kept",
                 f"the agent's work in {root} could not be put on its branch",
                 context="\n".join(result.notes),
-                hint=f"paddock worktree harvest {quoted(root)}shows why",
+                hint=f"paddock worktree harvest {quoted(root)} shows why",
             )
     with writers.excluded(state, [root], own=own), ExitStack() as stack:
         if directory is not None:
