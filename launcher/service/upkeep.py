@@ -356,6 +356,7 @@ class Collector:
         """
         now = time.monotonic()
         later = [directory for directory, (again, _) in self._refused.items() if again > now]
+        before = self._unharvested()
         found = (await self._jobs.run("harvest.waiting", {"later": later}))["worktrees"]
         waiting = {each["directory"] for each in found if each["state"] in ("refused", "busy", "later")}
         self._refused = {name: known for name, known in self._refused.items() if name in waiting}
@@ -366,7 +367,7 @@ class Collector:
                 self._harvested(each["worktree"], {"state": each["state"]})
                 log.info("harvest of %s: %s", each["worktree"], each["state"])
         self.waiting = {each["worktree"]: each["refusal"] for each in found if each["directory"] in waiting}
-        self._settle()
+        self._settle(before)
 
     def _on_refused(self, result: dict[str, Any], now: float) -> None:
         """Says why, once, and tries again later and later."""
@@ -381,11 +382,20 @@ class Collector:
         self._supervisor.counters.harvested(told)
         self._supervisor.events.harvested(worktree, told)
 
-    def _settle(self) -> None:
-        """Moves sessions on whose commits were harvested."""
+    def _unharvested(self) -> set[tuple[str, float]]:
+        """Sessions whose commits waited when they ended: names, and when that was."""
+        rows = self._supervisor.store.listed(states=(SessionState.UNHARVESTED,), limit=1_000_000)
+        return {(row["name"], row["ended"]) for row in rows}
+
+    def _settle(self, looked_at: set[tuple[str, float]]) -> None:
+        """Moves sessions on whose commits were harvested.
+
+        Args:
+            looked_at: those that had ended before the look at what waits began; of others it says nothing.
+        """
         store = self._supervisor.store
         for row in store.listed(states=(SessionState.UNHARVESTED,), limit=1_000_000):
-            if row["worktree"] not in self.waiting:
+            if (row["name"], row["ended"]) in looked_at and row["worktree"] not in self.waiting:
                 outcome = json.loads(row["outcome"] or "{}")
                 well = outcome.get("reason") in ("stopped", "service-stopped", "idle") or outcome.get("status") == 0
                 after = SessionState.ENDED if well else SessionState.FAILED

@@ -149,7 +149,7 @@ print(call("make_tickets", token="0" * 64, tickets=[]))
     assert [each["errorType"] for each in lines[2:]] == ["INVALID_ARGUMENT"] * 5 + ["WORKTREE_UNRESOLVED"] * 2
     words = [each["message"] for each in lines[2:]]
     assert "other details" in words[0]
-    assert "may make 2 tickets here, not 3" in words[1]
+    assert "may make at most 2 tickets here, not 3" in words[1]
     lines = service.log("guarded.1")
     assert json.loads(lines[0])["errorType"] == "ACCESS_DENIED"
     assert lines[1] == "[] False"

@@ -369,7 +369,7 @@ def test_too_few_open_files_are_named_as_what_they_are(service: Served, switch: 
     low, enough = 20, 1_024
     refused = service.paddock.shell(f"ulimit -n {low}; {switch} exec paddock run -- true")
     assert refused.returncode == 125
-    assert f"may have {low} (RLIMIT_NOFILE)" in refused.stderr
+    assert f"may open {low} files (RLIMIT_NOFILE)" in refused.stderr
     assert "LimitNOFILE=" in refused.stderr
     assert "PADDOCK_NO_USERNS" not in refused.stderr
     assert service.paddock.shell(f"ulimit -n {enough}; {switch} exec paddock run -- true").returncode == 0
