@@ -275,7 +275,8 @@ def test_an_upgrade_takes_the_code_away(who: Who, installed: Installed, place: P
         assert json.loads(frames[-1][1])["outcome"]["status"] == 7, frames[-1][1]
         os.rename(own.packages / "gone", own.packages / "launcher")
         service.start()
-        assert service.get("/v1/sessions/stays").json["state"] == "running"
+        stays = service.get("/v1/sessions/stays").json
+        assert stays["state"] == "running", json.dumps(stays)
         assert service.get("/v1/sessions/ends").json["outcome"]["status"] == 7
         with Client(service, "stays", "mode=write&offset=0") as client:
             client.send(b"I", b"it\n")

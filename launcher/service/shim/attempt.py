@@ -56,6 +56,8 @@ def launcher_main(parent: int, descriptor: int, run: "Callable[..., int]") -> "N
     _signal.signal(_signal.SIGINT, _signal.SIG_DFL)  # no KeyboardInterrupt while a plan is made
     os.set_inheritable(descriptor, False)
     os.setsid()
+    from launcher.session import watchdog  # noqa: F401  # now: an upgrade may have taken it away when it is needed
+
     data, streams = wire.receive_packet(descriptor)
     if data[:1] != LAUNCH or len(streams) != 3:  # the shim has no use for this process any more
         os._exit(0)
