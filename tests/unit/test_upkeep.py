@@ -22,7 +22,8 @@ class Store:
 
     def listed(self, states: tuple[SessionState, ...], limit: int) -> list[dict[str, Any]]:
         """All of them."""
-        assert states == (SessionState.UNHARVESTED,) and limit
+        assert states == (SessionState.UNHARVESTED,)
+        assert limit > 1
         return list(self.rows.values())
 
     def move(self, name: str, state: SessionState, why: str) -> None:
