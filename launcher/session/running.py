@@ -113,6 +113,8 @@ def run(
         try:
             parts.end()
         finally:
+            if status_code and not quiet and parts.sought_network():
+                parts.lines.append(NO_NETWORK)
             refusals = parts.denials.total if parts.denials is not None else 0
             told("ended", (status_code, parts.passed, refusals, parts.harvested, parts.changes, tuple(parts.lines)))
         if target is not None:
@@ -137,6 +139,12 @@ def run(
         parts.lost.exit_code = status_code or parts.lost.exit_code
         raise parts.lost
     return status_code
+
+
+NO_NETWORK = (
+    "the command looked for the network, and this jail has none; --allow-domain HOST opens it for a host, "
+    "@python or @node for packages: paddock help network"
+)
 
 
 def _nobody(what: str, data: "Any") -> None:  # noqa: ANN401  # as `observer`
@@ -183,6 +191,8 @@ class _Parts(terminal.Listener):
         self.changes: tuple[handoff_changes.Change, ...] = ()
         self.passed = ""
         self.searched = False
+        self._first = 0
+        self._counters = -1
         self.facts: list[tuple[str, str, str]] = []
         self.tell: Callable[[str, Any], None] = _nobody
         self.on_start: Callable[[int], None] | None = None
@@ -282,13 +292,38 @@ class _Parts(terminal.Listener):
 
     def on_child(self, pid: int) -> None:
         """The jail's first process."""
+        self._first = pid
         self.tell("jail", pid)
         if self.on_start is not None:
             self.on_start(pid)
 
     def on_executing(self, when: float) -> None:
         """The command runs."""
+        if self._plan.net == "none" and promises.has_mounts(self._plan.backend):
+            try:  # held open: it can be read when the jail has gone (proc_pid_net(5))
+                self._counters = os.open(f"/proc/{self._first}/net/snmp", os.O_RDONLY | os.O_CLOEXEC)
+            except OSError:
+                self._counters = -1  # it is over already
         self.tell("started", when)
+
+    def sought_network(self) -> bool:
+        """Whether something in a jail without a network wanted to leave it, or asked for a name.
+
+        Each leaves a count behind: packets that no route was found for, and those for a port of loopback where nobody
+        listens, as the machine's resolver may have one.
+        """
+        if self._counters == -1:
+            return False
+        lines = os.read(self._counters, 1 << 16).decode().splitlines()
+        os.close(self._counters)
+        self._counters = -1
+        counted: dict[str, str] = {}
+        for names, numbers in zip(lines[::2], lines[1::2], strict=False):
+            protocol = names.partition(":")[0]
+            counted.update(
+                (f"{protocol}.{name}", number) for name, number in zip(names.split(), numbers.split(), strict=False)
+            )
+        return counted.get("Ip.OutNoRoutes", "0") != "0" or counted.get("Udp.NoPorts", "0") != "0"
 
     def first_denial(self) -> "Denials":
         """What gathers the session's denials where only the guard tells of any, and now has: few sessions need it."""

@@ -90,3 +90,20 @@ def test_it_is_only_a_hint(paddock: Paddock, console: Console, options: tuple[st
     lines = shown(paddock, console, *options, "--", "sh", "-c", many, paddock.place / "outside/many", status=5)
     assert "paddock:   and 3 more" in lines
     assert len([line for line in lines if line.startswith("paddock:")]) == 6
+
+
+def test_a_command_that_misses_the_network_is_told_how_to_have_it(paddock: Paddock, options: tuple[str, ...]) -> None:
+    """Without a terminal too; not where it ended well, failed for another reason, was quiet, or has a network."""
+    asks = "import socket; socket.getaddrinfo('asked.example', 443)"
+    goes = "import socket; socket.create_connection(('198.51.100.7', 443))"
+    for script in (asks, goes):
+        ended = paddock.run(*options, "--", "/usr/bin/python3", "-c", script)
+        assert "paddock: the command looked for the network, and this jail has none; --allow-domain" in ended.stderr
+    others = (
+        ("--", "false"),
+        ("--", "sh", "-c", f"/usr/bin/python3 -c {shlex.quote(goes)}; true"),
+        ("--quiet", "--", "/usr/bin/python3", "-c", goes),
+        ("--net", "open", "--", "false"),
+    )
+    for words in others:
+        assert "looked for the network" not in paddock.run(*options, *words).stderr
