@@ -5,6 +5,7 @@ import re
 import shlex
 import subprocess
 import tomllib
+from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 from xml.etree import ElementTree
@@ -161,6 +162,31 @@ def test_every_page_of_the_manual_is_shown_by_help(capsys: pytest.CaptureFixture
     capsys.readouterr()
     assert entry(["paddock", "help", "usge"]) == EXIT_REFUSED
     assert "did you mean usage?" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("width", [60, 80, 100])
+def test_pages_fit_into_a_terminal_and_lose_nothing(width: int) -> None:
+    """Tables and text stay within the width, without Markdown's marks; each word of a table's cells is shown."""
+    for name, page in pages.topics().items():
+        text = page.read_text(encoding="utf-8")
+        shown = pages.plain(text, width)
+        assert not [line for line in shown if re.search(r"\|--|<!--|\]\(|^\|.*\|$", line)], name
+        assert not [line for line in shown if len(line) > width and not line.startswith("    ")], name
+        found = Counter(" ".join(shown).replace("*", "").split())
+        rows = [re.sub(r"[`*]|\\(?=\|)", "", line) for line in text.splitlines() if re.match(r"\|[^-]", line)]
+        words = Counter(word for row in rows for word in row.split() if word != "|" and "](" not in word)
+        assert not {word for word in words - found if f"{word}:" not in found}, name
+
+
+def test_a_table_that_is_too_wide_becomes_a_list() -> None:
+    """A row's first cell stands as a heading, what belongs to it below it; titles between rows stay titles."""
+    table = "| a | b |\n|---|---|\n| **group** | |\n| `x \\| y` | [words](https://example.org), **and** *more* |\n"
+    columns = ["a      b", "-----  " + 37 * "-", "", "group", "x | y  words (https://example.org), and more"]
+    assert pages.plain(table, 60) == columns
+    below = ["a: b", "----", "", "group", "x | y", "    words", "    (https://example.org), and", "    more"]
+    assert pages.plain(table, 30) == below
+    third = "| a | b | c |\n|---|---|---|\n| one | two | three |"
+    assert pages.plain(third, 10) == ["a", "-", "one", "    b: two", "    c:", "    three"]
 
 
 def typed(line: str) -> Iterator[list[str]]:
