@@ -16,7 +16,7 @@ from launcher.service.client import Client, run_path
 from launcher.service.schema import Reason, SessionState
 from launcher.service.ticket_schema import Agent, Merger, Orchestrator, Ticket, TicketRequest, TicketState
 from launcher.session import messages, places
-from launcher.verbs import session_request, table
+from launcher.verbs import session_request, style, table
 from launcher.verbs.table import ago, client, counted, show_json
 from policy.errors import Refusal, printable
 from policy.pasted import joined, quoted
@@ -51,7 +51,9 @@ def described(found: dict[str, Any]) -> list[str]:
     for agent in agents:
         lines.append(f"  {agent['ticket']:<{width}}  {_fate(agent, merged, result)}")
         if agent["session_id"] in brought:
-            lines += [f"  {'':<{width}}    {line}" for line in brought[agent["session_id"]].lines(_MOST_SHOWN)]
+            lines += [
+                f"  {'':<{width}}    {line}" for line in brought[agent["session_id"]].lines(_MOST_SHOWN, style.path)
+            ]
         lines += [f"  {'':<{width}}    {line}" for line in _details(agent, result)]
     if refusal := result.get("refusal"):
         lines.append(f"  {refusal['message']} [{refusal['errorType']}]")
@@ -145,7 +147,7 @@ def _details(agent: dict[str, Any], result: dict[str, Any]) -> list[str]:
         lines += [f"hint: {refusal['hint']}"] if refusal["hint"] else []
     if (conflicted := _conflict(agent, result)) is not None:
         descriptor = conflicted["merge_descriptor"]
-        lines += [f"in {path}" for path in descriptor["conflict_files"][:20]]
+        lines += [f"in {style.path(path)}" for path in descriptor["conflict_files"][:20]]
         lines += [descriptor["error_message"]] if descriptor["error_message"] else []
     harvest = agent["harvest"] or {}
     if harvest.get("errorType"):
@@ -162,13 +164,15 @@ def _details(agent: dict[str, Any], result: dict[str, Any]) -> list[str]:
     stays = result.get("removed", {}).get(agent["session_id"])
     gone = not os.path.lexists(agent["worktree"])  # with its merge, or by anybody since
     if gone:
-        lines += [f"worktree removed: {agent['worktree']}"] if agent["worktree"] else []
+        lines += [f"worktree removed: {style.path(agent['worktree'])}"] if agent["worktree"] else []
     else:
-        lines.append(f"worktree {agent['worktree']}" + (f" is kept: {stays}" if stays else ""))
+        lines.append(f"worktree {style.path(agent['worktree'])}" + (f" is kept: {stays}" if stays else ""))
     if left := result.get("uncommitted", {}).get(agent["session_id"]):
-        lines.append(f"not committed there: {left['problem'] or table.some(left['files'], left['count'])}")
+        lines.append(
+            f"not committed there: {left['problem'] or table.some([*map(style.path, left['files'])], left['count'])}"
+        )
     if agent.get("next"):
-        lines += [f"log {agent['log']}"] if agent["log"] else []
+        lines += [f"log {style.path(agent['log'])}"] if agent["log"] else []
         steps = [step for step in agent["next"] if not gone or quoted(agent["worktree"]) not in step["command"]]
         lines += [f"next: {step['command']}   # {step['about']}" for step in steps]
     return lines

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from launcher.verbs import ps, table, top
+from launcher.verbs import ps, style, table, tickets, top
 
 
 def test_columns_are_as_wide_as_what_is_in_them() -> None:
@@ -22,6 +22,24 @@ def test_control_characters_are_shown() -> None:
     heading, row = table.lines(("NAME", "PLACE"), [("a\nb", "\x1b[2J")])
     assert heading.split() == ["NAME", "PLACE"]
     assert row.isprintable()
+
+
+def test_paths_of_tickets_are_printed_as_git_prints_them(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where it conflicts, its worktree and what is left there."""
+    monkeypatch.setattr(style, "_settings", dict)
+    agent = {
+        "ticket": "T", "session_id": "s", "worktree": "/nosuch/ü\x1b", "refusal": None, "harvest": None, "status": 1,
+        "reason": "exited", "state": "failed", "log": "/log/ü",  "next": [{"command": "c", "about": "a"}],
+    }  # fmt: skip
+    clash = {"agent_result_id": "s", "merge_descriptor": {"conflict_files": ["ä\n"], "error_message": "", "hint": ""}}
+    result = {
+        "agents": [agent],
+        "conflicts": [clash],
+        "uncommitted": {"s": {"problem": "", "files": ["ö"], "count": 1}},
+    }
+    shown = tickets.described({"name": "run", "state": "failed", "tickets": ["T"], "result": result})
+    for path in (r'"/nosuch/\303\274\033"', r'"/log/\303\274"', r'in "\303\244\n"', r': "\303\266"'):
+        assert [line for line in shown if line.endswith(path)], (path, shown)
 
 
 def test_a_long_command_is_cut_and_that_is_seen() -> None:
