@@ -32,12 +32,12 @@ class Secrets(NamedTuple):
     def reason(self, path: str) -> str:
         """Why `path` is not to be brought; "" where nothing is known against it."""
         if path.rpartition("/")[2] in self.names:
-            return "files of this name hold credentials"
+            return "files of this name contain credentials"
         for place, what in self.places.items():
             if beneath(path, place):
                 return what
             if beneath(place, path):
-                return f"{place} is in it: {what}"
+                return f"it contains {place}: {what}"
         risk = verdict.risk_of(path)
         return "" if risk == verdict.OBEYED else risk
 
@@ -104,7 +104,7 @@ def decide(
                 "bring-secret",
                 f"{item.path} is not brought into jails",
                 context=f"requested by {item.source}; {why}",
-                hint="name what is needed of it, without that; an agent's own login passes by --logins",
+                hint="name only the files in it that are needed; an agent's own login is passed with --logins",
             )
         if not why and canonical is not None:
             closed = [where for where in denied if beneath(canonical, where) or beneath(where, canonical)]

@@ -18,8 +18,8 @@ READS = "the command can read it, and send it wherever the network lets it"
 WRITES = "what is written there outlives the session, and programmes outside may use it"
 REACHES = "whatever the command can read can be sent there"
 TEMPORARY = "programmes that use $TMPDIR need no option: it names the session's own temporary directory"
-ADDRESS = "for clients of the proxy alone: what connects to the address itself gets nowhere; a name works for all"
-DIRECT = "for clients of the proxy alone: those that obey NO_PROXY, as most do, do not ask it for the loopback"
+ADDRESS = "only for clients of the proxy: direct connections to the address fail; a host name works for all"
+DIRECT = "only for clients of the proxy; most obey NO_PROXY, and do not use it for the loopback"
 
 
 class Remedy(NamedTuple):
@@ -46,7 +46,7 @@ def remedy(plan: Plan, path: str, wanted: str) -> Remedy:
     found = decide(plan, path)
     write = wanted == "w"
     if wanted in found.access:
-        return Remedy(note="the plan allows it: the system's own permissions do not, or it is a device")
+        return Remedy(note="the plan allows it: the system's own permissions deny it, or it is a device")
     risk = found.risk or (WRITES if write else READS)
     if found.limits or view(plan, path).fixed:
         return Remedy(note=found.hint, risk=risk if found.limits else "")
@@ -92,7 +92,9 @@ def decide_host(plan: Plan, host: str, port: int) -> HostVerdict:
     if verdict.allowed and not isinstance(parsed, str):
         verdict = rules.judge_address(wanted, parsed)
     if verdict.allowed:
-        note = f"{DIRECT}; --reach {port_here} is for all" if port_here else "" if isinstance(parsed, str) else ADDRESS
+        note = (
+            f"{DIRECT}; --reach {port_here} works for all" if port_here else "" if isinstance(parsed, str) else ADDRESS
+        )
         return HostVerdict(True, verdict.rule, "", Remedy(note=note))
     return HostVerdict(
         False, verdict.rule, verdict.reason, answer if not verdict.rule else Remedy(note=verdict.suggestion)
@@ -279,9 +281,9 @@ def _line(one: Missed, plan: Plan) -> Line:
     if found.limits:
         special, text = True, f"{text or (WRITES if key == 'write' else READS)}; {found.hint}"
     elif special and not text:
-        text = "it holds the worktree, or the home directory, with all that lies beside"
+        text = "it contains the worktree or the home directory, and everything beside it"
     if not _can_be_written(path):
-        special, text = True, "its name is not UTF-8, so no configuration file can hold it"
+        special, text = True, "its name is not UTF-8, so no configuration file can contain it"
     if special:
         standing = Standing.WITHHELD
     reason = f"{one.who or '?'}: {one.call} {one.asked}"
@@ -358,8 +360,8 @@ def configuration(lines: Iterable[Line], heading: Iterable[str]) -> str:
                 out += [*_comments(line, "    "), f"    {string(line.path)},"]
             out.append("]")
     for standing, title in (
-        (Standing.WITHHELD, "Not proposed, because of what it would open; write it down yourself if you mean it:"),
-        (Standing.OPTIONAL, "Asked for, and hardly needed:"),
+        (Standing.WITHHELD, "Not proposed, because of what it would grant; add it yourself if you mean it:"),
+        (Standing.OPTIONAL, "Requested, but probably not needed:"),
     ):
         rest = [line for line in lines if line.standing is standing]
         if rest:
@@ -372,7 +374,7 @@ def configuration(lines: Iterable[Line], heading: Iterable[str]) -> str:
 def _comments(line: Line, indent: str) -> list[str]:
     out = [f"{indent}# {_plain(line.reason)}", f"{indent}# risk: {_plain(line.risk)}"]
     if line.prepare:
-        out.append(f"{indent}# it has to be made first, as a {line.prepare}")
+        out.append(f"{indent}# create it first, as a {line.prepare}")
     return out
 
 

@@ -33,7 +33,7 @@ OBEYED = "programmes that your shell runs outside the jail"
 """The risk of what may well be read."""
 
 RISKS: tuple[tuple[str, str], ...] = (
-    ("/.ssh", "private keys: whoever holds them can log in to your servers and push as you"),
+    ("/.ssh", "private keys: anyone who has them can log in to your servers and push as you"),
     ("/.gnupg", "private keys: anyone who has them can sign and decrypt as you"),
     ("/.aws", "cloud credentials"),
     ("/.azure", "cloud credentials"),
@@ -50,7 +50,7 @@ RISKS: tuple[tuple[str, str], ...] = (
     ("docker.sock", "anyone who reaches the Docker daemon is root on this machine"),
     ("/run/user", "sockets of your desktop session: key agents, D-Bus, Wayland"),
     ("/.git/hooks", "programmes that git runs outside the jail"),
-    ("/.git", "the repository itself: its config may hold tokens, its hooks run outside the jail"),
+    ("/.git", "the repository itself: its config may contain tokens, its hooks run outside the jail"),
     ("/.bashrc", OBEYED),
     ("/.profile", OBEYED),
     ("/.zshrc", OBEYED),
@@ -85,7 +85,7 @@ _WHOLE: dict[str, str] = {
 }
 _ENVIRONMENT = "passwords and keys that programmes read when they start"
 _TEMPLATES = (".env.example", ".env.sample", ".env.template")
-"""Shown to whoever fetches a repository: they name the secrets, and hold none."""
+"""Anyone who fetches a repository sees them: they name the secrets, and contain none."""
 _A_HOME = "a whole home directory: keys, tokens, and files that your shell runs"
 
 
@@ -133,7 +133,7 @@ class Verdict(NamedTuple):
         ]
         lines += [f"  {kind:<11} {path}: {_source(source)}" for path, kind, source in self.limits]
         if not self.rules and not self.limits:
-            lines.append("  decided by  no rule grants it: what is not granted is denied")
+            lines.append("  decided by  no rule: what is not granted is denied")
         if layer:
             lines.append(f"  held by     {layer}")
         if self.hint:
@@ -185,7 +185,7 @@ def decide(plan: Plan, path: str) -> Verdict:
     )  # fmt: skip
 
 
-_NOTHING = "nothing does: it is the jail's own"
+_NOTHING = "no option does: it is the jail's own"
 
 
 def _reaches(grant: Grant, path: str) -> bool:
@@ -221,14 +221,16 @@ def view(plan: Plan, path: str) -> View:
         return View()
     if (above is None or above[0] != path) and is_way(plan, path):
         closed = " (EROFS)" if above is None else ""
-        return View(f"a directory of the jail's own: it holds only the way to what is granted{closed}")
+        return View(f"a directory of the jail's own: it contains only the path to what is granted{closed}")
     if above is None:
         return View()
     where = above[0]
     what = f"{where} is the {'session' if where in _TEMPORARY else 'jail'}'s own: "
     if where == "/dev":
-        return View(f"{what}it holds the devices of everyday programmes, and no others (ENOENT)", path == where)
-    what += "what is there outside is not seen (ENOENT), and what is made there is not seen outside"
+        return View(
+            f"{what}it contains the devices that ordinary programmes need, and no others (ENOENT)", path == where
+        )
+    what += "what is there outside is not visible (ENOENT), and what is created there is not visible outside"
     return View(what, where not in _TEMPORARY)
 
 
@@ -246,7 +248,7 @@ def _hint(
     if limits:
         where, kind, source = limits[0]
         if source == "paddock's own":
-            return "nothing does: anyone who can reach it can read or write the rules of every jail"
+            return "no option does: anyone who can reach it can read or write the rules of every jail"
         if source == HANDOFF and any(beneath(where, place) for place in nested):
             return "--git shared makes it writable; git outside obeys it, so the command must not write it"
         if source == HANDOFF:
@@ -268,11 +270,11 @@ def _hint(
         if source.startswith("--deny"):
             return f"leave out --deny {quoted(where)}"
         if source.startswith(("git pointer", "--git private")):
-            return "nothing needs to: with --git private, git works in the jail anyway; --git shared makes it writable"
+            return "not needed: with --git private, git works in the jail anyway; --git shared makes it writable"
         return f"change what makes {quoted(where)} {kind}: {source}"
     if not access:
         if variable := next((name for end, name in _NAMED_BY if path.endswith(end)), ""):
-            return f"--ro {word} --env {variable}={word} (the command has its own ~, so it must be told where)"
+            return f"--ro {word} --env {variable}={word} (the command has its own ~, so the variable names the file)"
         return f"--ro {word} (read and execute) or --rw {word} (write too)"
     return f"--rw {word} (to write too)"
 
@@ -312,7 +314,7 @@ def layers_for_path(plan: Plan, found: Verdict) -> str:
         return ""
     if promises.has_mounts(plan.backend):
         if found.rules and any(kind == "denied" for _, kind, _ in found.limits):
-            return "a mask mounted over it: nobody can open it, or anything below it (EACCES)"
+            return "a mask mounted over it: it and everything below it cannot be opened (EACCES)"
         if own := view(plan, found.path).text:
             return f"the jail's view: {own}"
         if not found.access:
@@ -326,7 +328,7 @@ def layers_for_git(plan: Plan, found: Verdict) -> str:
     denied = any(kind == "denied" for _, kind, _ in found.limits)
     if not denied or not beneath(found.path, plan.worktree):
         return ""
-    return "for git in the jail, tracked files there look modified, and `git add -A` fails on them: add others by name"
+    return "git in the jail sees tracked files there as modified, and `git add -A` fails on them: add others by name"
 
 
 def layers_for_hosts(plan: Plan, *, local: bool = False) -> str:
@@ -344,9 +346,7 @@ def layers_for_hosts(plan: Plan, *, local: bool = False) -> str:
     if local and guard:
         return "the guard, which connects to the proxy and to what --reach names (EACCES)"
     if local:
-        return (
-            "the network namespace: its loopback is its own, and nothing of this machine listens there (ECONNREFUSED)"
-        )
+        return "the network namespace: it has its own loopback, where nothing of this machine listens (ECONNREFUSED)"
     if plan.net == "proxy":
         return f"the proxy, which answers 403; past it there is no way out ({'EACCES' if guard else 'ENETUNREACH'})"
     return "the network namespace, which has only its own loopback (ENETUNREACH)"

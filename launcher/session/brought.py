@@ -117,7 +117,7 @@ def _content(descriptor: int, limit: int) -> tuple[bytes, int]:
     finally:
         os.close(descriptor)
     if data is None:
-        raise _TooMuch(f"it holds more than {MOST_BYTES >> 20} MiB, and without mounts it has to be copied")
+        raise _TooMuch(f"it contains more than {MOST_BYTES >> 20} MiB, and without mounts it has to be copied")
     return data, 0o700 if found.st_mode & 0o100 else 0o600
 
 

@@ -52,18 +52,19 @@ def _heading(command: list[str], lesson: teach.Lesson) -> list[str]:
     shown = joined(command)
     lines = [f"What {shown} needs beyond its jail, as `paddock learn` saw it."]
     if lesson.tried:
-        lines.append(f"Found by trying, in {lesson.runs} run{'' if lesson.runs == 1 else 's'}: " + (
-            "it failed with all of these, too." if lesson.status != 0
-            else "with these grants it succeeds, and it does without any other." if _proposed(lesson)
+        lines.append(f"Found by trial, in {lesson.runs} run{'' if lesson.runs == 1 else 's'}: " + (
+            "it failed even with all of these." if lesson.status != 0
+            else "it succeeds with these grants, and needs no others." if _proposed(lesson)
             else "it succeeded in its jail as it is, and no grant made a difference."))  # fmt: skip
     elif lesson.status == 0:
         lines.append("It succeeded in its jail as it is, so it needs nothing.")
     else:
         lines.append(
-            f"It ended with status {lesson.status}, perhaps at the first obstacle: learn again with this file."
+            f"It exited with status {lesson.status}, perhaps at the first obstacle: "
+            "run `paddock learn` again with this file."
         )
-    lines += [f"All the same, {_failed(lesson)}."] if lesson.status == 0 and lesson.failed else []
-    lines += [f"It wanted to reach {host}, port {port}: see --allow-domain." for host, port in lesson.hosts[:20]]
+    lines += [f"Even so, {_failed(lesson)}."] if lesson.status == 0 and lesson.failed else []
+    lines += [f"It tried to reach {host}, port {port}: see --allow-domain." for host, port in lesson.hosts[:20]]
     return lines
 
 
@@ -113,13 +114,13 @@ def _tell(lesson: teach.Lesson) -> None:
         hidden = f", though {_failed(lesson)}" if lesson.failed else ""
         paths = "1 path" if denied == 1 else f"{denied} paths"
         after = "no grant made a difference" if lesson.tried else "--try finds out whether grants make a difference"
-        messages.say(f"paddock: the command ended with status 0 without {paths} that it asked for{hidden}")
-        messages.say(f"paddock: the proposal names them in comments: {after}")
+        messages.say(f"paddock: the command exited with status 0 without {paths} that it requested{hidden}")
+        messages.say(f"paddock: the proposal lists them as comments: {after}")
     withheld = sum(line.standing is Standing.WITHHELD for line in lesson.lines)
     if withheld:
-        paths = "1 path is left out, because of what it" if withheld == 1 else (
-            f"{withheld} paths are left out, because of what they")  # fmt: skip
-        messages.say(f"paddock: {paths} would open")
+        paths = "1 path is left out because of what it" if withheld == 1 else (
+            f"{withheld} paths are left out because of what they")  # fmt: skip
+        messages.say(f"paddock: {paths} would grant")
 
 
 def _tell_written(path: str, options: cli.Parsed, command: list[str], lesson: teach.Lesson) -> None:

@@ -19,8 +19,8 @@ from policy.errors import Refusal, printable
 from policy.plan import SYSTEM_PATH
 
 _QUESTION = """
-Your own instructions, skills, commands and MCP servers for agents are not in a jail unless you bring them: read-only,
-MCP servers with the keys that you gave them. Bring them into all jails? [y/N] """
+Agents in jails do not see your own instructions, skills, commands and MCP servers unless you bring them. They are
+read-only there, and MCP servers come with the keys in their configuration. Bring them into all jails? [y/N] """
 
 
 def init(*, force: bool, as_json: bool) -> int:
@@ -38,7 +38,7 @@ def init(*, force: bool, as_json: bool) -> int:
 
 
 def _ask_once(own: places.Places) -> None:
-    """At a terminal, asks what jails are shown of the user's own, and writes the answer to his own configuration."""
+    """At a terminal, asks whether jails show the user's own things, and writes the answer to the configuration."""
     if not (sys.stdin.isatty() and sys.stdout.isatty()) or _asked_before(own):
         return
     print(_QUESTION, end="", flush=True)
@@ -53,12 +53,12 @@ def _asked_before(own: places.Places) -> bool:
     """Whether the user's own configuration has a table [bring], or is none that could be given one."""
     path = configuration.user_file(own)
     if os.path.islink(path):
-        return True  # a dotfile manager's: it leads to where agents may work
+        return True  # a dotfile manager's: it points to where agents may work
     try:
         content = guarded_files.read(path, follow=False)
         return content is not None and "bring" in tomllib.loads(content.data.decode("utf-8"))
     except (Refusal, ValueError, RecursionError):
-        return True  # what is wrong with it is told by whatever needs it
+        return True  # what is wrong with it is reported by whatever needs it
 
 
 def _add_bring(own: places.Places, *, agents: bool) -> str:
@@ -81,7 +81,7 @@ def trust(file: str | None, *, forget: bool, show_list: bool, as_json: bool) -> 
     store = Trust(places.places(os.environ).state)
     if show_list:
         if file is not None or forget:
-            raise Refusal("usage", "--list stands alone", hint="paddock trust --help")
+            raise Refusal("usage", "--list takes neither FILE nor --forget", hint="paddock trust --help")
         return _list(store, as_json=as_json)
     if file is not None and not file:
         raise Refusal("usage", "FILE is an empty name", hint="paddock trust .paddock.toml")
@@ -132,14 +132,14 @@ def _git_directory(place: str, *, as_json: bool) -> int:
     inside = os.path.join(place, ".git")
     place = place if os.path.isfile(os.path.join(place, "HEAD")) else inside
     if os.path.islink(place) or not os.path.isfile(os.path.join(place, "HEAD")):
-        raise Refusal("trust-no-git-directory", f"{place} is no git directory",
+        raise Refusal("trust-no-git-directory", f"{place} is not a git directory",
                       hint="name a .git directory; of a worktree or submodule, its repository's")  # fmt: skip
     state = places.places(os.environ).state
     tree = written.agents_tree(place, state)
     with writers.excluded(state, [tree] if tree else [], frozen=True):
         obeyed = _obeyed(place) if tree else []
         if not as_json:
-            print("\n".join([f"git obeys in {printable(place)}:", *(f"  {printable(line)}" for line in obeyed)])
+            print("\n".join([f"in {printable(place)}, git obeys:", *(f"  {printable(line)}" for line in obeyed)])
                   if tree else f"no session could write {printable(place)}: git uses it anyway")  # fmt: skip
             sys.stdout.flush()
         if tree:

@@ -20,7 +20,7 @@ from policy.pasted import quoted
 from policy.plan import Plan, beneath
 from policy.verdict import Verdict
 
-_ABSENT = "make it first (it does not exist, and only what exists can be granted)"
+_ABSENT = "create it first (it does not exist, and only what exists can be granted)"
 
 
 class Question(NamedTuple):
@@ -76,7 +76,9 @@ def _note(refusal: Refusal | None) -> list[str]:
     """The note below an answer about the refusal that a launch would meet."""
     if refusal is None:
         return []
-    first = f"  note        as with --freeze-root, without which no command starts here: {refusal.message}"
+    first = (
+        f"  note        this is the answer with --freeze-root, without which no command starts here: {refusal.message}"
+    )
     return [first, *(f"              {hint}" for hint in refusal.hint.splitlines())]
 
 
@@ -88,10 +90,10 @@ def _grantable(found: Verdict, machine: Host) -> Verdict:
 
 
 _LEGEND = (
-    "legend    r read, w write, x execute, i device control; what denied and read-only say beats every grant above it",
+    "legend    r read, w write, x execute, i device control; denied and read-only beat every grant above them",
     "          [source] is where a rule comes from: default is what Paddock ships, else an option, a file, a toolchain",
-    "          [shows X]: X is seen there, in place of what is there outside",
-    "          protect, report: files that other tools execute later, kept read-only, or told at the end",
+    "          [shows X]: X is visible there, instead of what is there outside",
+    "          protect, report: files that other tools execute later, kept read-only, or reported at the end",
     "          @home, ${home}: the private home; @tmp, ${tmp}: temporary files; @git: the private git directory",
 )
 
@@ -102,7 +104,9 @@ def plan_lines(plan: Plan) -> list[str]:
 
 
 _OF_PROCESS = re.compile(r"/proc/[0-9]+(/|$)")
-_PROCESSES = "memory, environment and descriptors of processes outside, and of the jail's own init, are closed (EACCES)"
+_PROCESSES = (
+    "memory, environment and descriptors of processes outside, and of the jail's own init, are inaccessible (EACCES)"
+)
 _PORT = 443
 _PORTS = {"http": 80, "https": 443, "ws": 80, "wss": 443, "ssh": 22}
 
@@ -113,7 +117,7 @@ def why(argv: list[str]) -> int:
     if "--help" in options:
         return forms.show_help("why")
     if not what:
-        raise cli.usage("there is nothing to ask about", "why")
+        raise cli.usage("there is no PATH or HOST to ask about", "why")
     cwd = places.current_directory()
     planned, refused = _planned(options, command, cwd)
     host = None
@@ -124,7 +128,7 @@ def why(argv: list[str]) -> int:
     if host is not None:
         content, lines = _about_host(planned, *host)
         if host[0] == what and "." in what and not content["allowed"] and not what.rpartition(".")[2].isdecimal():
-            lines.insert(1, f"  taken for   a host, as nothing of this name is here; ./{what} is a file")
+            lines.insert(1, f"  treated as  a host, because nothing here has this name; ./{what} is a file")
     else:
         path = os.path.normpath(os.path.join(cwd, what))
         # Of /proc/self, what the command sees is meant, and not what this process does.
@@ -158,9 +162,9 @@ def _of_url(text: str) -> tuple[str, int]:
         parts = urlsplit(text)
         host, port = str(hosts.parse_host(parts.hostname or "")), parts.port or _PORTS.get(parts.scheme)
     except ValueError as error:
-        raise cli.usage(f"{text} names no host: {error}", "why") from None
+        raise cli.usage(f"{text} has no valid host: {error}", "why") from None
     if port is None:
-        raise cli.usage(f"{text} names no port, and {parts.scheme} has none that paddock knows", "why")
+        raise cli.usage(f"{text} has no port, and paddock knows no default port for {parts.scheme}", "why")
     return host, port
 
 
@@ -185,7 +189,7 @@ def _about_path(planned: planning.Planned, path: str) -> tuple[dict[str, object]
     notes += [note] if note else []
     notes += [_PROCESSES] if _OF_PROCESS.match(path) else []
     if not found.access and not found.limits and beneath(path, where.home) and path != where.home:
-        notes.append(f"~{path[len(where.home) :]} in the jail is another file: the command's ~ is a home of its own")
+        notes.append(f"~{path[len(where.home) :]} is another file in the jail: the command has its own home directory")
     lines += [f"  note        {note}" for note in notes]
     if _ABSENT in found.hint:
         answers = {name: answer._replace(note="; ".join(filter(None, (_ABSENT, answer.note))))

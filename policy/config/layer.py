@@ -167,7 +167,9 @@ def parse(data: bytes, kind: Kind, origin: str, base: Base, *, trusted: bool = T
     except UnicodeDecodeError as error:
         number = data.count(b"\n", 0, error.start) + 1
         raise Refusal(
-            "config-encoding", f"{origin}: line {number} is not UTF-8", hint="TOML files are UTF-8: save it as such"
+            "config-encoding",
+            f"{origin}: line {number} is not UTF-8",
+            hint="TOML files must be UTF-8: save it again in that encoding",
         ) from None
     table = migrated(_table(content, origin), origin)
     line_of = line_finder(content)
@@ -210,7 +212,7 @@ def _placed(message: str, content: str) -> str:
 
 def _syntax(origin: str, message: str) -> Refusal:
     return Refusal(
-        "config-syntax", f"{origin} is not valid TOML: {message}", hint="https://toml.io says how it is written"
+        "config-syntax", f"{origin} is not valid TOML: {message}", hint="https://toml.io describes the syntax"
     )
 
 
@@ -223,8 +225,8 @@ def migrated(table: dict[str, object], origin: str) -> dict[str, object]:
     if version > SCHEMA:
         raise Refusal(
             "config-schema",
-            f"{origin} is written in schema {version}, and this version of Paddock knows schema {SCHEMA}",
-            hint="use a newer Paddock, or rewrite the file after `paddock init`'s example",
+            f"{origin} uses schema {version}, and this version of Paddock supports schema {SCHEMA}",
+            hint="use a newer Paddock, or rewrite the file like the example that `paddock init` writes",
         )
     while version < SCHEMA:
         table = _MIGRATIONS[version](table, origin)
@@ -341,7 +343,7 @@ def _refused(error: ValidationError) -> Refusal:
     if detail["type"] == "extra_forbidden":  # only --limit has names of its own
         known = ", ".join(known_keys(("limits",)))
         near = nearest(keys).removeprefix("limits.")
-        return _usage(f"{flag}: there is no limit {keys[-1]}" + (f"; did you mean {near}?" if near else ""), known)
+        return _usage(f"{flag}: unknown limit {keys[-1]}" + (f"; did you mean {near}?" if near else ""), known)
     text = sentence(detail)
     name = ".".join(keys)
     return _usage(flag + (f" {keys[-1]}" if flag == "--limit" else "") + text.removeprefix(name), "paddock run --help")

@@ -94,7 +94,7 @@ class Settings:
         effect = "no host can be reached" if mode.value == "none" else "every host can be reached"
         return (
             f"{first.value} ({first.source}) has no effect: network mode is {mode.value} ({mode.source}), {effect}; "
-            "it counts with --net proxy",
+            "it applies with --net proxy",
         )
 
     def describe(self) -> list[str]:
@@ -223,7 +223,8 @@ def resolve(layers: Sequence[Layer]) -> Settings:
             raise Refusal(
                 "config-untrusted",
                 f"{layer.origin} loosens the rules, and its content is not trusted",
-                context="whoever may write the worktree, an agent included, may have written it:\n" + "\n".join(loose),
+                context="anyone who can write to the worktree, agents included, may have written it:\n"
+                + "\n".join(loose),
                 hint=f"read it, then: paddock trust {quoted(layer.origin)}",
             )
     return _merged(layers)
@@ -267,13 +268,13 @@ def loosening(below: Settings, layer: Layer) -> list[str]:
     if content.git.mode not in GIT_TIGHTER[below.git_mode.value]:
         changed("git_mode", content.git.mode)
     if content.git.sign is not None and content.git.sign is not below.sign.value:
-        # Neither is tighter: the user's name under an agent's work, or work without it that he wants to be known by it.
+        # Neither is tighter: the user's name under an agent's work, or work without it where he wants it.
         found.append(f"git.sign: {_word(content.git.sign)} instead of {_word(below.sign.value)}")
     limits = dict(entry.value for entry in below.limits)
     for name in sorted(content.limits.model_fields_set):
         value = getattr(content.limits, name)
         if value is None and name in BOUNDS and name not in limits:
-            found.append(f"limits.{name}: unlimited instead of {BOUNDS[name]}% of the machine's")
+            found.append(f"limits.{name}: unlimited instead of {BOUNDS[name]}% of what the machine has")
         if name in limits and (value is None or value > limits[name]):
             found.append(f"limits.{name}: {'unlimited' if value is None else value} instead of {limits[name]}")
     changed("backend", content.backend.choice)

@@ -39,7 +39,7 @@ DANGEROUS_NAMES = frozenset({
     "DOCKER_HOST", "XDG_RUNTIME_DIR", "HOME", "TMPDIR", "TMP", "TEMP",
 })
 # fmt: on
-"""Variables that make ordinary programmes load code, or lead to the user's own sessions."""
+"""Variables that make ordinary programmes load code, or point to the user's own sessions."""
 
 DANGEROUS_PREFIXES = ("LD_", "DYLD_", "PYTHON", "GIT_", "PADDOCK_", "BASH_FUNC_", "LUA_INIT_", "NPM_CONFIG_", "CARGO_")
 
@@ -48,7 +48,7 @@ _SECRET = re.compile(r"KEY|TOKEN|SECRET|PASS|CREDENTIAL|AUTH|COOKIE|SESSION|PRIV
 
 def toml_type(value: object) -> str:
     """What people call the type of a TOML value."""
-    names: dict[type, str] = {bool: "a boolean", int: "a number", float: "a number with a point", str: "a string"}
+    names: dict[type, str] = {bool: "a boolean", int: "a number", float: "a floating-point number", str: "a string"}
     names |= {list: "a list", tuple: "a list", dict: "a table", type(None): "nothing"}
     return names.get(type(value), "a date or time")
 
@@ -58,7 +58,7 @@ def text(value: object) -> str:
     if not isinstance(value, str):
         raise ValueError(f"must be a string, not {toml_type(value)}")
     if "\0" in value:
-        raise ValueError("holds a NUL character")
+        raise ValueError("contains a NUL character")
     return value
 
 
@@ -74,9 +74,9 @@ def path(value: object, directory: str | None, home: str | None) -> str:
     if not written:
         raise ValueError("is an empty path")
     if "*" in written or "?" in written:
-        raise ValueError(f"{written!r} holds a wildcard; name the path itself, or a directory above it")
+        raise ValueError(f"{written!r} contains a wildcard; name the path itself, or a directory above it")
     if re.search(r"\$[A-Za-z_{(]", written):
-        raise ValueError(f"{written!r} holds a variable, which is not expanded here; write the path out")
+        raise ValueError(f"{written!r} contains a variable, which is not expanded here; write the path out")
     if written == "~" or written.startswith("~/"):
         if home is None:
             raise ValueError(f"{written!r} has no meaning here: there is no one home directory")
@@ -86,11 +86,11 @@ def path(value: object, directory: str | None, home: str | None) -> str:
     elif not written.startswith("/"):
         if directory is None:
             raise ValueError(
-                f"{written!r} is relative, and only a project's file and flags may be; write / or ~/ before"
+                f"{written!r} is relative, which only a project's file and options may use; start it with / or ~/"
             )
         written = f"{directory}/{written}"
     if len(written.encode("utf-8", "surrogateescape")) > 4095:
-        raise ValueError("is longer than a path can be (4095 bytes)")
+        raise ValueError("is longer than 4095 bytes, the longest path there can be")
     parts = [part for part in written.split("/") if part not in ("", ".")]
     return "/" + "/".join(parts)
 
@@ -100,7 +100,7 @@ def home_path(value: object, directory: str | None, home: str | None) -> str:
     above = (home or "/~").rstrip("/")
     name = path(value, directory, above).removeprefix(f"{above}/")
     if name.startswith("/") or ".." in name.split("/"):
-        raise ValueError(f"{text(value)!r} does not lie below your home directory (~/NAME, without ..)")
+        raise ValueError(f"{text(value)!r} is not below your home directory (~/NAME, without ..)")
     return f"~/{name}"
 
 
@@ -111,7 +111,9 @@ def pattern(value: object) -> str:
     if written.startswith("/") or any(part in ("", ".", "..") for part in parts):
         raise ValueError(f"{written!r} is not a plain path relative to the worktree's root")
     if "**" in written:
-        raise ValueError(f"{written!r}: ** is not known; a pattern is anchored at the root, * stays in one component")
+        raise ValueError(
+            f"{written!r}: ** is not supported; patterns are anchored at the root, and * stays within one component"
+        )
     if sum("*" in part or "?" in part for part in parts) > 2:
         raise ValueError(f"{written!r} has wildcards in more than two components")
     return "/".join(parts)
@@ -127,12 +129,12 @@ def absolute_pattern(value: object) -> str:
 
 def size(value: object) -> int | None:
     """Bytes: an integer, or a string with a unit of powers of 1024 (``512M``, ``2GiB``); None for unlimited."""
-    return _measured(value, _SIZE, _SIZES, "bytes such as 536870912, '512M' or '2G' (powers of 1024)")
+    return _measured(value, _SIZE, _SIZES, "a size such as 536870912, '512M' or '2G' (powers of 1024)")
 
 
 def seconds(value: object) -> int | None:
     """Seconds: an integer, or a string with a unit (``90s``, ``10m``, ``2h``, ``1d``); None for unlimited."""
-    return _measured(value, _TIME, _TIMES, "seconds such as 600, '90s', '10m' or '2h'")
+    return _measured(value, _TIME, _TIMES, "a time such as 600 (seconds), '90s', '10m' or '2h'")
 
 
 def count(value: object) -> int | None:
@@ -152,7 +154,7 @@ def _measured(value: object, form: re.Pattern[str], units: dict[str, int], wante
             raise ValueError(f"{value!r} is not {wanted}, or 'unlimited'")
         value = int(found[1]) * factor
     if not 1 <= value <= _LARGEST:
-        raise ValueError(f"must lie between 1 and {_LARGEST}")
+        raise ValueError(f"must be between 1 and {_LARGEST}")
     return value
 
 
@@ -160,7 +162,7 @@ def variable(value: object) -> str:
     """The name of an environment variable (IEEE Std 1003.1, 8.1, lower case too)."""
     name = text(value)
     if not _NAME.fullmatch(name):
-        raise ValueError(f"{name!r} is not a variable's name (letters, digits and _, no digit first)")
+        raise ValueError(f"{name!r} is not a variable name (letters, digits and _, not starting with a digit)")
     return name
 
 
@@ -213,7 +215,7 @@ def loopback(value: object) -> str:
         return f"127.0.0.1:{rule.port}"
     network = rule.network
     if network is None or network.num_addresses > 1 or not network.is_loopback or rule.port is None:
-        raise ValueError(f"{written!r} is no port of the loopback, such as 5432, 127.0.0.1:5432 or [::1]:5432")
+        raise ValueError(f"{written!r} is not a port of the loopback, such as 5432, 127.0.0.1:5432 or [::1]:5432")
     return str(rule)
 
 
@@ -232,7 +234,7 @@ def access(value: object) -> str:
     """Access letters of a device, in the order of `policy.plan`."""
     letters = text(value)
     if not re.fullmatch("rw?x?i?", letters):
-        raise ValueError(f"{letters!r} is not r, with w, x and i behind it as needed (rw, rwi)")
+        raise ValueError(f"{letters!r} is not r, optionally followed by w, x and i (rw, rwi)")
     return letters
 
 
@@ -297,9 +299,9 @@ class Filesystem(Part):
     read: tuple[Path, ...] = ()
     """Read and execute, at and below these paths."""
     write: tuple[Path, ...] = ()
-    """Write, too. Of `read` and `write` the longer path counts."""
+    """Write, too. Of `read` and `write`, the longer path wins."""
     deny: tuple[Path, ...] = ()
-    """Nothing at and below these paths can be read or written, whatever grants it."""
+    """Nothing at or below these paths can be read or written, whatever else is granted."""
     freeze_root: Boolean | None = None
     """Accept that directories around a denied path get no new entries, where there are no mounts."""
 
@@ -312,20 +314,20 @@ class Network(Part):
     allow_domains: tuple[Annotated[str, _checked(domain)], ...] = ()
     """Hosts that the proxy lets through: [METHODS ]HOST[:PORT][/PATH], *.HOST, or @NAME for a list."""
     deny_domains: tuple[Annotated[str, _checked(domain)], ...] = ()
-    """Hosts that it does not let through, whatever allows them."""
+    """Hosts that it never lets through, whatever else is allowed."""
     server_name: Literal["match", "require"] | None = None
-    """Whether a TLS handshake in a tunnel has to name its server (require), or may name none (match)."""
+    """Whether a TLS handshake in a tunnel must name its server (require), or may omit the name (match)."""
     reach: tuple[Annotated[str, _checked(loopback)], ...] = ()
     """Ports of this machine's loopback that the command may connect to: [ADDRESS:]PORT."""
     publish: tuple[Annotated[str, _checked(published)], ...] = ()
-    """Ports of this machine's loopback that lead to one of the jail: [ADDRESS:]PORT[:PORT]."""
+    """Ports of this machine's loopback that are forwarded to a port of the jail: [ADDRESS:]PORT[:PORT]."""
 
 
 class Environment(Part):
     """Variables that pass, by name or prefix, and variables that are set."""
 
     pass_: tuple[Annotated[str, _checked(variable_pattern)], ...] = Field(default=(), alias="pass")
-    """Variables of the caller's that pass, by name or as PREFIX_*."""
+    """Variables of the caller that pass, by name or as PREFIX_*."""
     set_: dict[Annotated[str, _checked(variable)], Annotated[str, _checked(variable_value)]] = Field(
         default={}, alias="set"
     )
@@ -336,7 +338,7 @@ class Git(Part):
     """Access to the repository's git data."""
 
     mode: Literal["auto", "private", "readonly", "shared"] | None = None
-    """Access to git; auto is private where that can be held, else readonly."""
+    """Access to git; auto is private where that can be enforced, else readonly."""
     branch_policy: Literal["keep", "follow"] | None = None
     """New branches and tags of the agent: left inside (keep), or harvested, and the checkout follows its HEAD."""
     sign: Boolean | None = None
@@ -366,32 +368,32 @@ class Limits(Part):
 
 
 class Backend(Part):
-    """What holds the jail."""
+    """What enforces the jail."""
 
     choice: Literal["auto", "landlock", "bubblewrap"] | None = None
-    """auto is Landlock where there is any, else bubblewrap."""
+    """auto is Landlock where it is available, else bubblewrap."""
 
 
 class Provider(Part):
     """The agent whose own flags and environment are derived too."""
 
     name: Annotated[str, _checked(text)] | None = None
-    """Of a known agent; auto is what the command line starts, none is none."""
+    """A known agent; auto recognises the one that the command line starts, none switches this off."""
     dialect: Literal["native", "contract"] | None = None
     """Flags that the real agent accepts (native), or exactly those of the specification (contract)."""
     keep_prompts: Boolean | None = None
-    """Whether the agent's own permission prompts stay on although the jail holds it."""
+    """Whether the agent's own permission prompts stay on although the jail confines it."""
     logins: Literal["none", "copy", "exchange"] | None = None
     """The agent's own login: kept out (none), copied in (copy), or refreshed tokens come back, too (exchange)."""
 
 
 class Bring(Part):
-    """The user's own things that a jail sees, read-only, where they lie in his home directory."""
+    """The user's own things that a jail sees, read-only, at their place in the home directory."""
 
     agents: Boolean | None = None
-    """Whether the agent's instructions, skills, commands and MCP servers come along."""
+    """Whether the agent's instructions, skills, commands and MCP servers are brought."""
     files: tuple[Annotated[str, PlainValidator(_home_path)], ...] = ()
-    """Files and directories below the home directory, as ~/NAME; those that are not there are passed over."""
+    """Files and directories below the home directory, as ~/NAME; missing ones are skipped."""
 
 
 class Handoff(Part):
@@ -400,7 +402,7 @@ class Handoff(Part):
     protect: tuple[Annotated[str, _checked(pattern)], ...] = ()
     """Read-only in the jail: paths relative to the worktree's root, * and ? stay within one component."""
     report: tuple[Annotated[str, _checked(pattern)], ...] = ()
-    """Compared when the command has ended, in the same form."""
+    """Compared when the command has ended; patterns of the same form."""
 
     @model_validator(mode="after")
     def _one_mode_each(self) -> "Handoff":
@@ -413,13 +415,13 @@ class System(Part):
     """What every programme of this operating system needs."""
 
     read_trees: tuple[Path, ...] = ()
-    """Trees of programmes and libraries: read and execute. Missing ones are passed over."""
+    """Trees of programmes and libraries: read and execute. Missing ones are skipped."""
     etc_files: tuple[Annotated[str, _checked(absolute_pattern)], ...] = ()
     """Single files to read; * and ? stay within one component."""
     kernel_files: tuple[Path, ...] = ()
     """Files below /proc and /sys to read."""
     devices: dict[Annotated[str, _checked(absolute_pattern)], Annotated[str, _checked(access)]] = {}
-    """Devices and what may be done with them: r, with w (write), x (execute) and i (ioctl) behind it."""
+    """Devices and what may be done with them: r, optionally followed by w (write), x (execute) and i (ioctl)."""
 
 
 class Configuration(Part):

@@ -176,7 +176,7 @@ def test_a_failure_that_stays_and_a_denial_that_nobody_feels_are_told(paddock: P
     for words, after in ((("--try",), "no grant made a difference"), ((), "--try finds out")):
         ended = paddock.call("learn", *words, "--", "sh", "-c", f"read x < {wanted}; sh -c 'exit 3'; true", env=env)
         assert ended.returncode == 0
-        assert "status 0 without 1 path that it asked for, though " in ended.stderr
+        assert "status 0 without 1 path that it requested, though " in ended.stderr
         assert "(status 3) failed\n" in ended.stderr
         assert after in ended.stderr
         assert f'#   read: "{wanted}"' in ended.stdout

@@ -61,7 +61,7 @@ def test_the_layer_is_the_one_that_answers(paddock: Paddock) -> None:
             expected = "No such file" if "ENOENT" in layer else "Permission denied"
             assert expected in said
             assert ("ENOENT" in layer) != ("EACCES" in layer)
-            assert ("look modified" in document["git"]) == (path != outside)
+            assert ("as modified" in document["git"]) == (path != outside)
 
 
 _LOOK = r"""
@@ -163,11 +163,13 @@ def test_of_what_a_jail_shows_the_answer_is_what_a_command_sees(
         answers = document["allow"]
         if allow == "nothing":
             assert not any(answer["flag"] for answer in answers.values()), answers
-            assert all("nothing does" in answer["note"] for answer in answers.values()), answers
+            assert all("no option does" in answer["note"] for answer in answers.values()), answers
         elif allow and path != "/sys":
             option = shlex.split(answers["read"]["flag"])
             assert looked(paddock, [path], *words, *option, env=env)[0][0] == "ok", option
-    assert "~/.cache/tool/file in the jail is another" in paddock.call("why", outside["home"], *words, env=env).stdout
+    assert (
+        "~/.cache/tool/file is another file in the jail" in paddock.call("why", outside["home"], *words, env=env).stdout
+    )
     assert "another file" not in paddock.call("why", outside["secret"], *words, env=env).stdout
 
 
@@ -188,7 +190,7 @@ def test_of_a_port_the_answer_is_what_a_command_meets(
                 assert risks[subject] in document["allow"]["risk"]
                 local = risks[subject] == "this machine"
                 assert ("--reach" in document["allow"]["flag"]) == local
-                assert ("a name works" in document["allow"]["note"]) == (not local)
+                assert ("a host name works" in document["allow"]["note"]) == (not local)
     assert why(paddock, "169.254.169.254", *words, "--net", "open", env=env)["allowed"]
 
 
@@ -197,7 +199,7 @@ def test_a_process_is_asked_about_as_the_command_sees_it(paddock: Paddock) -> No
     assert why(paddock, "/proc/self/environ")["path"] == "/proc/self/environ"
     for env in ({}, {"PADDOCK_NO_USERNS": "1"}):
         assert looked(paddock, ["/proc/1/environ"], env=env)[0][0] == "EACCES"
-        assert "jail's own init, are closed (EACCES)" in paddock.call("why", "/proc/1/environ", env=env).stdout
+        assert "jail's own init, are inaccessible (EACCES)" in paddock.call("why", "/proc/1/environ", env=env).stdout
 
 
 def test_hosts(paddock: Paddock) -> None:
@@ -300,7 +302,8 @@ def test_a_file_with_a_hosts_name_is_a_file(paddock: Paddock) -> None:
     """What exists is meant as a path; a slash says so too."""
     assert why(paddock, "example.com")["kind"] == "host"
     assert (
-        "a host, as nothing of this name is here; ./example.com is a file" in paddock.call("why", "example.com").stdout
+        "a host, because nothing here has this name; ./example.com is a file"
+        in paddock.call("why", "example.com").stdout
     )
     assert why(paddock, "./example.com")["kind"] == "path"
     (paddock.worktree / "example.com").write_text("")
@@ -309,7 +312,7 @@ def test_a_file_with_a_hosts_name_is_a_file(paddock: Paddock) -> None:
 
 def test_what_cannot_be_asked(paddock: Paddock) -> None:
     """Nothing, and two things at a time."""
-    assert "there is nothing to ask about" in paddock.refused("why").text
-    assert "names no host" in paddock.refused("why", "http:///x").text
-    assert "names no port" in paddock.refused("why", "gopher://example.com/").text
+    assert "there is no PATH or HOST to ask about" in paddock.refused("why").text
+    assert "has no valid host" in paddock.refused("why", "http:///x").text
+    assert "has no port" in paddock.refused("why", "gopher://example.com/").text
     assert "why takes one PATH or HOST" in paddock.refused("why", "a", "b").text

@@ -77,7 +77,7 @@ def test_the_man_page_of_the_configuration_has_every_key() -> None:
         "mode none | auto | proxy | open How far connections reach; auto is proxy with a provider or an allowed host, "
         "else none. Option: --net. An untrusted project's file may say, instead of the default: none, auto. "
         "Default: auto.",
-        "Of read and write the longer path counts. Option: --rw. An untrusted project's file may not touch it.",
+        "Of read and write, the longer path wins. Option: --rw. An untrusted project's file may not touch it.",
         "Option: --deny. An untrusted project's file may add to it.",
         "most_sessions number Live sessions in all. From 1 to 10_000. Default: 256.",
     ):

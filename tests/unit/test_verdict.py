@@ -147,6 +147,6 @@ def test_nothing_granted_is_said_so() -> None:
     lines = decide(plan(), "/x").describe("the wall")
     assert lines[:3] == [
         "/x: denied",
-        "  decided by  no rule grants it: what is not granted is denied",
+        "  decided by  no rule: what is not granted is denied",
         "  held by     the wall",
     ]

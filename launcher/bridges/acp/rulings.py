@@ -30,7 +30,7 @@ _OTHER_INSIDE = ("/proc", "/sys", "/dev", "/run")
 """What a jail has there is not what the client has there, so no grant of the Plan speaks of the latter."""
 
 _GIT = "nothing needs to: git in the jail writes to a directory of its own"
-_OTHER = "nothing does: this path is something else in the jail than outside"
+_OTHER = "no option does: this path is something else in the jail than outside"
 
 
 class Ruling(NamedTuple):
