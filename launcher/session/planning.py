@@ -265,7 +265,7 @@ def make(options: Options, command: list[str], cwd: str, places: Places) -> Plan
         provider=provider,
         own=(*places.own(), *_sockets(granted, places, machine), *_kept_in(writable, places, machine)),
         written=others,
-        secrets=_secrets(places, machine, table) if rules.bring or provider.bring else NOTHING_SECRET,
+        secrets=secrets(places, machine) if rules.bring or provider.bring else NOTHING_SECRET,
     )
     if plan.git == "private" and "--review" not in options:
         for place in (found.common_dir, found.git_dir):
@@ -395,9 +395,9 @@ def prepare(planned: Planned, places: Places) -> None:
     planned.machine.kind(home)
 
 
-def _secrets(places: Places, machine: Machine, table: toolchains.ToolchainTable) -> Secrets:
+def secrets(places: Places, machine: Machine) -> Secrets:
     """What is not brought into jails: credentials, and whatever agents keep beside their logins."""
-    home = machine.home.rstrip("/")
+    home, table = machine.home.rstrip("/"), toolchains.load_table()
     known = registry.load_registry(user_directory=recognition.own_directory(places))
     specs = [spec for name in known.names() if (spec := known.spec(name)) is not None]
     mixed = {f"{home}/.config", *(f"{home}{path[1:]}" for spec in specs for path in spec.state.directories)}
@@ -405,10 +405,9 @@ def _secrets(places: Places, machine: Machine, table: toolchains.ToolchainTable)
     found |= {path: "credentials" for path in (f"{home}/{name}" for name in table.credentials) if path not in mixed}
     for spec in specs:
         found |= {
-            recognition.place_of_user(file, spec, machine): f"it holds logins or state of {spec.title}"
-            for file in spec.files
+            recognition.place_of_user(file, spec, machine): f"logins or state of {spec.title}" for file in spec.files
         }
-        found |= {f"{home}{file.path[1:]}": f"it holds logins or state of {spec.title}" for file in spec.files}
+        found |= {f"{home}{file.path[1:]}": f"logins or state of {spec.title}" for file in spec.files}
     return Secrets(found, tuple(table.credential_names))
 
 

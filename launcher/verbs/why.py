@@ -173,12 +173,17 @@ def _about_path(planned: planning.Planned, path: str) -> tuple[dict[str, object]
     plan = view_denials.bound(planned.plan, where)
     found = _grantable(verdict.decide(plan, path), planned.machine)
     own = _below_home(found, planned.machine)
-    if own:
+    secret = _secret(planned, path, where) if own else ""
+    if secret:
+        found = found._replace(risk=secret)
+    elif own:
         found = found._replace(hint=f"--bring {quoted(path)} (read-only, at ~/{own} of the jail), or {found.hint}")
     layer = verdict.layers_for_path(plan, found)
     wanted = [] if "w" in found.access else ["w"] if "r" in found.access else ["r", "w"]
     answers = {verdict.NAMES[letter]: remedy.remedy(plan, path, letter) for letter in wanted}
-    if own:
+    if secret:
+        answers = {name: answer._replace(risk=secret) for name, answer in answers.items()}
+    elif own:
         toml = remedy.toml("bring", "files", f"~/{own}")
         answers["read"] = remedy.Remedy(f"--bring {quoted(path)}", toml, "", answers["read"].risk)
     lines = found.describe(layer)
@@ -216,6 +221,12 @@ def _below_home(found: Verdict, machine: Host) -> str:
     hidden = beneath(found.path, home) and name.startswith(".") and found.hint.startswith("--ro ")
     hidden = hidden and name.partition("/")[0] not in (".cache", ".local")  # what programmes keep is not for others
     return name if hidden and found.risk in ("", verdict.OBEYED) else ""
+
+
+def _secret(planned: planning.Planned, path: str, where: places.Places) -> str:
+    """Why `--bring` would refuse a path; "" where it would not."""
+    secrets = planning.secrets(where, planned.machine)
+    return secrets.reason(path) or secrets.reason(planned.machine.resolve(path) or path)
 
 
 def _about_host(planned: planning.Planned, host: str, port: int) -> tuple[dict[str, object], list[str]]:

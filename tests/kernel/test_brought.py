@@ -216,10 +216,12 @@ def test_explain_and_why_tell_of_it(user_paddock: Paddock) -> None:
     assert f"server    lost  [{where}; its command no-such-programme is not in the jail]" in shown
     assert "value-of-the-user" not in shown
     assert "value-of-the-user" not in user.paddock.call("explain", "--json", *words[2:]).stdout
-    user.outside("touch ~/.vimrc")
+    user.outside("touch ~/.vimrc ~/.claude.json")
     asked = user.paddock.call("why", "--json", f"{user.home}/.vimrc")
     assert json.loads(asked.stdout)["allow"]["read"]["flag"] == f"--bring {user.home}/.vimrc"
-    assert "--bring" not in user.paddock.call("why", f"{user.home}/.ssh/id").stdout
+    for secret in (".ssh/id", ".claude.json", ".codex", ".codex/config.toml"):  # bring-secret
+        assert "--bring" not in user.paddock.call("why", f"{user.home}/{secret}").stdout
+    assert "risk        logins or state of Claude Code" in user.paddock.call("why", f"{user.home}/.claude.json").stdout
 
 
 def test_init_asks_once_and_writes_to_the_users_own_configuration(user_paddock: Paddock) -> None:
