@@ -3,19 +3,18 @@
 Every file is read once; what is hashed, judged and parsed are the same bytes.
 """
 
-import fcntl
-import hashlib
-import json
 import os
-from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 from typing import NamedTuple
 
-from launcher.safefs import guarded_files, walk
+from launcher.safefs import guarded_files
 from launcher.safefs.guarded_files import Inside
-from launcher.session.places import Places, made, places, unusable
-from launcher.vcs import disk, written
+from launcher.session.places import Places, places
+from launcher.session.trust_store import Trust
+from launcher.vcs import checkout, disk, written
+from launcher.vcs.private import swap
 from policy import config
 from policy.config.layer import Kind, Layer, parse, shipped
 from policy.config.settings import Settings, loosening, resolve
@@ -24,106 +23,6 @@ from policy.errors import Refusal
 from policy.handoff import PROTECT, REPORT
 from policy.pasted import quoted
 from policy.plan import beneath
-
-# Which exact contents of which files the user has read and accepted.
-#
-# A record is (canonical path, SHA-256 of the content). It lives under the user's state directory, which no jail can
-# reach: an agent that could write here could trust its own file.
-
-
-_NAME = "trust.json"
-_VERSION = 1
-_LARGEST = 8 << 20
-
-
-class Trust:
-    """The store of one user.
-
-    Args:
-        directory: Paddock's state directory (`places().state`); made, with mode 0700, when something is recorded.
-    """
-
-    def __init__(self, directory: str) -> None:
-        self._directory = directory
-        self.path = os.path.join(directory, _NAME)
-
-    def entries(self) -> tuple[tuple[str, str], ...]:
-        """All records as (canonical path, SHA-256 in hexadecimal), sorted by path.
-
-        Refusals: trust-damaged (the store is not what was written), state-not-ours (it could be somebody else's).
-        """
-        return tuple(sorted(self._load().items()))
-
-    def is_trusted(self, path: str, content: bytes) -> bool:
-        """Whether exactly this content was accepted for the file at `path` (canonical)."""
-        return self._load().get(path) == digest_of(content)
-
-    def trust(self, path: str, content: bytes) -> str:
-        """Records `content` for `path` (canonical), in place of an older record; returns the digest."""
-        with self._changing() as records:
-            records[path] = digest_of(content)
-        return digest_of(content)
-
-    def forget(self, path: str) -> bool:
-        """Removes the record of `path`; False when there was none."""
-        if path not in self._load():
-            return False  # and no directory was made for nothing
-        with self._changing() as records:
-            return records.pop(path, None) is not None
-
-    def _load(self) -> dict[str, str]:
-        content = guarded_files.read(self.path, follow=False, limit=_LARGEST)
-        if content is None:
-            return {}
-        if content.owner != os.geteuid() or content.mode & 0o077:
-            raise Refusal(
-                "state-not-ours",
-                f"{self.path} is not a private file of this user",
-                context=f"owner {content.owner}, mode {content.mode:04o}; expected owner {os.geteuid()}, mode 0600",
-                hint="remove it, then trust again what you have read",
-            )
-        try:
-            stored = json.loads(content.data)
-            if stored["version"] != _VERSION:
-                raise ValueError(f"version {stored['version']}")
-            records = stored["files"]
-            if not all(isinstance(text, str) for pair in records.items() for text in pair):
-                raise TypeError("records are pairs of strings")
-        except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
-            raise Refusal(
-                "trust-damaged",
-                f"{self.path} is damaged, so nothing in it can be trusted",
-                context=str(error),
-                hint="remove it, then trust again what you have read",
-            ) from None
-        return dict(records)
-
-    @contextmanager
-    def _changing(self) -> Iterator[dict[str, str]]:
-        """The records, written back when the block ends; parallel writers wait for each other (flock(2))."""
-        made(self._directory)
-        lock_path = f"{self.path}.lock"
-        try:
-            lock = os.open(lock_path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK, 0o600)
-        except OSError as error:
-            raise unusable(lock_path, error) from None
-        try:
-            fcntl.flock(lock, fcntl.LOCK_EX)
-            records = self._load()
-            yield records
-            data = json.dumps({"version": _VERSION, "files": dict(sorted(records.items()))}, indent=1) + "\n"
-            try:
-                walk.replace(self.path, data.encode("ascii"))
-            except OSError as error:
-                raise unusable(self.path, error) from None
-        finally:
-            os.close(lock)
-
-
-def digest_of(content: bytes) -> str:
-    """SHA-256 in hexadecimal."""
-    return hashlib.sha256(content).hexdigest()
-
 
 SYSTEM_FILE = "/etc/paddock/config.toml"
 PROJECT_NAME = ".paddock.toml"
@@ -278,8 +177,43 @@ def _project(path: str, kind: Kind, root: str, own: Places, trust: Trust) -> Lay
         return None
     layer = parse(content.data, kind, path, Base(root, own.home), trusted=False)
     if trust.is_trusted(path, content.data):
-        return Layer(layer.kind, layer.origin, layer.content, trusted=True)
+        return replace(layer, trusted=True)
+    return _as_in_main(layer, content.data, root, own, trust) if kind == Kind.PROJECT else layer
+
+
+def _as_in_main(layer: Layer, content: bytes, root: str, own: Places, trust: Trust) -> Layer:
+    """The same layer of a linked worktree, trusted if its content is trusted for the repository's main checkout.
+
+    The content counts and not the worktree: an agent may have written the file, and can only write what was accepted.
+    """
+    main = main_checkout(root, own.state)
+    if main is None:
+        return layer
+    rules = layer.content
+    paths = (*rules.filesystem.read, *rules.filesystem.write, *rules.filesystem.deny)
+    paths += tuple(own.home + name[1:] for name in rules.bring.files)
+    for path in paths:
+        # Behind .. may be what lies beside this worktree; and what lies in the main checkout is no further grant there.
+        if ".." in path.split("/") or (beneath(path, main) and not beneath(path, root)):
+            return replace(layer, elsewhere=path)
+    file = os.path.join(main, PROJECT_NAME)
+    if trust.is_trusted(file, content):
+        return replace(layer, trusted=True)
+    with suppress(Refusal):  # only to say what would help
+        there = guarded_files.read(file, follow=False)
+        return replace(layer, same_as=file if there is not None and there.data == content else "")
     return layer
+
+
+def main_checkout(root: str, state: str) -> str | None:
+    """Root of the main checkout, if `root` is a linked worktree that its git directory names, and no agent wrote it."""
+    try:
+        found = checkout.find(root, disk.Present(swap.originals(state)), exact=True)
+    except Refusal:
+        return None
+    main, name = os.path.split(found.common_dir)
+    own = found.kind == "linked" and name == ".git" and not written.agents_tree(found.common_dir, state)
+    return main if own else None
 
 
 def _explicit(config_file: str, root: str, own: Places, trust: Trust) -> Layer:

@@ -10,10 +10,10 @@ from launcher.jail import probe, seccomp
 from launcher.safefs import guarded_files
 from launcher.safefs.remove import remove_tree
 from launcher.session import configuration, messages, nested, obeyed, recognition, repositories, state
-from launcher.session.configuration import Trust
 from launcher.session.machine import Machine
 from launcher.session.places import SOCKETS, Places, made, make_private, unusable
 from launcher.session.state import own_home
+from launcher.session.trust_store import Trust
 from launcher.vcs import checkout, written
 from launcher.vcs.private import copied_settings, planted
 from launcher.vcs.worktrees import admin_files

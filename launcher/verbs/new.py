@@ -46,9 +46,11 @@ def run(options: cli.Parsed, command: list[str], launch: Callable[[cli.Parsed, l
             kept[name] = os.path.join(begun, path)
     try:
         status = launch(kept, command)
-    except Refusal:
+    except Refusal as refusal:
         os.chdir(begun)
-        if made:
+        if made and row.path in refusal.hint:
+            messages.say(f"paddock: {_where(row)}")  # what helps names a file in it
+        elif made:
             _unmade(known, row)
         raise
     os.chdir(begun)

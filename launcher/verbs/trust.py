@@ -10,12 +10,13 @@ import tomllib
 from launcher.jail import confined
 from launcher.safefs import guarded_files, walk
 from launcher.session import configuration, places
-from launcher.session.configuration import Trust, digest_of
 from launcher.session.machine import Machine
+from launcher.session.trust_store import Trust, digest_of
 from launcher.vcs import checkout, jailed_git, written
 from launcher.vcs.private import writers
 from launcher.verbs import table
 from policy.errors import Refusal, printable
+from policy.pasted import quoted
 from policy.plan import SYSTEM_PATH
 
 _QUESTION = """
@@ -198,4 +199,8 @@ def _forget(store: Trust, path: str, *, as_json: bool) -> int:
         print(
             f"{printable(path)} is {'no longer' if known else 'not'} trusted{'' if known else ', and was not before'}"
         )
+        root, name = os.path.split(path)
+        main = configuration.main_checkout(root, places.places(os.environ).state)
+        if name == configuration.PROJECT_NAME and main and (there := f"{main}/{name}") in dict(store.entries()):
+            print(f"what is trusted as {printable(there)} counts here, too: paddock trust --forget {quoted(there)}")
     return 0 if known else 1

@@ -135,6 +135,8 @@ class Layer:
         content: the model; its paths are absolute.
         trusted: False for a file that an agent may have written: it can only tighten what lies below it.
         submodules: names given by flags; a file cannot choose them, since they differ from run to run.
+        same_as: the main checkout's file, where that has the same content and may be trusted in place of this one.
+        elsewhere: a path in it that is another place in the main checkout, whose trust does not count here therefore.
     """
 
     kind: Kind
@@ -142,6 +144,8 @@ class Layer:
     content: Configuration
     trusted: bool = True
     submodules: tuple[str, ...] = field(default=())
+    same_as: str = ""
+    elsewhere: str = ""
 
 
 def shipped() -> Layer:

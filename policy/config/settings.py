@@ -220,12 +220,16 @@ def resolve(layers: Sequence[Layer]) -> Settings:
         raise ValueError(f"layers out of order: {kinds}")
     for at, layer in enumerate(layers):
         if not layer.trusted and (loose := loosening(_merged(layers[:at]), layer)):
+            if layer.elsewhere:
+                loose.append(
+                    f"{layer.elsewhere} is another place than in the main checkout, so trust there is not enough"
+                )
             raise Refusal(
                 "config-untrusted",
                 f"{layer.origin} loosens the rules, and its content is not trusted",
                 context="anyone who can write to the worktree, agents included, may have written it:\n"
                 + "\n".join(loose),
-                hint=f"read it, then: paddock trust {quoted(layer.origin)}",
+                hint=f"read it, then: paddock trust {quoted(layer.same_as or layer.origin)}",
             )
     return _merged(layers)
 

@@ -99,6 +99,23 @@ def test_a_command_that_cannot_start_leaves_no_worktree(here: Paddock) -> None:
     assert _tree(here).exists()
 
 
+def test_what_is_trusted_in_the_main_checkout_is_trusted_in_the_new_worktree(here: Paddock) -> None:
+    """The hint of a refusal leads on: it names the main checkout's file, or one in a worktree that is kept."""
+    config = here.main / ".paddock.toml"
+    for line, trusted in (("pass = ['A_SETTING']", config), ("pass = ['B']\n[filesystem]\nread = ['../x']",
+                                                             _tree(here) / config.name)):  # fmt: skip
+        config.write_text(f"[environment]\n{line}\n")
+        here.who.give(config)
+        _git(here, "add", "-A")
+        _git(here, "commit", "-qm", "x")
+        status, _, said = _new(here, "--", "true")
+        assert (status, f"paddock trust {trusted}\n" in said) == (125, True), said
+        assert (_tree(here).exists(), "the worktree of T-1 is kept" in said) == (trusted != config,) * 2
+        here.call("trust", str(trusted), cwd=here.main)
+        assert _new(here, "--", "true")[0] == 0
+        here.call("worktree", "remove", "T-1", cwd=here.main)
+
+
 @pytest.mark.parametrize(
     "words", [["--merge"], ["--from", "HEAD"], ["--new", "x", "--worktree", "."], ["--new", "x", "--dry-run"],
               ["--new", "x", "--merge", "--detach"]]

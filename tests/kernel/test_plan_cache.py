@@ -10,7 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from launcher.session import cache, configuration, inputs, planning
+from launcher.session import cache, inputs, planning
+from launcher.session.trust_store import Trust
 from policy import promises
 from policy.errors import Refusal
 from tests.support import identity
@@ -107,7 +108,7 @@ def second_submodule(bench: Bench) -> None:
 
 
 def trusting(bench: Bench) -> None:
-    store = configuration.Trust(bench.where.state)
+    store = Trust(bench.where.state)
     store.trust(str(bench.root / ".paddock.toml"), (bench.root / ".paddock.toml").read_bytes())
 
 
@@ -128,7 +129,7 @@ def steps(*acts: Callable[[], object]) -> None:
 CHANGES: dict[str, Change] = {
     "the user's configuration is made": lambda b, m: user_config(b),
     "a project's configuration is made": lambda b, m: project_config(b),
-    "trust is recorded": lambda b, m: configuration.Trust(b.where.state).trust("/somewhere", b"content"),
+    "trust is recorded": lambda b, m: Trust(b.where.state).trust("/somewhere", b"content"),
     ".gitmodules is edited": lambda b, m: (b.root / ".gitmodules").write_text("# other\n"),
     ".gitmodules is removed": lambda b, m: (b.root / ".gitmodules").unlink(),
     "a submodule comes": lambda b, m: second_submodule(b),
@@ -255,7 +256,7 @@ def test_trust_of_the_projects_file_is_noticed(bench: Bench) -> None:
     entry = bench.plan()
     assert str(bench.place / "home/data") in [path for path, _, _ in entry.plan.grants]
     assert bench.cached() is not None
-    configuration.Trust(bench.where.state).forget(str(bench.root / ".paddock.toml"))
+    Trust(bench.where.state).forget(str(bench.root / ".paddock.toml"))
     assert bench.cached() is None
 
 

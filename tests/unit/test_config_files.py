@@ -7,7 +7,8 @@ import pytest
 
 from launcher.safefs import guarded_files
 from launcher.session import configuration
-from launcher.session.configuration import Trust, load, review, sources, write_example
+from launcher.session.configuration import load, review, sources, write_example
+from launcher.session.trust_store import Trust
 from policy.config.layer import layer
 from policy.errors import Refusal
 
@@ -125,6 +126,97 @@ def test_a_config_file_inside_the_worktree_is_no_more_trusted_than_the_project(s
     assert scene.refused(inside).reference == "config-symlink"
     (scene.root / "conf").symlink_to(tmp_path)
     assert scene.refused(scene.root / "conf/mine.toml").reference == "config-untrusted"
+
+
+def _linked(main: Path, root: Path, name: str) -> None:
+    """A linked worktree, as git lays it out."""
+    own = main / ".git/worktrees" / name
+    for directory in (main / ".git/objects", main / ".git/refs", own, root):
+        directory.mkdir(parents=True, exist_ok=True)
+    for head in (main / ".git/HEAD", own / "HEAD"):
+        head.write_text("ref: refs/heads/main\n", encoding="utf-8")
+    (own / "commondir").write_text("../..\n", encoding="utf-8")
+    (own / "gitdir").write_text(f"{root}/.git\n", encoding="utf-8")
+    (root / ".git").write_text(f"gitdir: {own}\n", encoding="utf-8")
+
+
+def test_trust_in_the_main_checkout_counts_in_its_linked_worktrees(scene: Scene) -> None:
+    """For the content that is on record now, and no other; until it is trusted, the hint names the main checkout's."""
+    main = scene.root.parent / "main"
+    _linked(main, scene.root, "w")
+    theirs = written(main / ".paddock.toml", "open")
+    written(scene.project, "open")
+    assert scene.refused().hint == f"read it, then: paddock trust {theirs}"
+    scene.trust.trust(str(theirs), theirs.read_bytes())
+    assert scene.load() == {"open": f"{scene.project} network.mode"}
+    newer = theirs.read_bytes() + b"# newer\n"
+    scene.trust.trust(str(theirs), newer)
+    assert scene.refused().hint == f"read it, then: paddock trust {theirs}"
+    scene.project.write_bytes(newer)
+    assert scene.load() == {"open": f"{scene.project} network.mode"}
+    scene.project.write_bytes(newer + b"\n")
+    assert scene.refused().hint == f"read it, then: paddock trust {scene.project}"
+    scene.project.write_bytes(newer)
+    scene.trust.forget(str(theirs))
+    assert scene.refused().reference == "config-untrusted"
+
+
+@pytest.mark.parametrize(
+    ("line", "counts"),
+    [("read = ['../shared']", False), ("read = ['a/../../shared']", False), ("write = ['/srv', 'below/it']", True),
+     ("write = ['~/data']", True), ("write = ['MAIN/build']", False), ("write = ['/srv']\ndeny = ['../x']", False),
+     ("write = ['/srv']\ndeny = ['secrets']", True)],
+)  # fmt: skip
+def test_trust_in_the_main_checkout_does_not_count_for_a_path_that_means_another_place(
+    scene: Scene, line: str, counts: bool
+) -> None:
+    """Whoever read it there read about that place."""
+    main = scene.root.parent / "main"
+    _linked(main, scene.root, "w")
+    content = f"[filesystem]\n{line.replace('MAIN', str(main))}\n".encode()
+    scene.project.write_bytes(content)
+    scene.trust.trust(str(main / ".paddock.toml"), content)
+    if counts:
+        scene.load()
+        return
+    refusal = scene.refused()
+    assert (refusal.reference, refusal.hint) == ("config-untrusted", f"read it, then: paddock trust {scene.project}")
+    assert "is another place than in the main checkout, so trust there is not enough" in refusal.context
+    scene.trust.trust(str(scene.project), content)
+    scene.load()
+
+
+@pytest.mark.parametrize(
+    "attack", ["planted pointer", "planted repository", "another's worktree", "submodule", "written repository"]
+)
+def test_trust_is_only_found_through_what_no_agent_wrote(scene: Scene, tmp_path: Path, attack: str) -> None:
+    """A pointer or a repository in a tree that agents write leads to nobody's trust."""
+    main, root = tmp_path.resolve() / "main", scene.root
+    _linked(main, root if attack == "written repository" else tmp_path / "w", "w")
+    pointer = root / ".git"
+    if attack == "planted pointer":  # to the git directory of a worktree that is elsewhere
+        pointer.write_text(f"gitdir: {main}/.git/worktrees/w\n", encoding="utf-8")
+    elif attack == "planted repository":  # beside the worktree, with a commondir that is the user's repository
+        _linked(tmp_path / "fake", root, "w")
+        (tmp_path / "fake/.git/worktrees/w/commondir").write_text(f"{main}/.git\n", encoding="utf-8")
+    elif attack == "another's worktree":
+        _linked(tmp_path / "other", root, "w")
+    elif attack == "submodule":
+        module = main / ".git/modules/.git"
+        for directory in (module / "objects", module / "refs"):
+            directory.mkdir(parents=True)
+        (module / "HEAD").write_text("ref: refs/heads/main\n", encoding="utf-8")
+        (module / "config").write_text(f"[core]\nworktree = {root}\n", encoding="utf-8")
+        pointer.write_text(f"gitdir: {module}\n", encoding="utf-8")
+    else:
+        record = Path(scene.trust.path).with_name("written")
+        Path(scene.trust.path).parent.mkdir(mode=0o700, parents=True)
+        record.write_bytes(f"*{main}\0".encode())
+        record.chmod(0o600)
+    written(scene.project, "open")
+    for place in (main, main / ".git/modules"):
+        scene.trust.trust(str(place / ".paddock.toml"), scene.project.read_bytes())
+    assert scene.refused().reference == "config-untrusted"
 
 
 def test_a_project_file_that_is_a_link_is_refused(scene: Scene, tmp_path: Path) -> None:

@@ -11,7 +11,7 @@ import pytest
 
 from launcher.safefs import guarded_files, walk
 from launcher.safefs.guarded_files import Inside
-from launcher.session.configuration import Trust, digest_of
+from launcher.session.trust_store import Trust, digest_of
 from launcher.verbs import forms
 from policy.errors import Refusal
 
@@ -232,6 +232,26 @@ def test_the_verb_speaks_json(desk: Desk, capsys: pytest.CaptureFixture[str]) ->
     assert json.loads(capsys.readouterr().out) == [{"path": str(desk.file), "sha256": sha256}]
     assert forms.call(["trust", ".paddock.toml", "--forget", "--json"]) == 0
     assert json.loads(capsys.readouterr().out) == {"path": str(desk.file), "trusted": False, "forgotten": True}
+
+
+def test_forgetting_in_a_linked_worktree_says_that_the_main_checkout_still_counts(
+    desk: Desk, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Or the user would believe that the file loosens nothing any more."""
+    root, own = desk.root.with_name("linked"), desk.root / ".git/worktrees/linked"
+    own.mkdir(parents=True)
+    root.mkdir()
+    (root / ".git").write_text(f"gitdir: {own}\n", encoding="utf-8")
+    for name, text in (("HEAD", "ref: refs/heads/x"), ("commondir", "../.."), ("gitdir", f"{root}/.git")):
+        (own / name).write_text(f"{text}\n", encoding="utf-8")
+    desk.store.trust(str(root / ".paddock.toml"), b"x")
+    desk.store.trust(str(desk.file), b"x")
+    with contextlib.chdir(root):
+        assert forms.call(["trust", "--forget", ".paddock.toml"]) == 0
+        assert f"counts here, too: paddock trust --forget '{desk.file}'" in capsys.readouterr().out
+        desk.store.forget(str(desk.file))
+        assert forms.call(["trust", "--forget", ".paddock.toml"]) == 1
+    assert "counts here" not in capsys.readouterr().out
 
 
 def test_a_file_that_is_gone_can_be_forgotten(desk: Desk) -> None:
