@@ -10,7 +10,7 @@ from contextlib import contextmanager, nullcontext, suppress
 from launcher.session import configuration, obeyed, places, repositories
 from launcher.session.machine import Machine
 from launcher.session.places import Places
-from launcher.vcs.harvest import outstanding
+from launcher.vcs.harvest import further, outstanding
 from launcher.vcs.harvest.harvest import harvest
 from launcher.vcs.harvest.parts import FileChange, HarvestResult, Limits
 from launcher.vcs.merge import sessions
@@ -111,7 +111,7 @@ def report_lines(result: HarvestResult, *, once: bool = False, place: str = "") 
     Args:
         result: of a harvest.
         once: leave out what an earlier harvest has told: work that it had kept already.
-        place: how the user names the worktree; "" when they are there.
+        place: how the user names the worktree; "" for its directory.
     """
     lines = []
     known = {part.note for part in result.parts if part.again}
@@ -135,7 +135,9 @@ def report_lines(result: HarvestResult, *, once: bool = False, place: str = "") 
     lines += [note for note in result.notes if not (once and note in known)]
     if result.branches:
         shown = ", ".join(map(quoted, result.branches[:_SHOWN])) + (" ..." if len(result.branches) > _SHOWN else "")
-        command = "paddock worktree harvest --branch NAME" + (f" {quoted(place)}" if place else "")
+        name = result.branches[0]  # another name outside: its own may be taken there
+        taken = f"{name}={further.prefix_of(result.worktree)}/{name.rpartition(':')[2]}"
+        command = f"paddock worktree harvest --branch {quoted(taken)} {quoted(place or result.worktree)}"
         lines.append(f"further branches of the agent: {shown}; to take one: {command}")
     # The more dangerous kind by itself: however many of the other kind there are, none of these hides behind them.
     protected = [(change, path) for change, path, mode in result.handoff if mode == PROTECT]

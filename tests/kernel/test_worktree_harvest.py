@@ -62,8 +62,8 @@ def test_a_branch_of_the_agent_is_taken_and_pushed_by_name(here: Paddock) -> Non
         here, "git checkout -q -b topic; echo x >x", "--branch-policy", "keep"
     )
     named = here.call("worktree", "harvest", here.worktree, cwd=here.main)
-    assert f"to take one: paddock worktree harvest --branch NAME {here.worktree}\n" in named.stdout, named
-    assert "harvest --branch NAME\n" in here.call("worktree", "harvest").stdout
+    line = f"to take one: paddock worktree harvest --branch topic={here.worktree.name}/topic {here.worktree}\n"
+    assert (line in named.stdout, line in here.call("worktree", "harvest").stdout) == (True, True), named
     ended = here.call("worktree", "harvest", "--branch", "topic=mine", "--push", "origin", "--json")
     assert ended.returncode == 0, ended.stderr
     assert json.loads(ended.stdout)["parts"][0]["ref"] == "refs/heads/mine"

@@ -56,9 +56,11 @@ def decide(found: Found, worktree_id: str) -> tuple[Entry | None, tuple[PartResu
     assert found.quarantine is not None
     updates: list[Update] = []
     extra: list[PartResult] = []
+    counted = [found.target] if found.target else []
     for name, oid in found.extra.items():
         update = _created(found, worktree_id, name, oid)
-        commits = _new(found, oid, *([found.target] if found.target else []))
+        commits = _new(found, oid, *counted)
+        counted.append(oid)
         aside = "" if update.ref == name else update.ref
         note = f"{name.removeprefix('refs/heads/')} cannot be moved, so the work is kept in {aside}" if aside else ""
         extra.append(PartResult(part.name, name, found.standing.get(name, ""), oid, commits, kept=aside, note=note))
