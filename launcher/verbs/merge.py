@@ -18,6 +18,7 @@ from launcher.vcs.merge.into_children import Order
 from launcher.vcs.merge.preview import Check
 from launcher.vcs.merge.runs import Run, State
 from launcher.vcs.private import planted, record, swap
+from launcher.vcs.worktrees import condition
 from launcher.vcs.worktrees.store import WorktreeRepository, root_of
 from launcher.verbs import style, table
 from policy.errors import Refusal, printable
@@ -131,6 +132,9 @@ def merge(
             rewind=frozenset(rewind or ()),
         )
         run = work.merge(find, sources, settings, found.common_dir)
+    roots = {source.place.worktree for source in sources if source.place is not None}
+    rows = [row for row in WorktreeRepository(state).of(found.common_dir) if row.path in roots]
+    notes.advice += [line for far in condition.progress_of(rows, state).values() for line in far.lines()]
     if sys.stderr.isatty():
         print("\r\x1b[K", end="", file=sys.stderr)
     return _tell(run, found, notes, as_json=as_json, files=not no_checkout)

@@ -5,7 +5,7 @@ from collections.abc import Callable
 
 from launcher import cli
 from launcher.session import messages, places
-from launcher.vcs.worktrees import condition, store
+from launcher.vcs.worktrees import store
 from launcher.vcs.worktrees.condition import Work
 from launcher.vcs.worktrees.models import Options, Worktree
 from launcher.vcs.worktrees.worktree_service import WorktreeService
@@ -118,17 +118,18 @@ def _where(row: Worktree) -> str:
 def _after(row: Worktree, status: int, options: cli.Parsed) -> int:
     """What was asked for after a command that ended well; else the commands that come next."""
     word = quoted(row.ticket)
-    work = condition.progress_of([row])[row.worktree_id].work
-    if "--merge" in options and status == 0 and work is Work.OPEN:
+    far = worktree.progress([row])[row.worktree_id]
+    if "--merge" in options and status == 0 and far.work is Work.OPEN:
         status = merge.merge(
             [row.path], into=None, every=False, order="given", forecast=False, no_checkout=False, check=None,
             rewind=[], resume=False, rollback=None, as_json=False,
         )  # fmt: skip
-        work = condition.progress_of([row])[row.worktree_id].work
-    if "--rm" in options and status == 0 and work in (Work.MERGED, Work.NONE):
+        far = worktree.progress([row])[row.worktree_id]
+    if "--rm" in options and status == 0 and far.work in (Work.MERGED, Work.NONE):
         return worktree.worktree_remove(row.path, force=False, keep_branch=False, repo=None, as_json=False)
     messages.say(f"paddock: {_where(row)}")
-    lines = [f"paddock merge {word}"] if work is Work.OPEN else []
+    lines = [f"paddock merge {word}"] if far.work is Work.OPEN else []
+    lines += [f"paddock merge {quoted(name)}" for name in far.further]
     lines += [f"paddock run --new {word} -- COMMAND   (run in it again)", f"paddock worktree remove {word}"]
     for title, line in zip(("next:", *[""] * len(lines)), lines, strict=False):
         messages.say(f"  {title:<6}{line}")

@@ -162,7 +162,7 @@ def worktree_list(*, every: bool, repo: str | None, as_json: bool) -> int:
         raise Refusal("usage", "--all and --repo exclude each other", hint="paddock worktree list --help")
     known = service()
     rows = known.everywhere() if every else known.of_repository(start(repo))
-    far = condition.progress_of(rows)
+    far = progress(rows)
     waits = {row.worktree_id: _waits(row) for row in rows}
     others = _checkouts(rows, None if every else _common_dir(repo))
     if as_json:
@@ -200,7 +200,7 @@ def worktree_status(name: str | None, *, repo: str | None, as_json: bool) -> int
     here = start(repo)
     rows = known.of_repository(here) if name is None else [known.find(here, name)]
     found = [(row, _without_this(now)) for row, now in zip(rows, known.statuses(rows), strict=True)]
-    far = condition.progress_of(rows)
+    far = progress(rows)
     brings = None if name is None else _brings(*found[0])
     others = _checkouts(rows, _common_dir(repo)) if name is None else {}
     if as_json:
@@ -225,6 +225,11 @@ def worktree_status(name: str | None, *, repo: str | None, as_json: bool) -> int
         if not rows and not others:
             print(NONE)
     return int(any(now.at_stake() for _, now in found) or any(waits for _, _, waits in others.values()))
+
+
+def progress(rows: list[Worktree]) -> dict[str, Progress]:
+    """How far the work of each has come, by its id."""
+    return condition.progress_of(rows, places.places(os.environ).state)
 
 
 def _common_dir(repo: str | None) -> str:
@@ -267,6 +272,8 @@ def _print(row: Worktree, now: Condition, far: Progress) -> None:
             Work.MERGED: f", merged into {printable(far.into)}",
         }
         print(f"  {where}{at}, {count} since the worktree was made" + ("" if part.name else came.get(far.work, "")))
+    for line in far.lines():
+        print(f"  {printable(line)}")
     stake = now.at_stake()
     print(style.styled("  would be lost: " + printable("; ".join(stake)), style.RED) if stake
           else style.styled("  clean: nothing would be lost", style.GREEN))  # fmt: skip
@@ -422,7 +429,9 @@ def _show(result: HarvestResult, place: str, *, as_json: bool) -> None:
 def worktree_remove(name: str, *, force: bool, keep_branch: bool, repo: str | None, as_json: bool) -> int:
     """Exit status 0 when it was removed, 125 when not."""
     known = service(quiet=as_json)
-    done = known.remove(known.find(start(repo), name), force=force, keep_branch=keep_branch)
+    row = known.find(start(repo), name)
+    far = progress([row])[row.worktree_id]
+    done = known.remove(row, force=force, keep_branch=keep_branch)
     if as_json:
         pairs = {
             "backups": [{"git_dir": where, "ref": ref} for where, ref in done.backups],
@@ -435,7 +444,7 @@ def worktree_remove(name: str, *, force: bool, keep_branch: bool, repo: str | No
         print(json.dumps({**head, **pairs, "ignored": done.ignored, "set_aside": done.set_aside}, indent=2))
         return 0
     print(f"removed {printable(done.worktree.path)}")
-    for line in done.lines():
+    for line in (*done.lines(), *far.lines()):
         print(f"  {printable(line)}")
     return 0
 

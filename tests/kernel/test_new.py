@@ -70,6 +70,22 @@ def test_merged_and_removed_at_the_end(here: Paddock) -> None:
     assert "agent/T-1" not in _git(here, "branch")
 
 
+def test_the_agents_own_branches_are_named_until_they_are_merged(here: Paddock) -> None:
+    """The one that it ended on is the ticket's work; one beside it is named by whatever tells how far that has come."""
+    work = (f"git checkout -q -b feature/x; echo x >x; {COMMIT}; git tag v9; "
+            f"git checkout -q -b feature/y agent/T-1; echo y >y; {COMMIT}")  # fmt: skip
+    status, _, said = _new(here, "--", "sh", "-ec", work)
+    assert (status, "1 commit harvested to feature/x" in said, "tag v9 is new, at " in said) == (0, True, True), said
+    assert "paddock merge T-1\n        paddock merge feature/x\n" in said
+    line = "branch feature/x is not merged into main: paddock merge feature/x\n"
+    told = here.call("worktree", "status", "T-1", cwd=here.main).stdout
+    assert "1 commit since the worktree was made, to merge into main\n" in told
+    assert f"  {line}" in told
+    assert f"  note        {line}" in here.call("merge", "T-1", cwd=here.main).stdout
+    told = here.call("worktree", "remove", "T-1", cwd=here.main).stdout
+    assert (f"  {line}" in told, f"  deleted branch agent/T-1 in {here.main}/.git\n" in told) == (True, True), told
+
+
 def test_nothing_is_removed_that_is_nowhere_else(here: Paddock) -> None:
     """A file that was not committed keeps the worktree; the exit status says so."""
     status, _, said = _new(here, "--rm", "--", "touch", "left")

@@ -51,7 +51,7 @@ def test_the_life_of_a_worktree_in_words(place: Place, capsys: pytest.CaptureFix
         forms.call(["worktree", "remove", "T-1"])
     text = said(capsys, "remove", "T-1", "--force")
     assert "is kept: refs/paddock/backup/" in text
-    assert "deleted branch agent/T-1" in text
+    assert "deleted branch agent/T-1 in /" in text
     assert "paddock worktree add TICKET makes one" in said(capsys, "list")
 
 
@@ -67,7 +67,7 @@ def test_the_life_of_a_worktree_in_json(place: Place, capsys: pytest.CaptureFixt
     committed(place.root / "app-T-1", new="")
     (now,) = parsed(capsys, "status", "T-1")
     assert (now["parts"][0]["ahead"], now["at_stake"]) == (1, [])
-    assert now["work"] == {"work": "open", "into": "main"}
+    assert now["work"] == {"work": "open", "into": "main", "further": []}
     assert ", 1 commit since the worktree was made, to merge into main" in said(capsys, "status", "T-1")
     git("merge", "-q", "--no-ff", "agent/T-1", at=place.app)
     assert [row["work"]["work"] for row in parsed(capsys, "list")] == ["merged"]

@@ -2,7 +2,7 @@
 
 import os
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from enum import StrEnum
 from itertools import islice
 from typing import NamedTuple
@@ -16,7 +16,7 @@ from launcher.vcs import checkout, jailed_git
 from launcher.vcs.disk import Present
 from launcher.vcs.git import Git, GitFailed
 from launcher.vcs.git_config import UserConfig
-from launcher.vcs.harvest import lfs
+from launcher.vcs.harvest import further, lfs
 from launcher.vcs.harvest.outstanding import COMMITS
 from launcher.vcs.jailed_git import JailedGit
 from launcher.vcs.private.record import directory_of
@@ -25,7 +25,7 @@ from launcher.vcs.worktrees import admin_files, at_stake
 from launcher.vcs.worktrees.at_stake import Kept
 from launcher.vcs.worktrees.models import Part, State, Unharvested, Worktree
 from policy.errors import Refusal, printable
-from policy.pasted import joined
+from policy.pasted import joined, quoted
 
 # Changed files at which git was told not to look: `git status` says nothing of them, and they are work all the
 # same.
@@ -536,12 +536,14 @@ class Progress(NamedTuple):
     """Of one worktree.
 
     Attributes:
-        work: of its recorded branch. UNKNOWN without one, or without a commit in the main checkout.
+        work: of the branch that is checked out there. UNKNOWN without one, or without a commit in the main checkout.
         into: the branch of the main checkout, "HEAD" when it is on none.
+        further: its own branch, where another is checked out, and branches that harvests have made of it, not merged.
     """
 
     work: Work
     into: str
+    further: tuple[str, ...] = ()
 
     def __str__(self) -> str:
         """For a column."""
@@ -552,8 +554,12 @@ class Progress(NamedTuple):
             Work.UNKNOWN: "-",
         }[self.work]
 
+    def lines(self) -> list[str]:
+        """What of the worktree's is not merged beside the branch that is checked out, and how it would be."""
+        return [f"branch {name} is not merged into {self.into}: paddock merge {quoted(name)}" for name in self.further]
 
-def progress_of(worktrees: Iterable[Worktree]) -> dict[str, Progress]:
+
+def progress_of(worktrees: Iterable[Worktree], state: str) -> dict[str, Progress]:
     """How far each is, by its id. Merged is what the branch of the repository's main checkout contains."""
     by_repository: dict[str, list[Worktree]] = {}
     for row in worktrees:
@@ -561,13 +567,13 @@ def progress_of(worktrees: Iterable[Worktree]) -> dict[str, Progress]:
     found: dict[str, Progress] = {}
     for common_dir, rows in by_repository.items():
         try:
-            found.update(_of_repository(common_dir, rows))
+            found.update(_of_repository(common_dir, rows, state))
         except GitFailed:  # gone, or damaged: there is more to say of that than a column has room for
             found.update({row.worktree_id: Progress(Work.UNKNOWN, "") for row in rows})
     return found
 
 
-def _of_repository(common_dir: str, rows: list[Worktree]) -> dict[str, Progress]:
+def _of_repository(common_dir: str, rows: list[Worktree], state: str) -> dict[str, Progress]:
     found: dict[str, Progress] = {}
     head = admin_files.head(common_dir)
     trunk = head.removeprefix("ref: ")
@@ -577,15 +583,33 @@ def _of_repository(common_dir: str, rows: list[Worktree]) -> dict[str, Progress]
     tips = _branches(git)
     merged = _branches(git, f"--merged={trunk}") if known.status == 0 else {}
     for row in rows:
-        tip = tips.get(row.main.ref or "")
+        here = admin_files.branch(os.fspath(row.main.git_dir))
+        ref = f"{_BRANCH}{here}" if here else row.main.ref
+        tip = tips.get(ref or "")
         if tip is None or known.status:
             work = Work.UNKNOWN
         elif tip == row.main.base:
             work = Work.NONE
         else:
-            work = Work.MERGED if row.main.ref in merged else Work.OPEN
-        found[row.worktree_id] = Progress(work, into)
+            work = Work.MERGED if ref in merged else Work.OPEN
+        beside = (
+            () if tip is None or known.status else _beside(git, row, tip, {**tips, **dict.fromkeys(merged, "")}, state)
+        )
+        found[row.worktree_id] = Progress(work, into, beside)
     return found
+
+
+def _beside(git: Git, row: Worktree, tip: str, open_: Mapping[str, str], state: str) -> tuple[str, ...]:
+    """Branches of a worktree whose commits neither the trunk nor `tip`, which is checked out there, contains."""
+    made = further.made(directory_of(state, row.worktree_id))
+    own = {row.main.ref: open_.get(row.main.ref, "")} if row.main.ref is not None else {}
+    return tuple(
+        name.removeprefix(_BRANCH)
+        for name, oid in {**made, **own}.items()
+        if oid == open_.get(name)  # else it is the user's by now
+        and oid not in ("", row.main.base)
+        and git.run("merge-base", "--is-ancestor", oid, tip, ok=(0, 1, 128)).status
+    )
 
 
 def _branches(git: Git, *condition: str) -> dict[str, str]:

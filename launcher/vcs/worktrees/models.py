@@ -291,7 +291,7 @@ class Removed(NamedTuple):
             *(f"its work is kept: {ref} in {where}" for where, ref in self.backups),
             *(f"commits of the agent that are not merged stay in {ref} in {where}" for where, ref in self.refs_kept),
             *(f"a stash of the agent stays in {ref} in {where}" for where, ref in self.stashes),
-            *(f"deleted branch {branch}in {where}" for where, branch in self.branches_deleted),
+            *(f"deleted branch {branch} in {where}" for where, branch in self.branches_deleted),
             *(f"kept branch {branch} in {where}" for where, branch in self.branches_kept),
             *(f"removed with it, as git ignored it: {text}" for text in self.ignored),
             *([kept_aside(self.set_aside)] if self.set_aside else []),
