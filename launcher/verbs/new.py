@@ -119,7 +119,9 @@ def _after(row: Worktree, status: int, options: cli.Parsed) -> int:
     """What was asked for after a command that ended well; else the commands that come next."""
     word = quoted(row.ticket)
     far = worktree.progress([row])[row.worktree_id]
-    if "--merge" in options and status == 0 and far.work is Work.OPEN:
+    if "--merge" in options and status:
+        messages.say(f"paddock: not merged: the command ended with status {status}")
+    elif "--merge" in options and far.work is Work.OPEN:
         status = merge.merge(
             [row.path], into=None, every=False, order="given", forecast=False, no_checkout=False, check=None,
             rewind=[], resume=False, rollback=None, as_json=False,

@@ -60,7 +60,8 @@ def test_it_is_made_once_entered_again_and_told_what_comes_next(here: Paddock) -
 def test_merged_and_removed_at_the_end(here: Paddock) -> None:
     """--merge and --rm, one after the other; a failure of the command leaves everything where it is."""
     work = f"echo $1 >made; {COMMIT}; exit $2"
-    assert _new(here, "--merge", "--rm", "--", "sh", "-c", work, "sh", "first", "4")[0] == 4
+    status, _, said = _new(here, "--merge", "--rm", "--", "sh", "-c", work, "sh", "first", "4")
+    assert (status, "not merged: the command ended with status 4\n" in said) == (4, True)
     assert (_tree(here) / "made").read_text() == "first\n"
     assert "made" not in _git(here, "ls-tree", "--name-only", "HEAD")
     status, out, said = _new(here, "--merge", "--rm", "--", "sh", "-c", work, "sh", "second", "0")
@@ -89,7 +90,7 @@ def test_the_agents_own_branches_are_named_until_they_are_merged(here: Paddock) 
 def test_nothing_is_removed_that_is_nowhere_else(here: Paddock) -> None:
     """A file that was not committed keeps the worktree; the exit status says so."""
     status, _, said = _new(here, "--rm", "--", "touch", "left")
-    assert (status, "[worktree-dirty]" in said) == (125, True)
+    assert (status, "[worktree-dirty]" in said, "or paddock worktree remove T-1 --force: " in said) == (125, True, True)
     assert (_tree(here) / "left").exists()
 
 

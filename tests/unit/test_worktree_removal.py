@@ -158,8 +158,13 @@ def test_work_that_is_nowhere_else_is_not_removed(place: Place, kind: str) -> No
     refusal = refused(place, made)
     assert refusal.reference == "worktree-dirty"
     assert said in refusal.context
-    assert ("git switch -c NAME" in refusal.hint) is (kind == "detached")
-    assert ("commit it there" in refusal.hint) is (kind != "detached")
+    way = (
+        "switch -c NAME gives commits on no branch a branch"
+        if kind == "detached"
+        else f"add -A && git -C {root} commit"
+    )
+    kept = "or paddock worktree remove T --force: files are kept under refs/paddock/backup"
+    assert refusal.hint == f"git -C {root} {way}\n{kept}"
     removed = place.service.remove(made, force=True)
     assert not root.exists()
     ((store, ref),) = removed.backups

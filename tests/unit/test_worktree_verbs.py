@@ -184,7 +184,7 @@ def test_who_is_at_work_is_named(
         with pytest.raises(Refusal) as refused:
             forms.call(["worktree", "remove", "T-1"])
         process.kill()
-    assert refused.value.hint == "end them (or cd elsewhere)\nor --force"
+    assert refused.value.hint == "end them (or cd elsewhere)\nor paddock worktree remove T-1 --force"
     with pytest.raises(Refusal) as alone:
         forms.call(["worktree", "remove", "T-1"])
     assert alone.value.hint == "cd elsewhere, then run the command again"

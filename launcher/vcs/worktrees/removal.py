@@ -218,7 +218,7 @@ class Removal:
                 raise Refusal("worktree-busy", f"another process is working on {worktree.path}", hint="try again later")
             stack.enter_context(_no_session(self._state, worktree))
             if not force and (live := writers.live(self._state, worktree.path)):
-                raise _writing(worktree.path, [each.name for each in live])
+                raise _writing(worktree, [each.name for each in live])
             common_dir = os.fspath(worktree.main.common_dir)
             with self._store.repository_lock(common_dir):
                 self._step("mend")
@@ -444,12 +444,12 @@ def _unremovable(worktree: Worktree, failures: list[str]) -> Refusal:
     )
 
 
-def _writing(path: str, names: list[str]) -> Refusal:
+def _writing(worktree: Worktree, names: list[str]) -> Refusal:
     return Refusal(
         "session-running",
-        f"a session may be writing in {path}",
+        f"a session may be writing in {worktree.path}",
         context=", ".join(names[:20]),
-        hint="wait for its end: paddock exec --list\nor --force: what it writes meanwhile is lost",
+        hint=f"wait for its end: paddock exec --list\nor {_forced(worktree)}: what it writes meanwhile is lost",
     )
 
 
@@ -484,12 +484,12 @@ def _no_session(state: str, worktree: Worktree) -> Iterator[None]:
 def _check(now: Condition, worktree: Worktree) -> None:
     if now.locked is not None:
         raise Refusal("worktree-locked", f"{now.path} is locked", context=now.locked or "no reason was given",
-                      hint=f"git worktree unlock {quoted(now.path)}\nor --force")  # fmt: skip
+                      hint=f"git worktree unlock {quoted(now.path)}\nor {_forced(worktree)}")  # fmt: skip
     if now.in_use:
         raise Refusal("worktree-in-use", f"processes are running in {now.path}",
                       context=", ".join(condition.named_processes(now.in_use[:20])),
                       hint="cd elsewhere, then run the command again" if condition.are_callers(now.in_use)
-                      else "end them (or cd elsewhere)\nor --force")  # fmt: skip
+                      else f"end them (or cd elsewhere)\nor {_forced(worktree)}")  # fmt: skip
     stake = now.at_stake()
     if worktree.state is State.MISSING:
         raise Refusal("worktree-missing", f"{now.path} is missing", context="\n".join(stake),
@@ -499,34 +499,41 @@ def _check(now: Condition, worktree: Worktree) -> None:
             "worktree-dirty",
             f"{now.path} has work that is nowhere else",
             context="\n".join(stake),
-            hint="\n".join(_ways(now, len(stake))),
+            hint="\n".join(_ways(now, worktree)),
         )
 
 
-def _ways(now: Condition, stakes: int) -> Iterator[str]:
-    """What to do about work that is at stake."""
+def _forced(worktree: Worktree) -> str:
+    return f"paddock worktree remove {quoted(worktree.ticket)} --force"
+
+
+def _ways(now: Condition, worktree: Worktree) -> Iterator[str]:
+    """What to do about work that is at stake: whole commands, and at the end the one that removes it all the same."""
     if now.is_unread():
         yield f"{joined(('chmod', '-R', 'u+rwX', now.path))} opens what is closed, then: paddock worktree status"
+    place = {part.name: os.fspath(part.path) for part in at_stake.with_populated(worktree).parts}
     beside = now.beside()
-    strange = len(now.docked) + sum(len(part.strangers) for part in now.parts)
     for one in beside:
         yield f"to merge them: {one.join}"
         yield f"or to drop them: {one.give_up}"
-    if beside:
-        yield "or --force: the ref stays"
-    detached = sum(part.detached for part in now.parts)
-    if detached:
-        yield "git switch -c NAME there gives commits on no branch a branch"
+    for part in now.parts:
+        if part.detached:
+            switch = ("git", "-C", place.get(part.name, now.path), "switch", "-c", "NAME")
+            yield f"{joined(switch)} gives commits on no branch a branch"
+    strange = bool(now.docked) or any(part.strangers for part in now.parts)
     if strange:
         yield "fetch or copy from it what you want (run no git in it: the jail's command wrote its configuration)"
-        yield "or --force: then its files are kept under refs/paddock/backup, and its commits beside the repository"
-    waiting = len(now.waiting)
-    if waiting:
+    if now.waiting:
         yield f"paddock worktree harvest {quoted(now.path)} fetches what was committed and stashed"
+    if any("not harvested: " in each for each in now.waiting):
         yield "further branches with --branch NAME; a tag gets one in a jail: paddock run -- git branch NAME TAG"
-        yield "or --force: then its private git directory is moved aside, and named"
-    if stakes > len(beside) + strange + detached + waiting:
-        yield from now.lagging()  # first, or a commit would take the submodule back
-        yield "commit it there"
-    if stakes > len(beside) + strange + waiting:
-        yield "or --force: then it is kept under refs/paddock/backup"
+    yield from now.lagging()  # first, or a commit would take the submodule back
+    for part in now.parts:
+        if part.modified or part.untracked or part.operation:
+            git = joined(("git", "-C", place.get(part.name, now.path)))
+            yield f"{git} add -A && {git} commit"
+    kept = ["files are kept under refs/paddock/backup"] if len(now.at_stake()) > len(beside) + len(now.waiting) else []
+    kept += ["repositories are moved to .git/paddock-backup"] if strange or now.own_stores else []
+    kept += ["the private git directory is moved aside"] if now.waiting else []
+    kept += ["kept refs stay"] if beside else []
+    yield f"or {_forced(worktree)}: {', '.join(kept)}"
