@@ -22,7 +22,7 @@ from launcher.vcs.worktrees import condition
 from launcher.vcs.worktrees.store import WorktreeRepository, root_of
 from launcher.verbs import style, table
 from policy.errors import Refusal, printable
-from policy.pasted import quoted
+from policy.pasted import joined, quoted
 
 if TYPE_CHECKING:
     from launcher.vcs.history import History
@@ -137,7 +137,9 @@ def merge(
     notes.advice += [line for far in condition.progress_of(rows, state).values() for line in far.lines()]
     if sys.stderr.isatty():
         print("\r\x1b[K", end="", file=sys.stderr)
-    return _tell(run, found, notes, as_json=as_json, files=not no_checkout)
+    given = [*(("--into", into) if into else ()), *(("--order", order) if order != Order.GIVEN else ())]
+    again = joined(("paddock", "merge", *given, *(words or ("--all",))))
+    return _tell(run, found, notes, again, as_json=as_json, files=not no_checkout)
 
 
 def _children(found: target.Target, words: list[str] | None, start: str, state: str) -> list[Source]:
@@ -222,7 +224,7 @@ def _lines(run: Run) -> list[str]:
     return lines
 
 
-def _tell(run: Run, found: target.Target, notes: Notes, *, as_json: bool, files: bool) -> int:
+def _tell(run: Run, found: target.Target, notes: Notes, again: str, *, as_json: bool, files: bool) -> int:
     outcome = run.outcome
     assert outcome is not None
     done = run.state is State.DONE
@@ -240,7 +242,8 @@ def _tell(run: Run, found: target.Target, notes: Notes, *, as_json: bool, files:
         lines = [f"{printable(name)}: {brought.summary()}", *brought.lines(3, style.path)[1:]]
         print("\n".join(f"  {'' if number else 'brings':<12}{line}" for number, line in enumerate(lines)))
     if outcome.conflicted is not None and outcome.conflicted.merge_descriptor is not None:
-        print(f"  next        {printable(outcome.conflicted.merge_descriptor.hint or '')}")
+        hint = outcome.conflicted.merge_descriptor.hint or ""
+        print(f"  next        {printable(hint.replace('then merge again', f'then: {again}'))}")
     if done:
         for note in (*run.note.splitlines(), *notes.advice):
             print(f"  note        {printable(note)}")

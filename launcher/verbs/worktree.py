@@ -63,23 +63,24 @@ def directory_named(word: str) -> str:
         return os.path.abspath(path)
     state = places.made(places.places(os.environ).state)
     rows = WorktreeRepository(state).all()
-    root = root_of(word, _of_this_repository(rows, state)) or root_of(word, rows)
+    here = _of_this_repository(rows, state)
+    root = root_of(word, here) or root_of(word, rows)
     if root is None:
         raise Refusal(
             "worktree-unknown",
             f"{word} is neither a directory nor a worktree that Paddock knows",
-            context="known: " + (", ".join(dict.fromkeys(row.ticket for row in rows)) or "none"),
+            context="known: " + (", ".join(dict.fromkeys(row.ticket for row in here)) or "none"),
             hint="paddock worktree list --all; or name the directory: paddock worktree ... ../DIR",
         )
     return root
 
 
 def _of_this_repository(rows: list[Worktree], state: str) -> list[Worktree]:
-    """Those of the repository that the current directory lies in, if it lies in one: a ticket there is meant first."""
+    """Those of the repository that the current directory lies in, all if it lies in none: those are meant first."""
     try:
         here = checkout.find(places.current_directory(), Present(swap.originals(state)), exact=False)
     except Refusal:
-        return []  # in none, or in one that cannot be trusted
+        return rows  # in none, or in one that cannot be trusted
     return [row for row in rows if os.fspath(row.main.common_dir) == here.common_dir]
 
 

@@ -56,6 +56,7 @@ def test_a_run_from_forecast_to_rollback(ground: Paddock) -> None:
     assert "1 of 3 merged" in said
     assert "conflict in a" in said
     assert "pending     y" in said
+    assert ", resolve, and commit; then: paddock merge x z y\n" in said
     assert git(ground, "status", "--porcelain") == ""
     heading, line = merge(ground, "status").splitlines()
     assert (heading.split(), line.split()[1:3]) == (["RUN", "STATE", "INTO", "RESULT"], ["done", "main"])
@@ -189,6 +190,10 @@ def test_a_worktree_is_named_by_its_ticket(ground: Paddock) -> None:
     for verb in ("harvest", "dock"):
         refused = ground.refused("worktree", verb, "PROJ-18", cwd=ground.main)
         assert (refused.reference, "known: PROJ-17" in refused.text) == ("worktree-unknown", True)
+    # Those of this repository, as `remove` lists them.
+    git(ground, "init", "-q", "../alone")
+    for verb in ("harvest", "remove"):
+        assert "known: none" in ground.refused("worktree", verb, "PROJ-18", cwd=ground.main.with_name("alone")).text
     assert ground.refused("merge", "PROJ-18", cwd=ground.main).reference == "child-unknown"
 
 

@@ -278,7 +278,7 @@ def test_unsupported_repositories_are_refused(plain: Place) -> None:
     git("init", "-q", at=empty)
     with pytest.raises(Refusal) as raised:
         plain.service.add(empty, "T-1")
-    assert raised.value.reference == "commit-unknown"
+    assert (raised.value.reference, raised.value.message) == ("commit-unknown", f"{empty}/.git has no commits yet")
 
 
 def test_the_state_of_a_new_worktree_is_ready(plain: Place) -> None:

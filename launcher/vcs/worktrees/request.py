@@ -141,7 +141,7 @@ def _branch(git: Git, name: str, options: Options) -> tuple[str, str, bool]:
     if ended.status:
         raise Refusal(
             "commit-unknown",
-            f"there is no commit {start} in {git.git_dir}",
+            f"{git.git_dir} has no commits yet" if start == "HEAD" else f"there is no commit {start} in {git.git_dir}",
             context="a worktree needs a commit to start from",
             hint="commit something first, or name another with --from",
         )
