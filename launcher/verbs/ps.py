@@ -30,8 +30,10 @@ def ps(*, every: bool, limit: int, as_json: bool) -> int:
         show_json(found)
         return 0
     if not found:
-        messages.show("no session is running; to start one: paddock run --supervised -- COMMAND" if not every
-                      else "no sessions yet")  # fmt: skip
+        ended = 0 if every else sum(client().call("GET", "/v1/health")["sessions"].values())
+        start = "no session is running; to start one: paddock run --supervised -- COMMAND"
+        some = f"no session is running; {ended} ended: paddock ps --all"
+        messages.show("no sessions yet" if every else some if ended else start)
         return 0
     messages.show("\n".join(session_lines(found)))
     return 0

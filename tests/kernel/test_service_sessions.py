@@ -237,7 +237,7 @@ def test_the_command_line_shows_and_stops(service: Served) -> None:
     assert (ended.returncode, ended.stdout) == (0, "shown: ended, stopped (137)\n"), ended
     assert service.get("/v1/sessions/shown/context").json["errorType"] == "context-unknown"
     assert service.cli("logs", "shown").stdout == "hello\n"
-    assert "shown" not in service.cli("ps").stdout
+    assert re.fullmatch(r"no session is running; \d+ ended: paddock ps --all\n", service.cli("ps").stdout)
     assert "shown" in service.cli("ps", "--all").stdout
     service.create("sh", "-c", "trap '' TERM; while :; do sleep 1; done", name="deaf")
     waited = service.cli("stop", "deaf", "--patience", "3")
