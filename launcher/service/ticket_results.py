@@ -111,6 +111,7 @@ def _next(found: Mapping[str, Any], trunk: str) -> list[tuple[str, str]]:
     elif harvest.get("state") == "harvested":
         steps.append((f"{there} merge {worktree}", "merge what it committed"))
     if found["worktree"]:
-        steps.append((f"cd {worktree} && git status", "what it left"))
+        if harvest or not found["refusal"]:  # else it was refused before its start
+            steps.append((f"cd {worktree} && git status", "what it left"))
         steps.append((f"{there} worktree remove {worktree}", "remove it, unless something would be lost"))
     return steps

@@ -38,10 +38,12 @@ def described(found: dict[str, Any]) -> list[str]:
     aggregation = result.get("aggregation") or {}
     merged = {each["agent_result_id"]: each for each in aggregation.get("merged", ())}
     state = found["state"]
-    lines = [f"{found['name']}  {state}"]
+    lines = [f"{found['name']}  {_state(found)}"]
     if "aggregation" in result:
         count = len([agent for agent in agents if agent["session_id"] in merged])
         lines[0] += f": {count} of {len(found['tickets'])} merged into {_landed(result) or result['trunk']}"
+        conflicts = [agent for agent in agents if _conflict(agent, result) is not None]
+        lines[0] += f", {counted(len(conflicts), 'conflict', 'conflicts')}" if conflicts else ""
     own = result.get("orchestrator")
     if own is not None:
         merged |= {own["session_id"]: result["landed"]["status"]} if _landed(result) else {}
@@ -62,10 +64,20 @@ def described(found: dict[str, Any]) -> list[str]:
             lines.append(f"    hint: {refusal['hint']}")
     if state == TicketState.CREATED or state not in tuple(TicketState)[-3:]:
         lines.append(f"next: paddock tickets show {found['name']}")
-    lines += _after(result, agents, merged, aggregation)
-    if state in (TicketState.FAILED, TicketState.LOST):
-        lines.append(f"next: paddock tickets resume {found['name']}   # restarts agents that failed, then merges")
-    return lines
+    return lines + _after(found, result, agents, merged)
+
+
+def _state(found: dict[str, Any]) -> str:
+    """A run's state for people: one in which nothing but conflicts is left to do has not failed."""
+    result = found["result"] or {}
+    agents = [each for each in (result.get("orchestrator"), *result.get("agents", ())) if each is not None]
+    well = all((each["state"], each["reason"], _rejection(each)) == _WELL for each in agents)
+    conflicts = any(_conflict(each, result) is not None for each in agents)
+    only = found["state"] == TicketState.FAILED and well and conflicts and not result.get("refusal")
+    return "conflicted" if only else str(found["state"])
+
+
+_WELL = (SessionState.ENDED, Reason.EXITED, None)
 
 
 def _landed(result: dict[str, Any]) -> str:
@@ -101,7 +113,7 @@ def described_progress(found: dict[str, Any]) -> str:
     ]
     own = found["orchestrator"]
     orchestrator = "" if own is None else f"orchestrator {own['state']}; "
-    return f"{found['state']}: {orchestrator}of {counted(len(states), 'ticket', 'tickets')} " + ", ".join(told)
+    return f"{_state(found)}: {orchestrator}of {counted(len(states), 'ticket', 'tickets')} " + ", ".join(told)
 
 
 def _fate(agent: dict[str, Any], merged: dict[str, Any], result: dict[str, Any]) -> str:
@@ -186,11 +198,17 @@ def _conflict(agent: dict[str, Any], result: dict[str, Any]) -> dict[str, Any] |
     return next((each for each in found if each and each["agent_result_id"] == agent["session_id"]), None)
 
 
+_OF_COMMANDS = ("command-not-found", "command-not-executable")
+
+
 def _after(
-    result: dict[str, Any], agents: list[dict[str, Any]], merged: dict[str, Any], aggregation: dict[str, Any]
+    found: dict[str, Any], result: dict[str, Any], agents: list[dict[str, Any]], merged: dict[str, Any]
 ) -> list[str]:
-    """Commands that may come next."""
+    """Commands that may come next: one way forward, and others behind "or"."""
     lines = []
+    aggregation = result.get("aggregation") or {}
+    resume = f"paddock tickets resume {found['name']}"
+    refused = [each["errorType"] for each in (result.get("refusal"), *(each["refusal"] for each in agents)) if each]
     failed = [agent for agent in agents if agent["session_id"] not in merged and agent["state"] != "ended"]
     for agent in [each for each in failed if not each["refusal"] and not each.get("next")][:1]:
         lines.append(f"next: paddock logs {agent['session']}   # the output of {agent['ticket']}")
@@ -203,17 +221,20 @@ def _after(
             for agent in agents
             if agent["session_id"] == place or (agent["session_id"] in left and _has_commits(agent))
         ]
-        where = quoted(next(agent["worktree"] for agent in agents if agent["session_id"] == place))
-        hint = aggregation["conflicted"]["merge_descriptor"]["hint"] or ""
-        how = hint.partition(": ")[2].partition("; then merge again")[0] or "fix that"
-        lines.append(f"next: in {where}: {how}")
-        lines.append(f"next: cd {trunk} && paddock merge {joined(waiting)}   # after that")
+        roots = {agent["session_id"]: quoted(agent["worktree"]) for agent in agents}
+        conflicts = result.get("conflicts") or [aggregation["conflicted"]]
+        lines += [f"next: in {roots[each['agent_result_id']]}: {_solution(each)}" for each in conflicts]
+        lines[-1] += f"; then: {resume}"
+        lines.append(f"or:   cd {trunk} && paddock merge {joined(waiting)}   # in place of tickets resume")
     elif "landed" in result and not _landed(result):
         where = quoted(result["orchestrator"]["worktree"])
-        hint = result["landed"]["status"]["merge_descriptor"]["hint"] or ""
-        how = hint.partition(": ")[2].partition("; then merge again")[0] or "fix that"
-        lines.append(f"next: in {where}: {how}")
-    elif "trunk" in result and "aggregation" not in result:
+        lines.append(f"next: in {where}: {_solution(result['landed']['status'])}; then: {resume}")
+    elif any(each in _OF_COMMANDS for each in refused):
+        lines.append("next: correct the command in the file, then run that: paddock tickets run FILE")
+        lines.append(f"or:   {resume}   # once the command is installed")
+    elif found["state"] in (TicketState.FAILED, TicketState.LOST):
+        lines.append(f"next: {resume}   # restarts agents that failed, then merges")
+    if "trunk" in result and "aggregation" not in result and "landed" not in result:
         done = [
             agent["worktree"]
             for agent in agents
@@ -228,6 +249,12 @@ def _after(
     for run in dict.fromkeys(each for each in reversed(runs) if each):
         lines.append(f"undo: in {trunk}: paddock merge --rollback {run}")
     return lines
+
+
+def _solution(status: dict[str, Any]) -> str:
+    """What a person does about a conflict, in the worktree of who conflicts."""
+    hint = status["merge_descriptor"]["hint"] or ""
+    return hint.partition(": ")[2].partition("; then merge again")[0] or "fix that"
 
 
 def _has_commits(agent: dict[str, Any]) -> bool:
@@ -452,7 +479,7 @@ def tickets_list(*, as_json: bool) -> int:
     elif not runs:
         messages.show("no ticket runs yet; to start one: paddock tickets run FILE")
     else:
-        rows = [(each["name"], each["state"], ago(each["created"]), len(each["tickets"])) for each in runs]
+        rows = [(each["name"], _state(each), ago(each["created"]), len(each["tickets"])) for each in runs]
         messages.show("\n".join(table.lines(("RUN", "STATE", "AGE", "TICKETS"), rows)))
     return 0
 

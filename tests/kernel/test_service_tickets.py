@@ -108,7 +108,12 @@ def test_a_conflict_stops_the_merge_and_nothing_is_lost(service: Served) -> None
     assert branches == ["agent/C-1", "agent/C-2", "agent/C-3"]
     # What comes next are commands as they stand.
     shown = service.cli("tickets", "show", done["name"]).stdout
-    (again,) = [line.removeprefix("next: ") for line in shown.splitlines() if line.startswith("next: cd ")]
+    (again,) = [line.removeprefix("or:   ") for line in shown.splitlines() if line.startswith("or:   cd ")]
+    (step,) = [line for line in shown.splitlines() if line.startswith("next: ")]
+    assert step.endswith(f", resolve, and commit; then: paddock tickets resume {done['name']}"), shown
+    assert shown.startswith(f"{done['name']}  conflicted: 1 of 3 merged into {service.paddock.main}, 1 conflict\n"), (
+        shown
+    )
     there = Path(done["result"]["agents"][1]["worktree"])
     assert f"next: in {there}: git merge " in shown
     joined = shown.partition(f"next: in {there}: ")[2].partition(", resolve")[0]
@@ -156,6 +161,7 @@ def test_the_command_line_takes_a_file(service: Served, tmp_path: Path) -> None:
     for command in ("nosuchcmd", "/nowhere/nosuchcmd"):
         late = tried(one + f'[[tickets]]\nticket = "D-3"\ncommand = ["{command}"]\n')
         assert (late.returncode, "command-not-found" in late.stdout, "ticket D-3" in late.stdout) == (1, True, True)
+        assert "next: correct the command in the file, then run that: paddock tickets run FILE\nor:   " in late.stdout
     assert git(service, "worktree", "list") == before
     refused = run(service, ticket("E-1", "true"), repository=str(service.paddock.place / "runtime"))
     assert refused["state"] == "failed"
@@ -410,7 +416,8 @@ def test_who_conflicts_is_skipped_where_that_was_asked_for(service: Served) -> N
     file.write_text('name = "skips"\non_conflict = "skip"\n' + text)
     ended = service.cli("tickets", "run", str(file), "--repo", str(main))
     assert (ended.returncode, "2 of 4 merged" in ended.stdout) == (1, True), ended
-    assert ended.stdout.count("conflicts\n") == 2
+    assert (ended.stdout.count("  conflicts\n"), ended.stdout.count("next: in ")) == (2, 2)
+    assert ended.stdout.count("; then: paddock tickets resume skips\n") == 1
     done = service.get("/v1/ticket-runs/skips").json
     assert [each["state"] for each in done["steps"]] == ["merged", "conflicted", "merged", "conflicted"]
     conflicts = [each["merge_descriptor"]["conflict_files"] for each in done["result"]["conflicts"]]
