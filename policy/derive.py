@@ -227,6 +227,8 @@ def derive(
     read_only = {str(path): "worktree context" for path in context.read_only_paths}
     if git.kind == "main" and rules.git == "readonly":
         read_only[git.git_dir] = "--git readonly"
+    if mode != "shared" and (mounts or context.freeze_root):
+        read_only |= dict.fromkeys(git.untouched, promises.OTHER_GIT)
     if mounts:
         # Whoever replaces a pointer decides which configuration the user's own git obeys there next.
         for where in (root, *(str(submodule.worktree_path) for submodule in context.submodule_worktrees)):

@@ -439,12 +439,13 @@ def check_git_grants(rules: Rules, git: Git, host: Host) -> None:
     """Refuses grants of what git executes or obeys: no mount around them could keep that read-only."""
     for path, source in rules.write if rules.git != "shared" else ():
         canonical = host.resolve(path)
-        above = next((each for each in git.obeyed if canonical is not None and beneath(canonical, each)), None)
+        places = (*git.untouched, *git.obeyed)
+        above = next((each for each in places if canonical is not None and beneath(canonical, each)), None)
         if above is not None:
             raise Refusal(
                 "grant-opens-git",
                 f"{path} is something that git executes or obeys outside of the jail",
-                context=f"requested by {source}; {above} belongs to a git directory",
+                context=f"requested by {source}; {above} is or belongs to a git directory",
                 hint="leave the grant out; or --git shared: the command may write git directories, hooks and "
                 "configuration included",
             )

@@ -110,7 +110,8 @@ class Git(NamedTuple):
         obstacles: why no private git directory can be made, as sentences.
         doubtful: the same, where a command may have brought it about.
         nested: `.git` and git directories of other repositories, where the command may write.
-        obeyed: what git outside obeys of these; it exists.
+        untouched: git directories of these that no jail could write.
+        obeyed: what git outside obeys of the others; it exists.
         created: whether Paddock made the worktree; looked at only where a jail has no mounts.
     """
 
@@ -128,6 +129,7 @@ class Git(NamedTuple):
     created: bool = False
     doubtful: tuple[str, ...] = ()
     nested: tuple[str, ...] = ()
+    untouched: tuple[str, ...] = ()
     obeyed: tuple[str, ...] = ()
 
 

@@ -25,6 +25,9 @@ NESTED = "granted submodule"
 UNPOPULATED = "unpopulated submodule"
 """Source of the exception that a place of a submodule is while nothing is there: git outside obeys a `.git` in it."""
 
+OTHER_GIT = "git directory of another repository"
+"""Source of the exception that a git directory no jail could write is: git outside obeys whatever is put there."""
+
 BACKENDS = (NAMESPACES, GUARD, BUBBLEWRAP)
 """In the order of preference of `--backend auto`."""
 

@@ -251,6 +251,11 @@ def _hint(
             return "no option does: anyone who can reach it can read or write the rules of every jail"
         if source == HANDOFF and any(beneath(where, place) for place in nested):
             return "--git shared makes it writable; git outside obeys it, so the command must not write it"
+        if source == promises.OTHER_GIT:
+            return (
+                f"a session in that repository: cd {quoted(where.removesuffix('/.git'))}, and run it there. Or "
+                "--git shared in a worktree, which also makes the worktree's own repository writable"
+            )
         if source == HANDOFF:
             return (
                 f"report = [{where.rpartition('/')[2]!r}] under [handoff] makes it writable, and changes are reported"

@@ -1,8 +1,8 @@
 """Repositories that lie inside the trees a command may write, and are neither the worktree's own nor its submodules.
 
-Git outside obeys what is in them: hooks, configuration, attributes. So that is read-only where a jail has mounts, and
-compared at the end everywhere; objects, refs and the index are the command's, and commits work. What is not there yet
-cannot be covered by a mount without being made, so its creation is only reported.
+Git outside obeys what is in them, and what is put there: hooks, configuration, a `commondir` that leads elsewhere. So
+a git directory that no jail could write is read-only as a whole where a jail has mounts. In one that jails could write,
+only what is obeyed and exists is, and commits work. Both are compared at the end everywhere.
 
 A walk over the worktree takes longer than a launch, so it is made when a Plan is. The search at the end of sessions
 (`launcher.session.handoff_changes`) notes those that no Plan knew, and every Plan of the worktree depends on that note.
@@ -16,7 +16,7 @@ from policy.plan import beneath
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping
+    from collections.abc import Callable, Iterable, Iterator, Mapping
 
     from policy.launch import Host
 
@@ -96,8 +96,12 @@ def existing(root: str, most: int) -> tuple[list[str], int]:
 
 
 def look(
-    trees: "Iterable[str]", own: "Iterable[str]", made: "Mapping[str, str]", host: "Host"
-) -> tuple[tuple[str, ...], tuple[str, ...], tuple[str, ...]]:
+    trees: "Iterable[str]",
+    own: "Iterable[str]",
+    made: "Mapping[str, str]",
+    host: "Host",
+    agents: "Callable[[str], object]",
+) -> tuple[tuple[str, ...], tuple[str, ...], tuple[str, ...], tuple[str, ...]]:
     """What there is in trees that a command may write.
 
     Args:
@@ -105,12 +109,15 @@ def look(
         own: `.git` of the worktree and its submodules, which are protected in other ways.
         made: those that sessions made there, as `made` gives them; they are left out.
         host: answers; what was asked becomes an input of the Plan.
+        agents: whether jails could write a git directory.
 
     Returns:
-        Git directories and pointers; what is to be protected of them (canonical); warnings.
+        Git directories and pointers; those directories that no jail could write; what is to be protected of the others
+        (canonical); warnings.
     """
     roots, mine = tuple(trees), frozenset(own)
     places: dict[str, None] = {}
+    untouched: dict[str, None] = {}
     obeyed: dict[str, None] = {}
     warnings: list[str] = []
     left = MOST_ENTRIES
@@ -139,9 +146,15 @@ def look(
             for directory in _of(git_dir, host):
                 if any(beneath(directory, tree) or beneath(tree, directory) for tree in roots):
                     places[directory] = None
+                    if any(beneath(directory, each) for each in untouched):
+                        continue
+                    git_like = directory == place or host.kind(f"{directory}/HEAD") is not None
+                    if git_like and not beneath(roots[0], directory) and not agents(directory):
+                        untouched[directory] = None
+                        continue
                     obeyed.update(dict.fromkeys(_obeyed(directory, host)))
     near = (path for path in obeyed if any(beneath(path, root) or beneath(root, path) for root in roots))
-    return tuple(places), tuple(near), tuple(warnings)
+    return tuple(places), tuple(untouched), tuple(near), tuple(warnings)
 
 
 def _around(root: str, host: "Host") -> str:

@@ -351,9 +351,17 @@ def _with_nested(
     own = [f"{root}/.git" for root in (found.root, *(sub.path for sub in found.submodules))]
     kept = os.path.dirname(state.home_of(places, worktree_id(found.root)))
     machine.depends_on_content(f"{kept}/{nested.NOTE}")
-    by_sessions = nested.made(kept)
-    known, obeyed, warnings = nested.look(trees, (*own, *git.pointers, *git.inside), by_sessions, machine)
-    return replace(rules, warnings=(*rules.warnings, *warnings)), git._replace(nested=known, obeyed=obeyed)
+
+    def agents(git_dir: str) -> str:
+        machine.depends_on_content(written.path_of(places.state))
+        return written.agents_tree(git_dir, places.state)
+
+    by_sessions = {place: mark for place, mark in nested.made(kept).items() if agents(place)}
+    known, untouched, obeyed, warnings = nested.look(
+        trees, (*own, *git.pointers, *git.inside), by_sessions, machine, agents
+    )
+    rules = replace(rules, warnings=(*rules.warnings, *warnings))
+    return rules, git._replace(nested=known, untouched=untouched, obeyed=obeyed)
 
 
 def _check_own_places(places: Places, trees: tuple[str, ...], machine: Machine) -> None:

@@ -6,13 +6,14 @@ directory in one of them is never given to git outside of a jail (`refuse_agents
 
 The record is one file in the user's state directory, which no jail can reach: entries in the order of the sessions,
 each ended by a NUL. ``/TREE``: a tree whose own `.git` no session could write. ``*/TREE``: all of it was writable.
-``+/DIRECTORY``: the user vouches for a git directory again, whatever the entries above say.
+``+/DIRECTORY``: a git directory is its user's, whatever the entries above say: he vouches for it, or the session that
+wrote around it had it read-only.
 """
 
 import fcntl
 import os
 import pwd
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 
 from launcher.safefs import guarded_files, walk
@@ -77,7 +78,10 @@ def agents_tree(git_dir: str, state: str | None = None) -> str:
 
 def tree_of(trail: Trail, state: str | None = None) -> str:
     """The same for a walk whose result is then opened by its canonical path."""
-    entries = _entries(user_state() if state is None else state)
+    return _tree_by(_entries(user_state() if state is None else state), trail)
+
+
+def _tree_by(entries: Iterable[str], trail: Trail) -> str:
     found = ""
     for entry in entries:
         tree = entry.lstrip(_ALL + _VOUCHED)
@@ -116,6 +120,8 @@ def granted(plan: Plan) -> tuple[str, ...]:
         own = source == promises.OWN_TMP or path.startswith("@") or beneath(path, "/dev")
         if "w" in access and not own and not beneath(path, plan.worktree) and os.path.isdir(path):
             found.append(f"{_ALL}{path}")
+    # What a jail has read-only as a whole stays its user's.
+    found += [f"{_VOUCHED}{path}" for path, source in plan.read_only if source == promises.OTHER_GIT]
     return tuple(found)
 
 
@@ -157,13 +163,21 @@ def vouch(state: str, git_dir: str) -> None:
 
 
 def _missing(wanted: tuple[str, ...], known: tuple[str, ...]) -> tuple[str, ...]:
-    """Entries that are not on record, or that are followed by one in which the user vouches for something in them."""
-    missing = []
+    """Entries that are not on record, or that are followed by one in which the user vouches for something in them.
+
+    What is wanted to stay the user's is vouched for where it is his by what is known, and would not be any more.
+    """
+    missing: list[str] = []
     for entry in wanted:
+        if entry.startswith(_VOUCHED):
+            trail = Names().walk(entry[1:])
+            if not _tree_by(known, trail) and _tree_by((*known, *missing), trail):
+                missing.append(entry)
+            continue
         last = max((at for at, each in enumerate(known) if each == entry), default=-1)
         tree = entry.lstrip(_ALL)
-        vouched = any(each.startswith(_VOUCHED) and beneath(each[1:], tree) for each in known[last + 1 :])
-        if last < 0 or vouched:
+        after = (each for each in known[last + 1 :] if each.startswith(_VOUCHED) and each not in wanted)
+        if last < 0 or any(beneath(each[1:], tree) for each in after):
             missing.append(entry)
     return tuple(missing)
 

@@ -75,24 +75,70 @@ PLANTED = (
     "echo evil >bare.git/hooks/post-update", "mv m/s/.git m/s/x", "mv m m2", "mv own own2",
     "rm pointed/.git", "echo evil >stores/pointed/hooks/post-checkout", "mv stores s",
     "echo evil >vendor/v/.git/hooks/post-checkout",
+    # What sends git elsewhere, and was not there before.
+    "echo ../../t >own/.git/commondir", f"printf '{MONITOR}' >own/.git/config.worktree", "mkdir -p own/.git/modules/x",
+    "mkdir own/.git/rebase-merge", "mkdir own/.git/remotes", "echo ../../t >stores/pointed/commondir",
+    "echo ../t >bare.git/commondir", "touch own/.git/index",
 )  # fmt: skip
-COMMIT = "for at in own pointed; do echo x >$at/file; git -C $at add file && git -C $at commit -qm Jailed; done"
+COMMIT = "for at in own pointed; do echo x >>$at/file; git -C $at add file && git -C $at commit -qm Jailed; done"
 
 
 @pytest.mark.parametrize("backend", ["landlock", "bubblewrap"])
 def test_nothing_is_planted_in_repositories_that_are_there(here: Paddock, backend: str) -> None:
-    """What git executes or obeys there is read-only and stays where it is; commits work, and git outside has them."""
+    """Git directories that no jail could write are read-only as a whole and stay where they are; git reads them."""
     need(backend)
     tried = "; ".join(f"({each}) && echo done: {number}" for number, each in enumerate(PLANTED))
     # A shell may go on where it cannot redirect a command that is built in.
-    script = f"exec 2>/dev/null; {tried}; {COMMIT} && echo committed"
-    ended = here.run("--git", "readonly", "--strict-handoff", "--backend", backend, "--", "sh", "-c", script)
-    assert (ended.returncode, ended.stdout) == (0, "committed\n"), ended.stderr
-    for name in ("own", "pointed"):
-        log = here.who.run(["git", "log", "--format=%s"], cwd=here.worktree / name)
-        assert log.stdout == "Jailed\n", log.stderr
-    said = here.call("why", "own/.git/hooks/post-checkout", "--git", "readonly", "--backend", backend)
-    assert "--git shared" in said.stdout, said.stdout + said.stderr
+    ended = here.who.run(["sh", "-c", COMMIT], cwd=here.worktree)
+    assert ended.returncode == 0, ended.stderr
+    reads = "for at in own pointed; do git -C $at log --format=%s && git -C $at status --short; done"
+    script = f"exec 2>/dev/null; {tried}; ({COMMIT}) && echo committed; {reads}"
+    words = ("--git", "readonly", "--strict-handoff", "--backend", backend, "--", "sh", "-c")
+    for number in (1, 2):  # that a session has been there opens nothing to the next one
+        ended = here.run(*words, script)
+        assert (ended.returncode, ended.stdout) == (0, "Jailed\n M file\n" * 2), (number, ended.stderr)
+    said = here.call("why", "own/.git/index", "--git", "readonly", "--backend", backend)
+    assert "a session in that repository" in said.stdout, said.stdout + said.stderr
+    ended = here.run("--git", "shared", "--backend", backend, "--", "sh", "-c", f"({COMMIT}) && echo committed")
+    assert ended.stdout == "committed\n"
+
+
+def test_what_sessions_made_there_takes_commits(here: Paddock) -> None:
+    """Until the user vouches for it: from then on it is his, and no session writes it any more."""
+    make = "git init -q theirs; sleep 0.5"
+    assert here.run("--git", "readonly", "--", "sh", "-c", make).returncode == 0
+    commit = "git -C theirs commit -q --allow-empty -m x && echo committed; :"
+    tried = f"(echo x >own/.git/commondir) 2>&-; {commit}"
+    assert here.run("--git", "readonly", "--", "sh", "-c", tried).stdout == "committed\n"
+    assert here.call("trust", "theirs/.git").returncode == 0
+    for _ in range(2):
+        assert here.run("--git", "readonly", "--", "sh", "-c", commit).stdout == ""
+    assert not (here.worktree / "own/.git/commondir").exists()
+
+
+@pytest.mark.parametrize("backend", ["namespaces", "bubblewrap"])
+def test_a_directory_s_repositories_are_out_of_reach(here: Paddock, backend: str) -> None:
+    """Of a directory that is no worktree, in the first session and in later ones; what it makes itself is its own."""
+    need("bubblewrap" if backend == "bubblewrap" else "landlock")
+    parent = here.place / "par"
+    ended = here.who.run(["git", "init", "-q", str(parent / "own")], cwd=here.place)
+    assert ended.returncode == 0, ended.stderr
+    plant = "(echo ../../t >own/.git/commondir) 2>&- && echo planted; echo x >own/file; git init -q new$0 && echo made"
+    env = {"namespaces": {}, "bubblewrap": {"PADDOCK_NO_LANDLOCK": "1"}}[backend]
+    for number in (1, 2):
+        words = ("--directory", "--worktree", parent, "--", "sh", "-c", plant, str(number))
+        ended = here.run(*words, env=env)
+        assert ended.stdout == "made\n", ended.stderr
+    assert "no session could write" in here.call("trust", parent / "own/.git").stdout
+
+
+def test_frozen_directories_hold_a_repository_without_mounts(here: Paddock) -> None:
+    """The guard cannot take it out of a writable tree otherwise."""
+    plant = "(echo ../../t >own/.git/commondir) 2>&- && echo planted; echo x >own/.git/config; git -C own log; cat .git"
+    words = ("--git", "readonly", "--freeze-root", "--", "sh", "-c", f"({plant}) 2>&-")
+    ended = here.run(*words, env={"PADDOCK_NO_USERNS": "1"})
+    assert ended.stdout.startswith("gitdir: "), ended.stderr
+    assert not (here.worktree / "own/.git/commondir").exists()
 
 
 def test_a_commit_in_such_a_repository_is_nothing_to_tell(here: Paddock) -> None:
@@ -105,7 +151,7 @@ def test_a_commit_in_such_a_repository_is_nothing_to_tell(here: Paddock) -> None
 @pytest.mark.parametrize("granted", ["beside/repository", "beside", "beside/repository/.git"])
 @pytest.mark.parametrize("backend", ["namespaces", "guard", "bubblewrap"])
 def test_a_grant_over_a_git_directory_does_not_open_its_hooks(here: Paddock, granted: str, backend: str) -> None:
-    """They are read-only, or a change is told, unless the user said that git directories are the command's."""
+    """It is read-only, or a change is told, unless the user said that git directories are the command's."""
     need("bubblewrap" if backend == "bubblewrap" else "landlock")
     other = here.place / "beside/repository"
     assert here.who.run(["git", "init", "-q", str(other)], cwd=here.place).returncode == 0
@@ -113,11 +159,13 @@ def test_a_grant_over_a_git_directory_does_not_open_its_hooks(here: Paddock, gra
     plant = f"for f in hooks/post-checkout objects/x; do (echo x >{other}/.git/$f) && echo wrote $f; done; :"
     words = ("--rw", here.place / granted, "--git", "readonly", "--strict-handoff", "--", "sh", "-c", plant)
     ended = here.run(*words, env=env)
-    if backend == "guard":
+    if granted.endswith(".git"):
+        assert "grant-opens-git" in ended.stderr
+    elif backend == "guard":
         assert ended.returncode == 125
         assert f"created {other}/.git/hooks/post-checkout" in ended.stderr
     else:
-        assert (ended.returncode, ended.stdout) == (0, "wrote objects/x\n"), ended.stderr
+        assert (ended.returncode, ended.stdout) == (0, ""), ended.stderr
     opened = here.run("--rw", here.place / granted, "--git", "shared", "--", "sh", "-c", plant, env=env)
     assert opened.stdout == "wrote hooks/post-checkout\nwrote objects/x\n", opened.stderr
 
@@ -127,7 +175,7 @@ def test_a_rebase_that_a_session_has_begun_in_such_a_repository_is_told(here: Pa
     ended = here.who.run(["sh", "-euc", "git init -q own; git -C own commit -q --allow-empty -m x"], cwd=here.worktree)
     assert ended.returncode == 0, ended.stderr
     plant = "mkdir own/.git/rebase-merge; echo 'exec touch x' >own/.git/rebase-merge/git-rebase-todo; sleep 0.5"
-    said = here.run("--strict-handoff", "--", "sh", "-c", plant).stderr
+    said = here.run("--strict-handoff", "--", "sh", "-c", plant, env={"PADDOCK_NO_USERNS": "1"}).stderr
     assert "created own/.git/rebase-merge/git-rebase-todo" in said, said
     assert "handoff-strict" in said
 

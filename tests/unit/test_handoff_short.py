@@ -74,14 +74,14 @@ def test_the_search_for_repositories_ends_and_says_so(tmp_path: Path, monkeypatc
     (tree / "bare/HEAD").touch()
     (tree / "link").symlink_to(elsewhere)
     mine = (f"{tree}/.git",)
-    places, _, warnings = nested.look([str(tree)], mine, {}, Machine({}))
+    places, *_, warnings = nested.look([str(tree)], mine, {}, Machine({}), str)
     assert (set(places), warnings) == ({f"{tree}/a/.git", f"{tree}/b/c/d/.git", f"{tree}/bare"}, ())
     monkeypatch.setattr(nested, "MOST_ENTRIES", 9)
-    places, _, warnings = nested.look([str(tree)], mine, {}, Machine({}))
+    places, *_, warnings = nested.look([str(tree)], mine, {}, Machine({}), str)
     assert f"{tree}/a/.git" in places
     assert f"{tree}/b/c/d/.git" not in places
     assert "too large" in warnings[0]
     monkeypatch.setattr(nested, "MOST_ENTRIES", 100)
     monkeypatch.setattr(nested, "MOST_REPOSITORIES", 1)
-    places, _, warnings = nested.look([str(tree)], mine, {}, Machine({}))
+    places, *_, warnings = nested.look([str(tree)], mine, {}, Machine({}), str)
     assert (len(places), "more than 1 repositories" in warnings[0]) == (1, True)

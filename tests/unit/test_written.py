@@ -175,3 +175,22 @@ def test_what_the_user_vouches_for_counts_until_the_next_session(main: Path, whe
     before = os.stat(written.path_of(where)).st_size
     written.remember(where, _session(main))
     assert os.stat(written.path_of(where)).st_size == before
+
+
+def test_what_a_session_had_read_only_as_a_whole_stays_its_user_s(main: Path, where: str) -> None:
+    """Only where it was his before: another session may have written it since the Plan was made."""
+    one, two = f"{main.parent}/par/one/.git", f"{main.parent}/par/two/.git"
+    os.makedirs(one)
+    os.makedirs(two)
+    session = _session(main.parent / "par", git="shared")
+    closed = session.replace(read_only=((one, promises.OTHER_GIT),))
+    for _ in range(2):
+        written.remember(where, closed)
+        size = os.stat(written.path_of(where)).st_size
+        assert (written.agents_tree(one, where), written.agents_tree(two, where)) == ("", f"{main.parent}/par")
+    written.remember(where, closed)
+    assert os.stat(written.path_of(where)).st_size == size
+    written.remember(where, session)
+    assert written.agents_tree(one, where)
+    written.remember(where, closed)
+    assert written.agents_tree(one, where), "it was written meanwhile"
