@@ -238,9 +238,7 @@ def _explicit(config_file: str, root: str, own: Places, trust: Trust) -> Layer:
 
 def missing(path: str) -> Refusal:
     """The Refusal for a configuration file that was named and is not there."""
-    return Refusal(
-        "config-missing", f"{path} does not exist", hint="check the path after --config (or `paddock trust`)"
-    )
+    return Refusal("config-missing", f"{path} does not exist", hint="check the path")
 
 
 def _check_owner(path: str, content: guarded_files.Content, owners: tuple[int, ...]) -> None:

@@ -138,7 +138,7 @@ def look(
                                 "are not protected")  # fmt: skip
                 break
             places[place] = None
-            git_dir = _led_to(place, host)
+            git_dir = led_to(place, host)
             if git_dir != place and host.kind(place) == "file":
                 obeyed[place] = None
             if git_dir is None or any(beneath(git_dir, each) for each in mine):
@@ -173,7 +173,7 @@ def _around(root: str, host: "Host") -> str:
     return ""
 
 
-def _led_to(place: str, host: "Host") -> str | None:
+def led_to(place: str, host: "Host") -> str | None:
     """The git directory of a `.git`: itself, or where the pointer or link leads."""
     kind = host.kind(place)
     if kind == "dir":

@@ -6,8 +6,8 @@ directory in one of them is never given to git outside of a jail (`refuse_agents
 
 The record is one file in the user's state directory, which no jail can reach: entries in the order of the sessions,
 each ended by a NUL. ``/TREE``: a tree whose own `.git` no session could write. ``*/TREE``: all of it was writable.
-``+/DIRECTORY``: a git directory is its user's, whatever the entries above say: he vouches for it, or the session that
-wrote around it had it read-only.
+A git directory is its user's, whatever the entries above say: ``+/DIRECTORY``: he vouches for it; ``-/DIRECTORY``: the
+session that could write around it had it read-only.
 """
 
 import fcntl
@@ -28,7 +28,9 @@ NAME = "written"
 MOST = 4000
 """Paths from which on those are left out, at the next record, that are no directories any more."""
 _LARGEST = 32 << 20
-_ALL, _VOUCHED = "*", "+"
+_ALL, _VOUCHED, _KEPT = "*", "+", "-"
+_USERS = (_VOUCHED, _KEPT)
+_KINDS = _ALL + _VOUCHED + _KEPT
 GIT_OWN = frozenset({"branches", "hooks", "info", "lfs", "logs", "modules", "objects", "refs", "rr-cache", "worktrees"})
 """Directories of a git directory that git obeys or believes. A bare repository may hold worktrees beside them."""
 
@@ -59,7 +61,7 @@ def trees(state: str) -> tuple[str, ...]:
 
     Refusals: state-not-ours (the record could be somebody else's), and those of `guarded_files.read`.
     """
-    return tuple(dict.fromkeys(each.lstrip(_ALL) for each in _entries(state) if not each.startswith(_VOUCHED)))
+    return tuple(dict.fromkeys(each.lstrip(_ALL) for each in _entries(state) if not each.startswith(_USERS)))
 
 
 def agents_tree(git_dir: str, state: str | None = None) -> str:
@@ -84,8 +86,8 @@ def tree_of(trail: Trail, state: str | None = None) -> str:
 def _tree_by(entries: Iterable[str], trail: Trail) -> str:
     found = ""
     for entry in entries:
-        tree = entry.lstrip(_ALL + _VOUCHED)
-        if entry.startswith(_VOUCHED):
+        tree = entry.lstrip(_KINDS)
+        if entry.startswith(_USERS):
             found = "" if found and beneath(trail.reached, tree) else found
         elif any(beneath(link, tree) for link, _ in trail.links):
             found = tree
@@ -121,7 +123,7 @@ def granted(plan: Plan) -> tuple[str, ...]:
         if "w" in access and not own and not beneath(path, plan.worktree) and os.path.isdir(path):
             found.append(f"{_ALL}{path}")
     # What a jail has read-only as a whole stays its user's.
-    found += [f"{_VOUCHED}{path}" for path, source in plan.read_only if source == promises.OTHER_GIT]
+    found += [f"{_KEPT}{path}" for path, source in plan.read_only if source == promises.OTHER_GIT]
     return tuple(found)
 
 
@@ -142,7 +144,7 @@ def remember(state: str, plan: Plan) -> None:
         added = _missing(wanted, known)
         try:
             if len(known) + len(added) > MOST:
-                kept = (*(each for each in known if os.path.isdir(each.lstrip(_ALL + _VOUCHED))), *added)
+                kept = (*(each for each in known if os.path.isdir(each.lstrip(_KINDS))), *added)
                 walk.replace(path, _packed(kept))
             elif added:
                 _append(path, _packed(added))
@@ -162,6 +164,26 @@ def vouch(state: str, git_dir: str) -> None:
             raise _unusable(path, error) from None
 
 
+def vouched(state: str) -> tuple[str, ...]:
+    """The git directories that the user vouches for, and that no session could write since; as `trees`."""
+    entries = _entries(state)
+    names = (each[1:] for each in entries if each.startswith(_VOUCHED))
+    return tuple(sorted(each for each in names if not _tree_by(entries, Names().walk(each))))
+
+
+def revoke(state: str, git_dir: str) -> None:
+    """Takes back what `vouch` has put on record: what jails could write there counts again.
+
+    Refusals: state-unusable, and those of `trees`.
+    """
+    with _locked(state) as path:
+        names = {f"{kind}{git_dir}" for kind in _USERS}
+        try:
+            walk.replace(path, _packed(tuple(each for each in _entries(state) if each not in names)))
+        except OSError as error:
+            raise _unusable(path, error) from None
+
+
 def _missing(wanted: tuple[str, ...], known: tuple[str, ...]) -> tuple[str, ...]:
     """Entries that are not on record, or that are followed by one in which the user vouches for something in them.
 
@@ -169,14 +191,14 @@ def _missing(wanted: tuple[str, ...], known: tuple[str, ...]) -> tuple[str, ...]
     """
     missing: list[str] = []
     for entry in wanted:
-        if entry.startswith(_VOUCHED):
+        if entry.startswith(_KEPT):
             trail = Names().walk(entry[1:])
             if not _tree_by(known, trail) and _tree_by((*known, *missing), trail):
                 missing.append(entry)
             continue
         last = max((at for at, each in enumerate(known) if each == entry), default=-1)
         tree = entry.lstrip(_ALL)
-        after = (each for each in known[last + 1 :] if each.startswith(_VOUCHED) and each not in wanted)
+        after = (each for each in known[last + 1 :] if each.startswith(_USERS) and f"{_KEPT}{each[1:]}" not in wanted)
         if last < 0 or any(beneath(each[1:], tree) for each in after):
             missing.append(entry)
     return tuple(missing)
@@ -205,7 +227,7 @@ def _entries(state: str) -> tuple[str, ...]:
             hint="remove it; then check yourself what agents left in directories that were shared with them",
         )
     parts = map(os.fsdecode, content.data.split(b"\0"))
-    entries = [each for each in parts if each.lstrip(_ALL + _VOUCHED).startswith("/")]
+    entries = [each for each in parts if each.lstrip(_KINDS).startswith("/")]
     # Of an entry that is there more than once the last one counts: what was vouched for between them may have changed.
     last = {each: at for at, each in enumerate(entries)}
     result = tuple(each for at, each in enumerate(entries) if last[each] == at)

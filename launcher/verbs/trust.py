@@ -2,22 +2,18 @@
 
 import json
 import os
-import shutil
-import subprocess
 import sys
 import tomllib
 
-from launcher.jail import confined
 from launcher.safefs import guarded_files, walk
 from launcher.session import configuration, places
 from launcher.session.machine import Machine
 from launcher.session.trust_store import Trust, digest_of
-from launcher.vcs import checkout, jailed_git, written
+from launcher.vcs import checkout, written
 from launcher.vcs.private import writers
-from launcher.verbs import table
+from launcher.verbs import table, trusted_git
 from policy.errors import Refusal, printable
 from policy.pasted import quoted
-from policy.plan import SYSTEM_PATH
 
 _QUESTION = """
 Agents in jails do not see your own instructions, skills, commands and MCP servers unless you bring them. They are
@@ -90,9 +86,10 @@ def trust(file: str | None, *, forget: bool, show_list: bool, as_json: bool) -> 
     if file is None:
         file = os.path.join(checkout.find(here, Machine(os.environ), exact=False).root, ".paddock.toml")
     if os.path.isdir(file) and not forget:
-        return _git_directory(os.path.realpath(file), as_json=as_json)
+        return _git_directory(trusted_git.named(file), as_json=as_json)
     if forget:
-        return _forget(store, configuration.canonical_name(file), as_json=as_json)
+        path = trusted_git.named(file) if os.path.isdir(file) else configuration.canonical_name(file)
+        return _forget(store, path, as_json=as_json)
     directory = os.path.dirname(configuration.canonical_name(file))
     root = checkout.find(directory, Machine(os.environ), exact=False).root
     review = configuration.review(file, root, os.environ)
@@ -110,38 +107,19 @@ def trust(file: str | None, *, forget: bool, show_list: bool, as_json: bool) -> 
     return 0
 
 
-# Links, then what git takes orders from; objects, refs and logs are data alone. Records end with a NUL.
-_OBEYED = (
-    *("-type", "l", "-printf", r"%P -> %l\0", "-o"),
-    *("-type", "d", "(", "-path", "*/objects/??", "-o", "-path", "*/objects/pack", "-o", "-name", "refs", "-o"),
-    *("-name", "logs", ")", "-prune", "-o"),
-    *("-type", "f", "-path", "*/objects/info/alternates", "-printf", r"%P:\0", "-exec", "cat", "{}", ";"),
-    *("-printf", r"\0", "-o"),
-    *("-type", "f", "-path", "*/hooks/*", "!", "-name", "*.sample", "-printf", r"%P\0", "-o"),
-    *("-type", "f", "(", "-name", "attributes", "-o", "-name", "commondir", ")", "-printf", r"%P\0", "-o"),
-    *("-type", "f", "(", "-name", "config", "-o", "-name", "config.worktree", ")", "-printf", r"%P:\0"),
-    *("-exec", "git", "config", "--no-includes", "--list", "-z", "--file", "{}", ";"),
-)  # fmt: skip
-_MOST_SHOWN = 1 << 20
-
-
 def _git_directory(place: str, *, as_json: bool) -> int:
     """Shows what git obeys in a git directory that sessions could write, and records that the user accepts it.
 
-    Refusals: trust-no-git-directory; session-running.
+    Refusals: trust-indirect, trust-nested, trust-unreadable, session-running.
     """
-    inside = os.path.join(place, ".git")
-    place = place if os.path.isfile(os.path.join(place, "HEAD")) else inside
-    if os.path.islink(place) or not os.path.isfile(os.path.join(place, "HEAD")):
-        raise Refusal("trust-no-git-directory", f"{place} is not a git directory",
-                      hint="name a .git directory; of a worktree or submodule, its repository's")  # fmt: skip
     state = places.places(os.environ).state
     tree = written.agents_tree(place, state)
     with writers.excluded(state, [tree] if tree else [], frozen=True):
-        obeyed = _obeyed(place) if tree else []
+        obeyed = trusted_git.obeyed(place, state) if tree else []
         if not as_json:
             print("\n".join([f"in {printable(place)}, git obeys:", *(f"  {printable(line)}" for line in obeyed)])
-                  if tree else f"no session could write {printable(place)}: git uses it anyway")  # fmt: skip
+                  if tree else f"{printable(place)} is trusted already" if place in written.vouched(state)
+                  else f"no session could write {printable(place)}: git uses it anyway")  # fmt: skip
             sys.stdout.flush()
         if tree:
             written.vouch(state, place)
@@ -152,47 +130,28 @@ def _git_directory(place: str, *, as_json: bool) -> int:
     return 0
 
 
-def _obeyed(place: str) -> list[str]:
-    """What git takes orders from in a git directory and in those inside of it, as a jailed find(1) shows it.
-
-    Refusals: trust-unreadable; those of a jail.
-    """
-    find = shutil.which("find", path=SYSTEM_PATH) or "/usr/bin/find"
-    variables = (
-        ("PATH", SYSTEM_PATH),
-        ("LC_ALL", "C"),
-        ("GIT_CONFIG_NOSYSTEM", "1"),
-        ("GIT_CONFIG_GLOBAL", "/dev/null"),
-    )
-    spec = (place, (os.path.realpath(find), ".", *_OBEYED), ((place,), (), ()), variables, (("memory", 1 << 30),))
-    with jailed_git.start(spec, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT) as process:
-        assert process.stdout is not None
-        with open(process.stdout.fileno(), "rb", closefd=False) as whole:
-            said = os.fsdecode(whole.read(_MOST_SHOWN))
-        if len(said) == _MOST_SHOWN:
-            process.kill()
-    if process.returncode:
-        raise confined.refusal_in(said) or Refusal(
-            "trust-unreadable", f"what git obeys in {place} cannot be shown",
-            context="\n".join(said.splitlines()[-3:]) if len(said) < _MOST_SHOWN else "it is more than 1 MiB",
-            hint="clone it to a place of your own")  # fmt: skip
-    return [record.replace("\n", " = ", 1) for record in said.split("\0") if record]
-
-
 def _list(store: Trust, *, as_json: bool) -> int:
     entries = store.entries()
+    git_dirs = written.vouched(places.places(os.environ).state)
     if as_json:
-        print(json.dumps([{"path": path, "sha256": sha256} for path, sha256 in entries], indent=2))
+        documents = [{"path": path, "sha256": sha256} for path, sha256 in entries]
+        print(json.dumps([*documents, *({"path": path, "sha256": None} for path in git_dirs)], indent=2))
         return 0
-    if not entries:
+    if not entries and not git_dirs:
         print("nothing is trusted")
         return 0
-    print("\n".join(table.lines(("SHA256", "FILE"), [(sha256[:16], path) for path, sha256 in entries])))
+    rows = [(sha256[:16], path) for path, sha256 in entries]
+    rows += [("git directory", path) for path in git_dirs]
+    print("\n".join(table.lines(("SHA256", "FILE"), rows)))
     return 0
 
 
 def _forget(store: Trust, path: str, *, as_json: bool) -> int:
-    known = store.forget(path)
+    state = places.places(os.environ).state
+    vouched = path in written.vouched(state)
+    if vouched:
+        written.revoke(state, path)
+    known = store.forget(path) or vouched
     if as_json:
         print(json.dumps({"path": path, "trusted": False, "forgotten": known}, indent=2))
     else:

@@ -166,7 +166,7 @@ def test_a_repository_that_an_agent_made(here: Paddock) -> None:
         said = here.refused("run", "--", "true", cwd=plain)
         assert (said.reference, f"paddock trust {plain}/.git" in said.text) == ("git-dir-written", True)
         shown = here.call("trust", ".git", cwd=plain).stdout.splitlines()
-        assert {"  config:", f"  core.fsmonitor = touch {ran}", "  info/attributes -> ../elsewhere"} <= {*shown}
+        assert {"  config:", f"    core.fsmonitor = touch {ran}", "  info/attributes -> ../elsewhere"} <= {*shown}
         (plain / ".git/info/attributes").unlink()
     assert here.who.run(["git", "-c", "core.fsmonitor=", "log", "--format=%s"], cwd=plain).stdout == "2\nmore\n1\n"
     assert not ran.exists()

@@ -167,7 +167,7 @@ WRITES = "writes"
 HOLDS = "holds"
 """`launcher.session.state` has both names, too."""
 
-_OWN, _ALL = b"own", b"all"
+_OWN, _TRUST, _ALL = b"own", b"trust", b"all"
 
 
 class Writer(NamedTuple):
@@ -215,7 +215,9 @@ def live(state: str, root: str, *, own: bool = False, frozen: bool = False) -> l
 
 @contextmanager
 def excluded(state: str, roots: Iterable[str], *, own: bool = False, frozen: bool = False) -> Iterator[None]:
-    """Makes sure that no session can write these trees, and that none begins to; see `live`.
+    """Makes sure that no session can write these trees, and that none begins to meanwhile; see `live`.
+
+    Those that are frozen count for `paddock trust`.
 
     Raises:
         Refusal: session-running.
@@ -232,11 +234,15 @@ def excluded(state: str, roots: Iterable[str], *, own: bool = False, frozen: boo
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX)
         with open(descriptor, "wb", closefd=False) as file:
-            file.write(b"".join(part + b"\0" for part in (_OWN if own else _ALL, *map(os.fsencode, wanted))))
+            file.write(
+                b"".join(
+                    part + b"\0" for part in (_OWN if own else _TRUST if frozen else _ALL, *map(os.fsencode, wanted))
+                )
+            )
         os.rename(f"{holds}/.{name}", f"{holds}/{name}")
         for root in wanted:
             if writers := live(state, root, own=own, frozen=frozen):
-                raise running(root, writers)
+                raise running(root, writers, "try" if frozen else "merge")
         yield
     finally:
         for path in (f"{holds}/.{name}", f"{holds}/{name}"):
@@ -262,7 +268,7 @@ def wait(state: str, holds: Iterable[str], writes: tuple[str, ...], say: Callabl
             if not (set(writes[:1]) & set(trees) if kind == _OWN else _meet(trees, writes)):
                 continue
             if _lives(descriptor):
-                say(f"waiting until a merge in {trees[0]} has ended")
+                say(f"waiting until {'`paddock trust`' if kind == _TRUST else 'a merge'} in {trees[0]} has ended")
                 fcntl.flock(descriptor, fcntl.LOCK_SH)
         finally:
             os.close(descriptor)
@@ -287,14 +293,14 @@ def _sweep(holds: str) -> None:
             os.close(descriptor)
 
 
-def running(root: str, writers: Iterable[Writer] = ()) -> Refusal:
+def running(root: str, writers: Iterable[Writer] = (), then: str = "merge") -> Refusal:
     """The Refusal for a tree that a session can write."""
     names = [f"session {each.name}" + (f" of {each.worktree}" if each.worktree != root else "") for each in writers]
     return Refusal(
         "session-running",
         f"a session is still working in {root}",
         context="; ".join([*names, "its branch and files belong to it until it has ended, or is frozen"]),
-        hint="wait for its end, and merge again",
+        hint=f"wait for its end, and {then} again",
     )
 
 

@@ -1,0 +1,301 @@
+"""What git would obey in a git directory that sessions could write: shown to the user before he accepts it.
+
+Nothing is followed to another place. What leads git elsewhere is refused, because there it can change unseen: a link, a
+`commondir`, an included file. What git cannot read is refused, too. A jailed find(1) and git(1) do the looking.
+
+Sources: gitrepository-layout(5), git-config(1), githooks(5), git-rebase(1).
+"""
+
+import os
+import shutil
+import subprocess
+from collections.abc import Iterator
+from typing import NamedTuple
+
+from launcher.jail import confined
+from launcher.session import nested
+from launcher.session.machine import Machine
+from launcher.vcs import checkout, git_config, jailed_git, written
+from policy.errors import Refusal
+from policy.pasted import quoted
+from policy.plan import SYSTEM_PATH, beneath
+
+_CONFIG = ("config", "config.worktree")
+_ALTERNATES = "objects/info/alternates"
+_TODO = ("rebase-merge/git-rebase-todo", "rebase-apply/git-rebase-todo", "sequencer/todo")
+_DIRECTORIES = ("hooks", "modules", "worktrees", "remotes", "branches", "rebase-merge", "rebase-apply", "sequencer",
+                "objects", "objects/info")  # fmt: skip
+"""What git looks into for more that it obeys."""
+_DATA = ("refs", "logs", "objects/??", "objects/pack", "lfs/objects")
+
+_FIND = (
+    "(", *" -o ".join(f"-path ./{name}" for name in _DATA).split(), ")", "-prune", "-o",
+    "(", "-type", "l", "-o", "-name", "HEAD", "-o", "-name", "config*", "-o", "-name", "commondir",
+    "-o", "-name", "attributes", "-o", "-name", "*todo", "-o", "-name", "alternates", "-o", "-path", "*/hooks/*",
+    "-o", "-path", "*/remotes/*", "-o", "-path", "*/branches/*", "-o", "-type", "d", "-name", "rebase-apply", ")",
+    "-printf", r"%y\0%P\0%l\0",
+)  # fmt: skip
+# Started at the root of the jail, or git would read the repository's configuration to begin with.
+_READ = """
+here=$PWD; most=$0; cd /
+for name; do
+    case $name in
+        c:*)
+            complaint=$(git config --no-includes --list -z --file "$here/${name#c:}" 2>&1 >/dev/null); status=$?
+            if [ "$status" = 0 ]; then git config --no-includes --list -z --file "$here/${name#c:}"
+            else printf %s "$complaint"; fi;;
+        *)
+            [ -r "$here/${name#t:}" ]; status=$?
+            [ "$status" != 0 ] || head -c "$most" "$here/${name#t:}" | tr '\\0' '\\n';;
+    esac
+    printf '\\0\\0%s\\0' "$status"
+done
+"""
+_VARIABLES = (
+    ("PATH", SYSTEM_PATH),
+    ("LC_ALL", "C"),
+    ("GIT_CONFIG_NOSYSTEM", "1"),
+    ("GIT_CONFIG_GLOBAL", "/dev/null"),
+)
+_MOST_SHOWN = 1 << 20
+_MOST_OF_TEXT = 2000
+_MOST_NAMED = 20
+
+
+class _Entry(NamedTuple):
+    """Something that git may obey.
+
+    Attributes:
+        kind: as find(1) has it: f, d, l ...
+        path: in the git directory that is shown.
+        target: of a link.
+        around: the git directory that it belongs to: "", or one in `modules` or `worktrees`.
+        nearest: whether none that it belongs to is nearer.
+    """
+
+    kind: str
+    path: str
+    target: str
+    around: str
+    nearest: bool
+
+    @property
+    def name(self) -> str:
+        """The path in the git directory that it belongs to."""
+        return self.path[len(self.around) + 1 :] if self.around else self.path
+
+
+def named(file: str) -> str:
+    """The git directory that a user names: itself, its checkout, or a linked worktree of it.
+
+    Refusals: trust-no-git-directory.
+    """
+    machine = Machine(os.environ)
+    place = os.path.realpath(file)
+    if not os.path.isfile(f"{place}/HEAD"):
+        place = f"{place}/.git"
+        if machine.kind(place) == "file":
+            git_dir = nested.led_to(place, machine) or place
+            place = machine.resolve(checkout.common_dir(git_dir, machine)) or git_dir
+    if os.path.islink(place) or not os.path.isfile(f"{place}/HEAD"):
+        raise Refusal(
+            "trust-no-git-directory",
+            f"{place} is not a git directory",
+            hint="name a .git directory, a bare repository, or a checkout",
+        )
+    return place
+
+
+def obeyed(place: str, state: str) -> list[str]:
+    """What git takes orders from in a git directory and in those inside of it, one thing a line.
+
+    Args:
+        place: of the git directory, canonical.
+        state: Paddock's state directory.
+
+    Refusals: trust-indirect, trust-nested, trust-unreadable; those of a jail.
+    """
+    entries = _entries(place)
+    for entry in entries:
+        _check_kind(entry, place)
+    lines = list(_lines(entries, place))
+    _check_nested(place, state)
+    return lines
+
+
+def _check_nested(place: str, state: str) -> None:
+    """Refuses a checkout with another repository in it that sessions could write: `git status` enters it."""
+    root, name = os.path.split(place)
+    if name != ".git":
+        return
+    machine = Machine(os.environ)
+    found, seen = nested.existing(root, nested.MOST_ENTRIES)
+    if seen > nested.MOST_ENTRIES:
+        raise _unreadable(place, f"{root} is too large to be searched for repositories")
+    theirs: dict[str, None] = {}
+    for entry in found:
+        git_dir = nested.led_to(entry, machine)
+        for each in (git_dir, git_dir and machine.resolve(checkout.common_dir(git_dir, machine))):
+            if each and not beneath(each, place) and written.agents_tree(each, state):
+                theirs[each] = None
+    if theirs:
+        inside_first = sorted(theirs, key=lambda each: -each.count("/"))
+        raise Refusal(
+            "trust-nested",
+            f"git enters other repositories in {root}, which agents could write",
+            context="`git status` and others obey what is in them: " + ", ".join(inside_first[:_MOST_NAMED]),
+            hint="remove each of them, or accept it first:\n"
+            + "\n".join(f"paddock trust {quoted(each)}" for each in inside_first[:_MOST_NAMED]),
+        )
+
+
+def _entries(place: str) -> list[_Entry]:
+    """What find(1) has seen, for each git directory it belongs to: a name can mean more than one thing."""
+    find = shutil.which("find", path=SYSTEM_PATH) or "/usr/bin/find"
+    output, status = _jailed(place, (os.path.realpath(find), ".", *_FIND), (place,))
+    if status:
+        raise _unreadable(place, "a file or directory in it cannot be read", "chmod -R u+rX, or clone it")
+    parts = output.split("\0")
+    seen = list(zip(parts[0::3], parts[1::3], parts[2::3], strict=False))
+    directories = {"", *(os.path.dirname(path) for _, path, _ in seen if os.path.basename(path) == "HEAD")}
+    found = []
+    for kind, path, target in seen:
+        around, nearest = path, True
+        while around:
+            around = os.path.dirname(around)
+            if around in directories:
+                found.append(_Entry(kind, path, target, around, nearest))
+                nearest = False
+    return found
+
+
+def _check_kind(entry: _Entry, place: str) -> None:
+    """Refuses what leads git out of the git directory, and what is no file where git reads one."""
+    name = entry.name
+    files = (*_CONFIG, "commondir", _ALTERNATES, *_TODO)
+    source = name in files or name.startswith(("remotes/", "branches/"))
+    inside = name.startswith(("modules/", "worktrees/"))
+    if entry.kind == "l" and (source or name in _DIRECTORIES or (inside and entry.nearest)):
+        raise _indirect(place, entry.path, f"it is a link to {entry.target}",
+                        "replace it with a copy of what it points to, or remove it")  # fmt: skip
+    if name == "commondir" and os.path.basename(os.path.dirname(entry.around)) != "worktrees":
+        raise _redirected(place, entry.path)
+    if name in files and entry.kind != "f":
+        raise _unreadable(place, f"{entry.path} is not a regular file", f"remove {quoted(f'{place}/{entry.path}')}")
+
+
+def _lines(entries: list[_Entry], place: str) -> Iterator[str]:
+    config = dict.fromkeys(entry.path for entry in entries if entry.name in _CONFIG)
+    common = dict.fromkeys(entry.path for entry in entries if entry.name == "commondir")
+    texts = dict.fromkeys(
+        entry.path
+        for entry in entries
+        if entry.kind == "f"
+        and (entry.name in (_ALTERNATES, *_TODO, "info/attributes") or entry.name.startswith(("remotes/", "branches/")))
+    )
+    contents = _contents(place, [f"c:{path}" for path in config] + [f"t:{path}" for path in (*common, *texts)])
+    for path in common:
+        if "".join(contents[f"t:{path}"]).rstrip("\n") != "../..":
+            raise _redirected(place, path)
+    for path in config:
+        yield f"{path}:"
+        yield from _settings(place, path, contents[f"c:{path}"])
+    for path in texts:
+        yield f"{path}:"
+        text = "".join(contents[f"t:{path}"])
+        yield from (f"  {line}" for line in text.splitlines())
+        if len(text) >= _MOST_OF_TEXT:
+            yield "  ..."
+    for path, target in dict.fromkeys((entry.path, entry.target) for entry in entries if _is_named(entry)):
+        yield f"{path} -> {target}" if target else path
+
+
+def _is_named(entry: _Entry) -> bool:
+    """Whether a thing is shown by its name alone."""
+    if entry.name.startswith("hooks/"):
+        return entry.kind in "fl" and not entry.name.endswith(".sample")
+    return entry.kind == "l" or entry.name == "rebase-apply"
+
+
+def _settings(place: str, path: str, records: list[str]) -> Iterator[str]:
+    inner = os.path.dirname(f"{place}/{path}")
+    values = dict(record.partition("\n")[::2] for record in records)
+    base = os.path.dirname(inner) if os.path.basename(inner) == ".git" else inner
+    base = os.path.join(base, values.get("core.worktree", ""))
+    for record in records:
+        key, _, value = record.partition("\n")
+        if key == "include.path" or (key.startswith("includeif.") and key.endswith(".path")):
+            raise _indirect(place, path, f"its {key} reads another file: {value}",
+                            "copy the settings of that file in its place, or remove the line")  # fmt: skip
+        yield f"  {key} = {value}" if "\n" in record else f"  {key}"
+        if key == "core.hookspath" and value:
+            directory = os.path.realpath(git_config.expanded(value, os.path.expanduser("~"), base))
+            yield from (f"    {directory}/{name}" for name in _programs(directory))
+
+
+def _programs(directory: str) -> list[str]:
+    """The programmes in a directory of hooks."""
+    if not os.path.isdir(directory):
+        return []
+    find = shutil.which("find", path=SYSTEM_PATH) or "/usr/bin/find"
+    words = (".", "-maxdepth", "1", "(", "-type", "f", "-o", "-type", "l", ")", "-perm", "/111", "-printf", r"%P\0")
+    output, status = _jailed(directory, (os.path.realpath(find), *words), (directory,))
+    if status:
+        raise _unreadable(directory, "core.hooksPath names it, and it cannot be read")
+    return sorted(filter(None, output.split("\0")))
+
+
+def _contents(place: str, wanted: list[str]) -> dict[str, list[str]]:
+    """What is in configuration files and texts, in records; as the script prints it."""
+    if not wanted:
+        return {}
+    shell = os.path.realpath(shutil.which("sh", path=SYSTEM_PATH) or "/bin/sh")
+    output, status = _jailed(place, (shell, "-c", _READ, str(_MOST_OF_TEXT), *wanted), (place,))
+    if status:
+        raise _unreadable(place, "a file in it cannot be read")
+    records = iter(output.split("\0"))
+    found: dict[str, list[str]] = {}
+    for name in wanted:
+        found[name] = []
+        while record := next(records, ""):
+            found[name].append(record)
+        status_of = next(filter(None, records), "")
+        if status_of != "0":
+            complaint = found[name][-1].strip() if found[name] else "git cannot read it"
+            complaint = complaint.removeprefix("fatal: ").replace(f"{place}/", "")
+            raise _unreadable(place, f"{name[2:]}: git says: {complaint}", f"correct {quoted(f'{place}/{name[2:]}')}")
+    return found
+
+
+def _jailed(start: str, words: tuple[str, ...], readable: tuple[str, ...]) -> tuple[str, int]:
+    """Standard output of a command in a jail, and its status. Refusals: trust-unreadable; those of a jail."""
+    spec = (start, words, (readable, (), ()), _VARIABLES, (("memory", 1 << 30),))
+    with jailed_git.start(spec, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT) as process:
+        assert process.stdout is not None
+        with open(process.stdout.fileno(), "rb", closefd=False) as whole:
+            output = os.fsdecode(whole.read(_MOST_SHOWN))
+        if len(output) == _MOST_SHOWN:
+            process.kill()
+            raise _unreadable(start, "it is more than 1 MiB")
+    refusal = confined.refusal_in(output) if process.returncode else None
+    if refusal is not None:
+        raise refusal
+    return output, process.returncode
+
+
+def _redirected(place: str, path: str) -> Refusal:
+    return _indirect(place, path, "git would take its configuration and hooks from where this file says",
+                     f"remove it: rm {quoted(f'{place}/{path}')}")  # fmt: skip
+
+
+def _indirect(place: str, path: str, why: str, hint: str) -> Refusal:
+    return Refusal(
+        "trust-indirect",
+        f"{place}/{path} leads git elsewhere, so what it would obey cannot be shown",
+        context=why,
+        hint=f"{hint}; then paddock trust {quoted(place)}",
+    )
+
+
+def _unreadable(place: str, why: str, hint: str = "clone it to a place of your own") -> Refusal:
+    return Refusal("trust-unreadable", f"what git obeys in {place} cannot be shown", context=why, hint=hint)

@@ -1,0 +1,119 @@
+"""`paddock trust` of a git directory that an agent made: what git obeys is shown in full, or nothing is accepted."""
+
+import json
+import shutil
+from pathlib import Path
+
+import pytest
+
+from tests.support.paddock import Paddock, Session
+
+MADE = (
+    "git init -q; git -c user.name=A -c user.email=a@example.invalid commit -q --allow-empty -m First; "
+    "git worktree add -q ../par/tree; mkdir -p .git/modules/lib; cp -r .git/HEAD .git/config .git/refs .git/objects "
+    ".git/modules/lib"
+)
+MONITOR = "printf '[core]\\nfsmonitor = touch ran' >{}"
+INDIRECT = {
+    "commondir": f"mkdir -p .x/refs .x/objects; {MONITOR.format('.x/config')}; echo ../.x >.git/commondir",
+    "modules/lib/commondir": "echo ../../../.x >.git/modules/lib/commondir",
+    "worktrees/tree/commondir": "echo ../../../.x >.git/worktrees/tree/commondir",
+    "config": "mv .git/config c; ln -s ../c .git/config",
+    "config reads": "git config include.path ../c",
+    "config reads another": "git config includeIf.onbranch:main.path ../c",
+    "hooks": "mv .git/hooks h; ln -s ../h .git/hooks",
+    "modules/lib": "mv .git/modules/lib m; ln -s ../../m .git/modules/lib",
+    "worktrees": "mv .git/worktrees w; ln -s ../w .git/worktrees",
+    "sequencer/todo": "mkdir .git/sequencer; echo exec x >t; ln -s ../../t .git/sequencer/todo",
+}
+UNREADABLE = {
+    "config: git says: bad config line": "echo '[evil' >>.git/config",
+    "modules/lib/config: git says: bad config line": "echo '[evil' >>.git/modules/lib/config",
+    "config is not a regular file": "rm .git/config; mkfifo .git/config",
+    "config.worktree is not a regular file": "mkdir .git/config.worktree",
+}
+
+
+@pytest.fixture
+def par(paddock: Paddock) -> Path:
+    """A directory in which an agent made a repository."""
+    directory = paddock.place / "par"
+    directory.mkdir()
+    paddock.who.give(directory)
+    ended = paddock.run("--directory", "--worktree", directory, "--", "sh", "-euc", MADE)
+    assert ended.returncode == 0, ended.stderr
+    return directory
+
+
+def _changed(paddock: Paddock, par: Path, line: str) -> None:
+    """As the agent could have left it."""
+    shutil.rmtree(par)
+    assert paddock.who.run(["cp", "-a", f"{par}.kept", str(par)], cwd=paddock.place).returncode == 0
+    ended = paddock.who.run(["sh", "-euc", line], cwd=par)
+    assert ended.returncode == 0, ended.stderr
+
+
+def test_what_leads_git_elsewhere_is_not_accepted(paddock: Paddock, par: Path) -> None:
+    """It is named, with what to do; without it the same repository is accepted."""
+    assert paddock.who.run(["cp", "-a", str(par), f"{par}.kept"], cwd=paddock.place).returncode == 0
+    for reference, cases in (("trust-indirect", INDIRECT), ("trust-unreadable", UNREADABLE)):
+        for name, line in cases.items():
+            _changed(paddock, par, line)
+            said = paddock.refused("trust", ".git", cwd=par)
+            assert (said.reference, name.split(" reads")[0] in said.text) == (reference, True), (name, said.text)
+            assert "\0" not in said.text
+    assert paddock.call("trust", "--list", cwd=par).stdout == "nothing is trusted\n"
+    _changed(paddock, par, "true")
+    assert paddock.call("trust", ".git", cwd=par).returncode == 0
+
+
+def test_what_git_obeys_is_shown(paddock: Paddock, par: Path) -> None:
+    """Line breaks are escaped; hooks are shown where they lie, and what a rebase or a remote would execute."""
+    made = (
+        "git config core.fsmonitor 'touch a\n  = b'; git config core.hooksPath hk; mkdir hk; echo x >hk/pre-commit; "
+        "chmod +x hk/pre-commit; mkdir -p .git/remotes .git/rebase-merge; echo 'exec touch x' "
+        ">.git/rebase-merge/git-rebase-todo; echo 'URL: ext::x' >.git/remotes/origin; ln -s ../../x .git/hooks/pre-push"
+    )
+    assert paddock.who.run(["sh", "-euc", made], cwd=par).returncode == 0
+    shown = paddock.call("trust", ".", cwd=par).stdout.splitlines()
+    assert {
+        "  config:", "    core.fsmonitor = touch a\\n  = b", f"      {par}/hk/pre-commit", "  modules/lib/config:",
+        "  rebase-merge/git-rebase-todo:", "    exec touch x", "  remotes/origin:", "    URL: ext::x",
+        "  hooks/pre-push -> ../../x",
+    } <= {*shown}  # fmt: skip
+
+
+@pytest.mark.parametrize("nested", ["nested", "deep/er"])
+def test_a_repository_in_the_checkout_is_accepted_first(paddock: Paddock, par: Path, nested: str) -> None:
+    """`git status` outside enters it, as a gitlink or not."""
+    made = (
+        f"git init -q {nested}; git -C {nested} -c user.name=A -c user.email=a@b commit -q --allow-empty -m x; "
+        f"git -C {nested} config core.fsmonitor evil; git add {nested}"
+    )
+    assert paddock.who.run(["sh", "-euc", made], cwd=par).returncode == 0
+    said = paddock.refused("trust", ".git", cwd=par)
+    assert (said.reference, f"paddock trust {par}/{nested}/.git" in said.text) == ("trust-nested", True), said.text
+    assert "core.fsmonitor = evil" in paddock.call("trust", nested, cwd=par).stdout
+    assert paddock.call("trust", ".git", cwd=par).returncode == 0
+
+
+def test_trust_is_listed_and_revoked(paddock: Paddock, par: Path) -> None:
+    """By any of its names: the git directory, the checkout, a linked worktree."""
+    place = f"{par}/.git"
+    for name in (".git", ".", "tree"):
+        assert paddock.call("trust", name, cwd=par).stdout.startswith(f"in {place}, git obeys:")
+        assert "is trusted already" in paddock.call("trust", name, cwd=par).stdout
+        assert f"git directory  {place}" in paddock.call("trust", "--list", cwd=par).stdout
+        listed = json.loads(paddock.call("trust", "--list", "--json", cwd=par).stdout)
+        assert listed == [{"path": place, "sha256": None}]
+        assert "is no longer trusted" in paddock.call("trust", name, "--forget", cwd=par).stdout
+        assert paddock.call("trust", name, "--forget", cwd=par).returncode == 1
+    assert paddock.refused("run", "--", "true", cwd=par).reference == "git-dir-written"
+
+
+def test_a_session_that_runs_there_is_waited_for(paddock: Paddock, par: Path) -> None:
+    """The advice names no merge."""
+    with Session(paddock, options=("--rw", par), command=("sh", "-c", "echo ready; exec cat")):
+        said = paddock.refused("trust", ".git", cwd=par)
+    assert said.reference == "session-running"
+    assert "merge" not in said.text
