@@ -32,7 +32,8 @@ BARE = frozenset({"HEAD", "objects", "refs"})
 BORROWING = frozenset({"HEAD", "commondir"})
 """What makes a directory a git directory: where there is a commondir, objects and refs are there."""
 OBEYED = ("config", "config.worktree", "commondir", "gitdir", "hooks", "info", "objects/info/alternates",
-          "rebase-merge/git-rebase-todo")  # fmt: skip
+          "rebase-merge/git-rebase-todo", "rebase-apply/git-rebase-todo", "sequencer/todo", "remotes",
+          "branches")  # fmt: skip
 """What of a git directory git executes, obeys, or is sent elsewhere by (gitrepository-layout(5))."""
 
 _DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
@@ -53,7 +54,6 @@ def existing(root: str, most: int) -> tuple[list[str], int]:
         most: entries that are looked at.
     """
     from launcher.safefs import walk
-    from launcher.vcs.written import GIT_OWN
 
     found: list[str] = []
     seen = 0
@@ -85,7 +85,7 @@ def existing(root: str, most: int) -> tuple[list[str], int]:
                 deeper += [
                     prefix + name
                     for name, is_directory in names.items()
-                    if is_directory and name != ".git" and not (bare and name in GIT_OWN)
+                    if is_directory and name != ".git"  # of a bare one, too: whoever makes a HEAD would hide others
                 ]
                 if seen > most:
                     break
@@ -307,7 +307,7 @@ def stamps(place: str) -> dict[str, Stamp]:
         if len(own) > 3:
             continue
         wanted = [f"{here}/{name}" for name in OBEYED]
-        for name in ("hooks", "info"):
+        for name in ("hooks", "info", "remotes", "branches"):
             wanted += [f"{here}/{name}/{entry}" for entry in _names(f"{here}/{name}")]
         for path in wanted:
             if (stamp := _stamp(path)) is not None:

@@ -18,7 +18,7 @@ from launcher.session.machine import Machine
 from launcher.vcs import checkout, git_config, jailed_git, written
 from policy.errors import Refusal
 from policy.pasted import quoted
-from policy.plan import SYSTEM_PATH, beneath
+from policy.plan import SYSTEM_PATH
 
 _CONFIG = ("config", "config.worktree")
 _ALTERNATES = "objects/info/alternates"
@@ -116,15 +116,19 @@ def obeyed(place: str, state: str) -> list[str]:
     Refusals: trust-indirect, trust-nested, trust-unreadable; those of a jail.
     """
     entries = _entries(place)
+    shown = {entry.around for entry in entries}
     for entry in entries:
-        _check_kind(entry, place)
+        _check_kind(entry, place, shown)
     lines = list(_lines(entries, place))
-    _check_nested(place, state)
+    _check_nested(place, {f"{place}/{around}".rstrip("/") for around in shown}, state)
     return lines
 
 
-def _check_nested(place: str, state: str) -> None:
-    """Refuses a checkout with another repository in it that sessions could write: `git status` enters it."""
+def _check_nested(place: str, shown: set[str], state: str) -> None:
+    """Refuses a checkout with another repository in it that sessions could write: `git status` enters it.
+
+    Those in the git directory itself are shown along with it, but not where git has nothing but data.
+    """
     root, name = os.path.split(place)
     if name != ".git":
         return
@@ -136,7 +140,7 @@ def _check_nested(place: str, state: str) -> None:
     for entry in found:
         git_dir = nested.led_to(entry, machine)
         for each in (git_dir, git_dir and machine.resolve(checkout.common_dir(git_dir, machine))):
-            if each and not beneath(each, place) and written.agents_tree(each, state):
+            if each and each not in shown and written.agents_tree(each, state):
                 theirs[each] = None
     if theirs:
         inside_first = sorted(theirs, key=lambda each: -each.count("/"))
@@ -169,7 +173,7 @@ def _entries(place: str) -> list[_Entry]:
     return found
 
 
-def _check_kind(entry: _Entry, place: str) -> None:
+def _check_kind(entry: _Entry, place: str, shown: set[str]) -> None:
     """Refuses what leads git out of the git directory, and what is no file where git reads one."""
     name = entry.name
     files = (*_CONFIG, "commondir", _ALTERNATES, *_TODO)
@@ -178,7 +182,8 @@ def _check_kind(entry: _Entry, place: str) -> None:
     if entry.kind == "l" and (source or name in _DIRECTORIES or (inside and entry.nearest)):
         raise _indirect(place, entry.path, f"it is a link to {entry.target}",
                         "replace it with a copy of what it points to, or remove it")  # fmt: skip
-    if name == "commondir" and os.path.basename(os.path.dirname(entry.around)) != "worktrees":
+    common, worktrees = os.path.split(os.path.dirname(entry.around))
+    if name == "commondir" and not (worktrees == "worktrees" and common in shown):
         raise _redirected(place, entry.path)
     if name in files and entry.kind != "f":
         raise _unreadable(place, f"{entry.path} is not a regular file", f"remove {quoted(f'{place}/{entry.path}')}")

@@ -49,6 +49,8 @@ def here(user: Who, installed: Installed, public_dir: Path) -> Paddock:
         ("echo evil >own/.git/hooks/pre-commit", "changed own/.git/hooks/pre-commit"),
         ("rm own/.git/hooks/pre-commit", "removed own/.git/hooks/pre-commit"),
         (f"printf '{MONITOR}' >>own/.git/config", "changed own/.git/config"),
+        ("mkdir own/.git/remotes; echo 'URL: ext::x' >own/.git/remotes/a", "created own/.git/remotes/a"),
+        ("mkdir own/.git/sequencer; echo exec x >own/.git/sequencer/todo", "created own/.git/sequencer/todo"),
         ("echo '* filter=x' >own/.git/info/attributes", "created own/.git/info/attributes"),
         (f"mkdir -p own/.git/modules/a/b && printf '{MONITOR}' >own/.git/modules/a/b/config",
          "created own/.git/modules/a/b/config"),
@@ -121,15 +123,19 @@ def test_a_directory_s_repositories_are_out_of_reach(here: Paddock, backend: str
     """Of a directory that is no worktree, in the first session and in later ones; what it makes itself is its own."""
     need("bubblewrap" if backend == "bubblewrap" else "landlock")
     parent = here.place / "par"
-    ended = here.who.run(["git", "init", "-q", str(parent / "own")], cwd=here.place)
+    own = parent / "lib/modules/own"
+    ended = here.who.run(["git", "init", "-q", str(own)], cwd=here.place)
     assert ended.returncode == 0, ended.stderr
-    plant = "(echo ../../t >own/.git/commondir) 2>&- && echo planted; echo x >own/file; git init -q new$0 && echo made"
+    plant = (
+        "cd lib/modules; (echo ../../t >own/.git/commondir) 2>&- && echo planted; echo x >own/file; cd ../..; "
+        "git init -q new$0 && echo made; mkdir -p lib/objects lib/refs; echo x >lib/HEAD"  # which hides nothing
+    )
     env = {"namespaces": {}, "bubblewrap": {"PADDOCK_NO_LANDLOCK": "1"}}[backend]
     for number in (1, 2):
         words = ("--directory", "--worktree", parent, "--", "sh", "-c", plant, str(number))
         ended = here.run(*words, env=env)
         assert ended.stdout == "made\n", ended.stderr
-    assert "no session could write" in here.call("trust", parent / "own/.git").stdout
+    assert "no session could write" in here.call("trust", own / ".git").stdout
 
 
 def test_frozen_directories_hold_a_repository_without_mounts(here: Paddock) -> None:

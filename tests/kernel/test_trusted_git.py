@@ -18,6 +18,9 @@ INDIRECT = {
     "commondir": f"mkdir -p .x/refs .x/objects; {MONITOR.format('.x/config')}; echo ../.x >.git/commondir",
     "modules/lib/commondir": "echo ../../../.x >.git/modules/lib/commondir",
     "worktrees/tree/commondir": "echo ../../../.x >.git/worktrees/tree/commondir",
+    "modules/worktrees/x/commondir": "mkdir -p .git/modules/worktrees .git/modules/objects .git/modules/refs; cp -r "
+    f".git/modules/lib .git/modules/worktrees/x; {MONITOR.format('.git/modules/config')}; "
+    "echo ../.. >.git/modules/worktrees/x/commondir",
     "config": "mv .git/config c; ln -s ../c .git/config",
     "config reads": "git config include.path ../c",
     "config reads another": "git config includeIf.onbranch:main.path ../c",
@@ -83,17 +86,24 @@ def test_what_git_obeys_is_shown(paddock: Paddock, par: Path) -> None:
     } <= {*shown}  # fmt: skip
 
 
-@pytest.mark.parametrize("nested", ["nested", "deep/er"])
-def test_a_repository_in_the_checkout_is_accepted_first(paddock: Paddock, par: Path, nested: str) -> None:
-    """`git status` outside enters it, as a gitlink or not."""
+@pytest.mark.parametrize(
+    ("nested", "git_dir"),
+    [("nested", "nested/.git"), ("deep/er", "deep/er/.git"), ("objects/x", "objects/x/.git"), ("x", ".git/refs/x")],
+)
+def test_a_repository_in_the_checkout_is_accepted_first(paddock: Paddock, par: Path, nested: str, git_dir: str) -> None:
+    """`git status` outside enters it, as a gitlink or not, and wherever its git directory is put."""
+    apart = "" if git_dir.endswith(".git") else f"--separate-git-dir $PWD/{git_dir}"
     made = (
-        f"git init -q {nested}; git -C {nested} -c user.name=A -c user.email=a@b commit -q --allow-empty -m x; "
-        f"git -C {nested} config core.fsmonitor evil; git add {nested}"
+        f"git init -q {apart} {nested}; git -C {nested} -c user.name=A -c user.email=a@b commit -q --allow-empty -m x; "
+        f"git -C {nested} config core.fsmonitor evil; git add {nested}; mkdir -p objects refs; echo x >HEAD"
     )
     assert paddock.who.run(["sh", "-euc", made], cwd=par).returncode == 0
     said = paddock.refused("trust", ".git", cwd=par)
-    assert (said.reference, f"paddock trust {par}/{nested}/.git" in said.text) == ("trust-nested", True), said.text
+    assert (said.reference, f"paddock trust {par}/{git_dir}\n" in said.text) == ("trust-nested", True), said.text
     assert "core.fsmonitor = evil" in paddock.call("trust", nested, cwd=par).stdout
+    said = paddock.refused("trust", ".git", cwd=par)
+    assert said.text.splitlines()[-1].strip() == f"paddock trust {par}", "which only looks like a bare one"
+    (par / "HEAD").unlink()
     assert paddock.call("trust", ".git", cwd=par).returncode == 0
 
 
