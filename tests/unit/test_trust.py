@@ -12,6 +12,7 @@ import pytest
 from launcher.safefs import guarded_files, walk
 from launcher.safefs.guarded_files import Inside
 from launcher.session.trust_store import Trust, digest_of
+from launcher.vcs.private import writers
 from launcher.verbs import forms
 from policy.errors import Refusal
 
@@ -327,3 +328,22 @@ def test_init_outside_of_a_worktree_is_refused(tmp_path: Path, monkeypatch: pyte
         forms.call(["init"])
     assert caught.value.reference == "not-a-worktree"
     assert os.listdir(tmp_path / "plain") == []
+
+
+class _SaidError(Exception):
+    """Ends a wait."""
+
+
+@pytest.mark.parametrize(("frozen", "what"), [(True, "`paddock trust`"), (False, "a merge")])
+def test_a_session_that_waits_says_for_what(tmp_path: Path, frozen: bool, what: str) -> None:
+    """And which tree it is about."""
+    state, tree = str(tmp_path / "state"), str(tmp_path / "tree")
+
+    def say(text: str) -> None:
+        raise _SaidError(text)
+
+    with (
+        writers.excluded(state, [tree], frozen=frozen),
+        pytest.raises(_SaidError, match=f"waiting until {what} in {tree} has ended"),
+    ):
+        writers.wait(state, os.listdir(f"{state}/{writers.HOLDS}"), (tree,), say)
