@@ -271,6 +271,47 @@ class Inside:
         finally:
             os.close(holder)
 
+    def free(self, path: str, kind: int, *, move: bool = True) -> str:
+        """Frees the way to `path`, whatever modes the directories on it have: what is in the way goes to the top.
+
+        Args:
+            path: relative.
+            kind: what may be at `path` itself (`stat.S_IFMT`); 0 for nothing.
+            move: else what is in the way is an error.
+
+        Returns:
+            What it is called there; "" where nothing was in the way.
+
+        Raises:
+            OSError: the way is not free.
+        """
+        here = os.dup(self._fd)
+        names = path.split("/")
+        try:
+            for left, name in enumerate(names, 1 - len(names)):
+                widen(here)
+                try:
+                    entry = os.open(name, os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=here)
+                except FileNotFoundError:
+                    return ""
+                above, here = here, entry
+                try:
+                    found = stat.S_IFMT(os.fstat(here).st_mode)
+                    if found == (stat.S_IFDIR if left else kind):
+                        continue
+                    if not move:
+                        raise FileExistsError(errno.EEXIST, "something else is there, and another session lives there")
+                    if found == stat.S_IFDIR:
+                        widen(here)  # renaming it changes what `..` is in it
+                    aside = f"{name[:100]}.replaced-{os.urandom(5).hex()}"
+                    os.rename(name, aside, src_dir_fd=above, dst_dir_fd=self._fd)
+                    return aside
+                finally:
+                    os.close(above)
+            return ""
+        finally:
+            os.close(here)
+
     def move(self, path: str, target: str) -> None:
         """Renames `path`, whatever it is, to the free name `target` (OSError)."""
         source, name = self._above(path)

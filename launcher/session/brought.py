@@ -5,12 +5,17 @@ descriptors and through no link; what an agent has put in the way is renamed. On
 for worktrees in which something was brought before.
 """
 
+import fcntl
 import os
 import stat
 
 from launcher.safefs import guarded_files, walk
 from launcher.safefs.guarded_files import Inside
-from policy.plan import Bind, Brought
+from launcher.session.state import Session
+from launcher.vcs.private import writers
+from policy import promises
+from policy.errors import Refusal
+from policy.plan import Bind, Brought, Plan
 
 NOTE = "brought"
 """Beside the private home, where no jail reaches: what was made in it, as ``KIND PATH``, each ended by a NUL."""
@@ -26,60 +31,119 @@ class _TooMuch(Exception):
     """A tree that is too large to be copied."""
 
 
-def provided(brought: tuple[Brought, ...], home: str, *, mounts: bool) -> tuple[tuple[Bind, ...], list[str]]:
-    """Makes the private home ready. Returns what is to be mounted, and what could not be brought.
+def provided(plan: Plan, session: Session) -> tuple[tuple[Bind, ...], list[str]]:
+    """Makes the private home ready. Returns what is to be mounted, and what the user should know.
 
-    Args:
-        brought: of the Plan.
-        home: the private home, canonical.
-        mounts: whether the jail has a mount namespace. Else the things are copied, and the copies are the agent's.
+    Whoever unlinks a mount point in one mount namespace takes away the mount in all others. So the sessions of a home
+    have the same ones: a session writes its record first, and looks for those of others then (`session.state`).
+
+    Refusals: bring-home-shared, bring-blocked.
     """
-    note = f"{os.path.dirname(home)}/{NOTE}"
-    before = guarded_files.read(note, follow=False)
-    made = dict.fromkeys(os.fsdecode(before.data).split("\0")[:-1]) if before is not None else {}
-    wanted = {path for source, path, _ in brought if source}
+    home = session.slots["home"]
+    mounts = promises.has_mounts(plan.backend)
+    brought = [entry for entry in plan.brought if entry[0]]
+    around = os.open(os.path.dirname(home), os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        fcntl.flock(around, fcntl.LOCK_EX)  # against one that makes the same places ready
+        note = f"{os.path.dirname(home)}/{NOTE}"
+        if brought:  # it tells those that bring nothing to look, as long as this session lives
+            os.close(os.open(note, os.O_WRONLY | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600))
+        alone = _agreed(plan, session)
+        before = guarded_files.read(note, follow=False)
+        made = dict.fromkeys(os.fsdecode(before.data).split("\0")[:-1]) if before is not None else {}
+        try:
+            with Inside(home) as inside:
+                return _made_ready(inside, brought, made, mounts=mounts, alone=alone)
+        finally:
+            content = "".join(f"{entry}\0" for entry in made)
+            if content or brought:
+                walk.replace(note, os.fsencode(content), lasting=False)
+            elif before is not None:
+                os.unlink(note)
+    finally:
+        os.close(around)
+
+
+def _agreed(plan: Plan, session: Session) -> bool:
+    """Whether the session is alone in its home; the others bring the same then (Refusal: bring-home-shared)."""
+    places, root = session.places, plan.worktree
+    others = [
+        each
+        for each in writers.live(places.state, root, own=True, frozen=True)
+        if each.name != session.name and each.worktree in (root, "")
+    ]
+    for other in others:
+        if other.brings != session.brings:
+            raise Refusal(
+                "bring-home-shared",
+                f"session {other.name} lives in the private home of this worktree, and does not bring the same into it",
+                context=f"it brings {_words(other.brings)}; this one would bring {_words(session.brings)}; "
+                "one could take away what the other is shown",
+                hint=f"start it with the same --bring, run it in that session (paddock exec {other.name} -- COMMAND), "
+                "wait for its end, or use another worktree (paddock run --new TICKET)",
+            )
+    return not others
+
+
+def _words(brings: tuple[str, ...]) -> str:
+    return f"{', '.join(brings[1:])} ({brings[0]})" if brings else "nothing"
+
+
+def _made_ready(
+    home: Inside, brought: list[Brought], made: dict[str, None], *, mounts: bool, alone: bool
+) -> tuple[tuple[Bind, ...], list[str]]:
     binds: list[Bind] = []
     lines: list[str] = []
-    with Inside(home) as inside:
-        for entry in [entry for entry in made if entry.partition(" ")[2] not in wanted]:
-            kind, _, path = entry.partition(" ")
-            if _removed(inside, path, empty=kind == _PLACE):
-                del made[entry]
-        for source, path, _ in brought:
-            if not source:
-                continue
-            try:
-                if mounts:
-                    made |= dict.fromkeys([f"{_PLACE} {path}"] if _placed(inside, source, path) else [])
-                    binds.append((source, f"{home}/{path}", "r"))
-                else:
-                    _copied(inside, source, path, again=f"{_COPY} {path}" in made)
-                    made[f"{_COPY} {path}"] = None
-            except (OSError, _TooMuch) as error:
-                why = str(error) if isinstance(error, _TooMuch) else error.strerror
-                lines.append(f"~/{path} is not brought into the jail: {why}")
-    content = "".join(f"{entry}\0" for entry in made)
-    if content:
-        walk.replace(note, os.fsencode(content), lasting=False)
-    elif before is not None:
-        os.unlink(note)
+    mine = _PLACE if mounts else _COPY
+    wanted = {f"{mine} {path}" for _, path, _ in brought}
+    for entry in [entry for entry in made if alone and entry not in wanted]:
+        how, _, path = entry.partition(" ")
+        if _removed(home, path, empty=how == _PLACE):
+            del made[entry]
+    for source, path, who in brought:
+        entry = f"{mine} {path}"
+        try:
+            kind = stat.S_IFMT(os.lstat(source).st_mode)
+            # Of what the agent has there itself, a mount only needs the place; a copy takes it.
+            if aside := home.free(path, kind if mounts or entry in made else 0, move=alone):
+                lines.append(f"~/{path}: what was in the way is now ~/{aside} of the private home")
+            if mounts:
+                made |= dict.fromkeys([entry] if _placed(home, kind, path) else [])
+                binds.append((source, f"{home.path}/{path}", "r"))
+            else:
+                made[entry] = None
+                _copied(home, source, path)
+        except _TooMuch as error:
+            home.free(path, 0, move=alone)
+            lines.append(f"~/{path} is not brought into the jail: {error}")
+        except OSError as error:
+            raise blocked(f"~/{path}", f"{home.path}/{path}", who, error.strerror or str(error)) from None
     return tuple(binds), lines
 
 
-def _placed(home: Inside, source: str, path: str) -> bool:
-    """Makes sure that something of the right kind is at `path`, to be mounted over. Returns whether it is new."""
-    if stat.S_ISDIR(os.lstat(source).st_mode):
-        known = home.kind(path) == stat.S_IFDIR
+def blocked(what: str, place: str, who: str, why: str) -> Refusal:
+    """The Refusal for what would be the agent's own in the place of the user's."""
+    return Refusal(
+        "bring-blocked",
+        f"{what} cannot be brought into the jail",
+        context=f"requested by {who}; {place}: {why}",
+        hint="look at that place, and move away what is there; or use another worktree: paddock run --new TICKET",
+    )
+
+
+def _placed(home: Inside, kind: int, path: str) -> bool:
+    """Makes sure that something of this kind is at `path`, to be mounted over. Returns whether it is new."""
+    if home.exists(path):
+        return False
+    if kind == stat.S_IFDIR:
         home.make(path)
     else:
-        known = home.kind(path) == stat.S_IFREG
-        if not known:
-            home.write(path, b"")
-    return not known
+        home.write(path, b"")
+    return True
 
 
-def _copied(home: Inside, source: str, path: str, *, again: bool) -> None:
-    """Puts a copy of `source` at `path`, in the place of whatever is there: with `again`, an earlier copy."""
+def _copied(home: Inside, source: str, path: str) -> None:
+    """Puts a copy of `source` at `path`, in the place of an earlier one."""
     if not stat.S_ISDIR(os.lstat(source).st_mode):
         data, mode = _content(walk.open_canonical(source, _FILE), MOST_BYTES)
         home.write(path, data, mode=mode)
@@ -99,8 +163,7 @@ def _copied(home: Inside, source: str, path: str, *, again: bool) -> None:
                     data, mode = _content(descriptor, MOST_BYTES - size)
                     size += len(data)
                     home.write(f"{fresh}/{name}", data, mode=mode)
-        if again:
-            _removed(home, path, empty=False)
+        _removed(home, path, empty=False)
         if home.exists(path):
             home.clear(path)
         home.move(fresh, path)

@@ -87,8 +87,15 @@ def run(
         target = enforcement.Target(report, writable)
     for warning in plan.warnings:
         messages.say(f"paddock: warning: {printable(warning)}")
+    mounts = promises.has_mounts(plan.backend)
+    brings = sorted(f"~/{path}" for source, path, _ in plan.brought if source)
     session = state.open_session(
-        places, plan.worktree_id, name, mounts=promises.has_mounts(plan.backend), writes=state.writable(plan)
+        places,
+        plan.worktree_id,
+        name,
+        mounts=mounts,
+        writes=state.writable(plan),
+        brings=("shown" if mounts else "copied", *brings) if brings else (),
     )
     told = observer if observer is not None else _nobody
     told("session", (session.name, session.directory, plan.worktree, plan.worktree_id, plan.backend, plan.net))
@@ -211,6 +218,13 @@ class _Parts(terminal.Listener):
         """Makes what the plan asks for. Returns the jail to be spawned."""
         plan, session = self._plan, self._session
         self._watch.begin()
+        binds: tuple[Bind, ...] = ()
+        if plan.brought or os.path.lexists(f"{os.path.dirname(session.slots['home'])}/brought"):
+            from launcher.session import brought
+
+            binds, lines = brought.provided(plan, session)
+            for line in lines:
+                messages.say(f"paddock: warning: {printable(line)}")
         if plan.net == "proxy":
             from launcher.egress import handle
 
@@ -225,15 +239,6 @@ class _Parts(terminal.Listener):
 
             self._logins = credentials.Logins(plan, session.slots["home"])
             for line in self._logins.bring():
-                messages.say(f"paddock: warning: {printable(line)}")
-        binds: tuple[Bind, ...] = ()
-        if plan.brought or os.path.lexists(f"{os.path.dirname(session.slots['home'])}/brought"):
-            from launcher.session import brought
-
-            binds, lines = brought.provided(
-                plan.brought, session.slots["home"], mounts=promises.has_mounts(plan.backend)
-            )
-            for line in lines:
                 messages.say(f"paddock: warning: {printable(line)}")
         if plan.left_open:
             self._note()

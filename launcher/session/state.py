@@ -82,6 +82,9 @@ CGROUPS = "cgroups"
 WRITES = "writes"
 """File in a session's directory: what its jail may write, each path ended by a NUL, its own worktree first."""
 
+BRINGS = "brings"
+"""The same of one that brings the user's own things: how, and their places in the private home (`session.brought`)."""
+
 HOLDS = "holds"
 """Directory beside the sessions' of trees in which none may start for now (`launcher.vcs.private.writers`)."""
 
@@ -109,13 +112,14 @@ class Session:
         name: its name.
         directory: its own, which no jail reaches.
         slots: the paths that the Plan's slots have inside the jail.
+        brings: as given to `open_session`.
         private: directories that stand in for the machine's own: path inside -> path outside.
         proof: what clients of the control socket must know; b"" before `listen`. They read it from a memory file that
             this process holds, in /proc, where the kernel lets in nobody who lives in a jail (ptrace(2), access mode
             PTRACE_MODE_READ). Process ids would not do: to the jail's init, whoever is outside has none.
     """
 
-    __slots__ = ("_lock", "_proof", "directory", "name", "places", "private", "proof", "slots")
+    __slots__ = ("_lock", "_proof", "brings", "directory", "name", "places", "private", "proof", "slots")
 
     def __init__(
         self, places: Places, name: str, directory: str, slots: dict[str, str], private: dict[str, str], lock: int
@@ -124,6 +128,7 @@ class Session:
         self.name = name
         self.directory = directory
         self.slots = slots
+        self.brings: tuple[str, ...] = ()
         self.private = private
         self.proof = b""
         self._lock, self._proof = lock, -1
@@ -194,7 +199,13 @@ def writable(plan: Plan) -> tuple[str, ...]:
 
 
 def open_session(
-    places: Places, worktree_id: str, name: str | None, *, mounts: bool = True, writes: tuple[str, ...] = ()
+    places: Places,
+    worktree_id: str,
+    name: str | None,
+    *,
+    mounts: bool = True,
+    writes: tuple[str, ...] = (),
+    brings: tuple[str, ...] = (),
 ) -> Session:
     """Makes a session's directories. Waits while another process works in a tree that it may write.
 
@@ -204,6 +215,7 @@ def open_session(
         name: the session's name as the caller wants it, or None for a random one.
         mounts: its jail has mounts of its own, so that the temp directory can be at /tmp.
         writes: from `writable`; where none are given, it counts as one that could write whatever there is.
+        brings: see `BRINGS`.
 
     Refusals: session-name, session-in-use, state-not-ours, state-unusable.
     """
@@ -230,8 +242,9 @@ def open_session(
             pass
 
             slots["tmp"] = make_short_temp(f"{fresh}/tmp") or slots["tmp"]
-        if writes:
-            _record(f"{fresh}/{WRITES}", writes)
+        for record, content in ((WRITES, writes), (BRINGS, brings)):
+            if content:
+                _record(f"{fresh}/{record}", content)
         _take_name(fresh, final, wanted)
     except OSError as error:
         _abandon(fresh, lock)
@@ -240,6 +253,7 @@ def open_session(
         _abandon(fresh, lock)
         raise
     session = Session(places, wanted, final, slots, private, lock)
+    session.brings = brings
     try:
         _wait(places, writes)
     except BaseException:
@@ -261,11 +275,11 @@ def _wait(places: Places, writes: tuple[str, ...]) -> None:
         writers.wait(places.state, holds, writes, lambda line: messages.say(f"paddock: {printable(line)}"))
 
 
-def _record(path: str, writes: tuple[str, ...]) -> None:
+def _record(path: str, entries: tuple[str, ...]) -> None:
     fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
     try:
         os.fchmod(fd, 0o600)  # whatever the umask
-        content = b"".join(os.fsencode(each) + b"\0" for each in writes)
+        content = b"".join(os.fsencode(each) + b"\0" for each in entries)
         while content:
             content = content[os.write(fd, content) :]
     finally:

@@ -3,7 +3,9 @@
 import json
 import shlex
 import stat
-from collections.abc import Mapping
+import subprocess
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -11,7 +13,7 @@ import pytest
 from policy import promises
 from tests.support.features import need
 from tests.support.identity import Console
-from tests.support.paddock import Paddock
+from tests.support.paddock import Paddock, Said
 from tests.support.programs.scene import SWITCHES
 
 BASHRC, RULES, SKILL = "export MINE=1\n", "be brief\n", "how to test\n"
@@ -75,6 +77,26 @@ class User:
         ended = self.paddock.run(*words, *options, "--", self.agent, line, env={**switches, **env})
         assert ended.returncode == 0, ended
         return ended.stdout, ended.stderr
+
+    @contextmanager
+    def living(self, line: str, *options: str) -> Iterator["subprocess.Popen[bytes]"]:
+        """A session of the agent's that goes on when a line comes on its standard input; killed in the end."""
+        switches, words = SWITCHES[self.backend]
+        words = (*words, *options, "--", str(self.agent), f"echo ready; read -r line; {line}")
+        command = self.paddock.words("run", *words)
+        with self.paddock.who.start(command, cwd=self.paddock.worktree, env=switches) as process:
+            try:
+                assert process.stdout is not None
+                assert process.stderr is not None
+                assert process.stdout.readline() == b"ready\n", process.stderr.read()
+                yield process
+            finally:
+                process.kill()
+
+    def refused(self, line: str, *options: str) -> Said:
+        """What Paddock said of a session that did not start."""
+        switches, words = SWITCHES[self.backend]
+        return self.paddock.refused("run", *words, *options, "--", self.agent, line, env=switches)
 
     def kept(self) -> str:
         """Everything of the user's that must stay as it is: content, modes, times, links."""
@@ -148,6 +170,52 @@ def test_nothing_that_an_agent_left_leads_a_mount_or_a_copy_elsewhere(ordinary: 
         assert user.session(SHOWN, *words)[0] == CONTENT, plant
         assert user.outside(listed) == known, plant
     assert user.kept() == before
+
+
+SPOILT = "cd; rm -rf .bashrc .codex; mkdir .codex; mv x .bashrc; rm -rf .agents; mkdir -p .codex/skills/evil"
+
+
+def test_sessions_of_one_home_bring_the_same(user_of: User) -> None:
+    """Else one unlinks the mount points of another, or overwrites its copies. A session that was killed is none."""
+    user, words = user_of, _brought(user_of)
+    with user.living(SHOWN, *words) as first:
+        for other in ((), ("--bring", "agents"), (*words, "--bring", f"{user.home}/dotfiles")):
+            said = user.refused(f"echo x >x; {SPOILT}", *other)
+            assert said.reference == "bring-home-shared"
+            assert ("~/.bashrc" in said.text, "paddock exec" in said.text) == (True, True)
+        attack = SPOILT if user.mounts else "true"
+        assert user.session(f"({attack}) >/dev/null 2>&1; {SHOWN}", *words)[0] == CONTENT
+        assert first.communicate(b"\n")[0].decode() == CONTENT
+    with user.living("true"):
+        assert user.refused("true", *words).reference == "bring-home-shared"
+        assert user.session("echo beside")[0] == "beside\n"
+    for brings in (words, ()):
+        with user.living("true", *brings) as first:
+            first.kill()
+            first.wait()
+            assert user.session(SHOWN, *(() if brings else words))[0] == ("" if brings else CONTENT)
+
+
+def test_of_sessions_that_start_together_none_spoils_another(ordinary: User) -> None:
+    """Half of them bring, half do not: whoever starts has what it asked for, to its end."""
+    user, words = ordinary, _brought(ordinary)
+    switches, extra = SWITCHES[user.backend]
+    shown = f"{SHOWN} 2>/dev/null; sleep 0.3; {SHOWN} 2>/dev/null"
+    for _ in range(4):
+        running = [
+            user.paddock.who.start(
+                user.paddock.words("run", *extra, *(brings or ()), "--", user.agent, (brings and shown) or SPOILT),
+                cwd=user.paddock.worktree, env=switches,
+            )
+            for brings in (words, None) * 3
+        ]  # fmt: skip
+        for number, process in enumerate(running):
+            out, said = process.communicate()
+            if process.returncode == 125:
+                assert b"[bring-home-shared]" in said, said
+            elif number % 2 == 0:
+                assert out.decode() == CONTENT * 2, said
+    assert user.session(SHOWN, *words)[0] == CONTENT
 
 
 def test_what_was_brought_is_gone_when_it_is_brought_no_more(ordinary: User) -> None:

@@ -163,9 +163,9 @@ def _read(path: str) -> bytes:
         return b""
 
 
-WRITES = "writes"
+WRITES, BRINGS = "writes", "brings"
 HOLDS = "holds"
-"""`launcher.session.state` has both names, too."""
+"""`launcher.session.state` has these names, too."""
 
 _OWN, _TRUST, _ALL = b"own", b"trust", b"all"
 
@@ -176,10 +176,12 @@ class Writer(NamedTuple):
     Attributes:
         name: of the session.
         worktree: its own; "" when an older Paddock has started it, which recorded none.
+        brings: what of the user's it is shown in its private home, and how; () for nothing.
     """
 
     name: str
     worktree: str
+    brings: tuple[str, ...] = ()
 
 
 def live(state: str, root: str, *, own: bool = False, frozen: bool = False) -> list[Writer]:
@@ -204,10 +206,11 @@ def live(state: str, root: str, *, own: bool = False, frozen: bool = False) -> l
         except FileNotFoundError:
             continue
         try:
-            trees = _recorded(descriptor)
+            trees = _recorded(descriptor, WRITES)
             concerned = trees is None or _meet([root], trees[:1] if own else trees)
             if concerned and _lives(descriptor) and (frozen or not stands_still(os.fstat(descriptor).st_ino)):
-                found.append(Writer(name, trees[0] if trees else ""))
+                brings = _recorded(descriptor, BRINGS) or ()
+                found.append(Writer(name, trees[0] if trees else "", tuple(brings)))
         finally:
             os.close(descriptor)
     return found
@@ -304,9 +307,9 @@ def running(root: str, writers: Iterable[Writer] = (), then: str = "merge") -> R
     )
 
 
-def _recorded(directory: int) -> list[str] | None:
+def _recorded(directory: int, name: str) -> list[str] | None:
     try:
-        descriptor = os.open(WRITES, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=directory)
+        descriptor = os.open(name, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=directory)
     except FileNotFoundError:
         return None
     with open(descriptor, "rb") as file:
