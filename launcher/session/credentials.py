@@ -9,12 +9,14 @@ Only for plans that carry logins; not part of a plain launch.
 
 import fcntl
 import os
+import stat
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from typing import Any, NamedTuple
 
 from launcher.safefs import walk
+from launcher.safefs.guarded_files import Inside
 from policy import logins
 from policy.logins import Login
 from policy.plan import Plan
@@ -230,15 +232,31 @@ class Logins:
         self._told: dict[str, None] = {}
 
     def bring(self) -> list[str]:
-        """Copies into the private home what the user's files say now. Returns what could not be, for the user."""
+        """Copies into the private home what the user's files say now. Returns what could not be, for the user.
+
+        Refusals: bring-blocked.
+        """
         self._told = {}
         with self._saying("the private home", "cannot be opened"), self._top() as top:
             self._back(top)
             for login in self._files:
                 what = "may still hold your login" if login.kept_out else "is not copied into the private home"
-                with self._saying(login.inside, what):
+                with self._saying(login.inside, what), self._brought(login):
                     (self._keep_out if login.kept_out else self._copy)(top, login)
         return list(self._told)
+
+    @contextmanager
+    def _brought(self, login: Login) -> Iterator[None]:
+        """Refuses where the agent's own servers would be there in the place of the user's."""
+        try:
+            yield
+        except (Unusable, OSError) as error:
+            if not login.brought:
+                raise
+            from launcher.session import brought
+
+            what = f"what {login.host} holds of {', '.join(login.brought)}"
+            raise brought.blocked(what, f"{self._home}/{login.inside}", "bring.agents", _why(error)) from None
 
     def take_back(self) -> list[str]:
         """Copies refreshed tokens into the user's files. Returns what could not be, for the user."""
@@ -286,6 +304,9 @@ class Logins:
         here = self._inside(top, login) if login.only_withholds else None
         if login.only_withholds and not (here and any(os.fsencode(path) in here.data for path in login.withheld)):
             return  # nothing is made where nothing was ever brought
+        with Inside(self._home) as home:
+            if aside := home.free(login.inside, stat.S_IFREG):
+                self._told[f"~/{login.inside}: what was in the way is now ~/{aside} of the private home"] = None
         directory = directory_below(top, login.inside, make=True)
         try:
             for _ in range(_TRIES):  # another session of the worktree may start now, too

@@ -1,6 +1,7 @@
 """The user's own things in a jail: there, read-only, and nowhere else, whatever an agent has prepared."""
 
 import json
+import os
 import shlex
 import stat
 import subprocess
@@ -162,14 +163,48 @@ def test_nothing_that_an_agent_left_leads_a_mount_or_a_copy_elsewhere(ordinary: 
         f"rm -rf .agents; ln -s {target} .agents",
         "rm -f .bashrc; echo x >.bashrc; ln .bashrc other; chmod 0 .bashrc",
         "mkdir -p .codex; chmod 0 .codex",
+        f"rm -rf .codex; mkdir .codex; ln -s {target}/AGENTS.md {target}/skills .codex; chmod 555 .codex",
+        "rm -rf .codex; mkdir -p .codex/AGENTS.md/full; chmod -R a-w .codex; chmod 0 .codex/AGENTS.md",
     ):
         user.session(f"cd; {plant}")
         out, said = user.session(SHOWN, *words)
-        assert out == CONTENT or "is not brought into the jail" in said, (plant, out, said)
-        user.session("cd; chmod -R u+rwX . 2>/dev/null; true")
-        assert user.session(SHOWN, *words)[0] == CONTENT, plant
+        assert out == CONTENT, (plant, said)
         assert user.outside(listed) == known, plant
     assert user.kept() == before
+
+
+def test_an_agent_cannot_keep_its_own_servers_in_the_place_of_the_users(ordinary: User) -> None:
+    """Modes are put right, and what is in the way is moved aside, named once."""
+    user, words = ordinary, ("--bring", "agents")
+    for plant in (
+        "mkdir .codex; echo EVIL >.codex/config.toml; chmod 400 .codex/config.toml; chmod 555 .codex",
+        "mkdir -p .codex/config.toml/full; echo EVIL >.codex/config.toml/full/x; chmod 500 .codex/config.toml .codex",
+        "echo EVIL >ev; mkdir .codex; ln -s ../ev .codex/config.toml; chmod 100 .codex",
+        "mkdir evil; echo EVIL >evil/config.toml; ln -s evil .codex",
+        "echo EVIL >.codex",
+        "mkdir .codex; mkfifo .codex/config.toml; chmod 0 .codex",
+    ):
+        user.session(f"cd; chmod 700 .codex; rm -rf .codex evil ev; {plant}")
+        out, said = user.session("cat ~/.codex/config.toml", *words)
+        assert "value-of-the-user" in out, (plant, said)
+        assert "EVIL" not in out
+        assert said.count("what was in the way is now ~/") == (0 if "400" in plant else 1)
+        assert "in the way" not in user.session("true", *words)[1]
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root makes something that the user cannot move")
+def test_what_cannot_be_brought_refuses_the_start(ordinary: User) -> None:
+    """The command would take for the user's what is there."""
+    user, words = ordinary, ("--bring", "agents")
+    user.session("cd; mkdir -p .codex")
+    (place,) = user.paddock.state.glob("worktrees/*/home/.codex")
+    os.chown(place, 0, 0)
+    said = user.refused("true", *words)
+    assert (said.reference, "requested by bring.agents" in said.text, str(place) in said.text) == (
+        "bring-blocked", True, True,
+    )  # fmt: skip
+    user.paddock.who.give(place)
+    assert "value-of-the-user" in user.session("cat ~/.codex/config.toml", *words)[0]
 
 
 SPOILT = "cd; rm -rf .bashrc .codex; mkdir .codex; mv x .bashrc; rm -rf .agents; mkdir -p .codex/skills/evil"
