@@ -17,10 +17,16 @@ from policy.plan import Brought, Grant, beneath
 AGENTS = "bring.agents"
 """Source of what a provider's table declares."""
 
+FLAG = "--bring"
+"""Source of what the user names for one run."""
+
 _MOST = 500
-"""Entries of one directory tree that are looked at for links."""
+"""Things that are brought for one launch."""
 _DEEPEST = 2
-"""Levels below what is brought: a skill is a directory in a directory, a command may be a file one deeper."""
+"""Levels below what is brought at which links are followed: a skill is a directory in a directory, a command may be a
+file one deeper."""
+_MOST_LOOKED, _DEEPEST_LOOKED = 5000, 10
+"""Entries, and levels, of one directory tree that are searched for credentials."""
 
 
 class Secrets(NamedTuple):
@@ -29,15 +35,25 @@ class Secrets(NamedTuple):
     places: Mapping[str, str]
     names: tuple[str, ...]
 
-    def reason(self, path: str) -> str:
+    def reason(self, path: str, host: Host) -> str:
         """Why `path` is not to be brought; "" where nothing is known against it."""
-        if path.rpartition("/")[2] in self.names:
-            return "files of this name contain credentials"
+        if why := self.by_name(path):
+            return why
+        inside = []
         for place, what in self.places.items():
             if beneath(path, place):
                 return what
             if beneath(place, path):
-                return f"it contains {place}: {what}"
+                inside.append((place, what))
+        if inside:
+            there = next(((place, what) for place, what in inside if host.kind(place) is not None), None)
+            return f"it contains {there[0]}: {there[1]}" if there else "logins would be in it, once there are any"
+        return ""
+
+    def by_name(self, path: str) -> str:
+        """The same by what tools call their files, wherever they lie."""
+        if path.rpartition("/")[2] in self.names:
+            return "files of this name contain credentials"
         risk = verdict.risk_of(path)
         return "" if risk == verdict.OBEYED else risk
 
@@ -98,14 +114,10 @@ def decide(
             continue
         canonical = host.resolve(item.path)
         shown = f"{home}/{item.inside}" if item.inside else item.path
-        why = next(filter(None, map(secrets.reason, (item.path, shown, canonical or item.path))), "")
+        places = dict.fromkeys((item.path, shown, canonical or item.path))
+        why = next(filter(None, (secrets.reason(place, host) for place in places)), "")
         if why and count <= named:
-            raise Refusal(
-                "bring-secret",
-                f"{item.path} is not brought into jails",
-                context=f"requested by {item.source}; {why}",
-                hint="name only the files in it that are needed; an agent's own login is passed with --logins",
-            )
+            raise _secret(item, item.path, why)
         if not why and canonical is not None:
             closed = [where for where in denied if beneath(canonical, where) or beneath(where, canonical)]
             why = f"{closed[0]} is denied" if closed else ""
@@ -113,6 +125,15 @@ def decide(
             warnings.append(f"{item.path} is not brought into the jail ({item.source}): {why}")
             continue
         if canonical is None or host.kind(canonical) not in ("file", "dir"):
+            if item.source == FLAG and count <= named:
+                raise Refusal(
+                    "bring-missing",
+                    f"{item.path} {'does not exist' if canonical is None else 'is neither a file nor a directory'}, "
+                    "so it cannot be brought",
+                    context=f"requested by {item.source}",
+                    hint="create it first, or leave the option out; what `files` under [bring] in a configuration "
+                    "names is passed over where it is missing",
+                )
             if count <= named:
                 found[item.inside] = ("", item.inside, item.source)
             continue
@@ -123,40 +144,107 @@ def decide(
                 raise
             warnings.append(f"{item.path} is not brought into the jail ({item.source}): {refusal.message}")
             continue
+        tree = _looked_through(canonical, secrets, host)
+        if tree.hidden and count <= named:
+            raise _secret(item, *tree.hidden[0])
+        if tree.hidden:  # the rest of it, one by one
+            tops = [place[len(canonical) + 1 :].partition("/")[0] for place, _ in tree.hidden]
+            for top, (place, why) in zip(tops, tree.hidden, strict=True):
+                warnings.append(f"{item.path}/{top} is not brought into the jail ({item.source}): {place}: {why}")
+            pending += [
+                _Item(f"{item.path}/{name}", item.inside and f"{item.inside}/{name}", item.source)
+                for name, _, _ in host.contents(canonical) or ()
+                if name not in tops
+            ]
+            continue
+        warnings += [f"{item.path} is brought ({item.source}): {line}" for line in tree.doubts]
         if not item.inside:  # a link in it leads to this absolute path
             grants.append((canonical, READ, item.source))
         else:
             found[item.inside] = (canonical, item.inside, item.source)
-        if host.kind(canonical) == "dir":
-            pending += _links(canonical, item, host)
+        pending += _links(canonical, tree.links, item, host)
+    if pending:
+        warnings.append(f"more than {_MOST} things are to be brought: {pending[0].path} and what follows is not")
     # What lies in something else that is brought is shown there.
     tops = [f"{inside}/" for inside, (canonical, _, _) in found.items() if canonical]
     kept = tuple(found[inside] for inside in sorted(found) if not inside.startswith(tuple(tops)))
     return Decided(kept, tuple(grants), tuple(warnings))
 
 
-def _links(directory: str, item: _Item, host: Host) -> list[_Item]:
+def _secret(item: _Item, place: str, why: str) -> Refusal:
+    inside = "" if place == item.path else f"{place}: "
+    option = verdict.told_where(place)
+    return Refusal(
+        "bring-secret",
+        f"{item.path} is not brought into jails",
+        context=f"requested by {item.source}; {inside}{why}",
+        hint=(f"{option} shows it where it is, tokens included; or " if option else "")
+        + "name what is needed of it, without that; an agent's own login passes by --logins",
+    )
+
+
+class _Tree(NamedTuple):
+    """What was found in a file or directory: secrets with the reason, links, and what the user should know."""
+
+    hidden: tuple[tuple[str, str], ...]
+    links: tuple[str, ...]
+    doubts: tuple[str, ...]
+
+
+def _looked_through(top: str, secrets: Secrets, host: Host) -> _Tree:
+    """Searches what is to be brought; a repository's `.git` is passed over, as skills and plugins are often clones."""
+    hidden: list[tuple[str, str]] = []
+    links: list[str] = []
+    shared = [top] if host.names(top) > 1 else []
+    pending = deque([("", 0)] if host.kind(top) == "dir" else [])
+    doubts: list[str] = []
+    looked = 0
+    while pending:
+        here, depth = pending.popleft()
+        for name, kind, names in host.contents(f"{top}/{here}".rstrip("/")) or ():
+            looked += 1
+            below = f"{here}/{name}" if here else name
+            path = f"{top}/{below}"
+            if name == ".git":
+                continue
+            if why := secrets.by_name(path):
+                hidden.append((path, why))
+            elif kind == "dir" and depth < _DEEPEST_LOOKED:
+                pending.append((below, depth + 1))
+            elif kind == "dir":
+                looked = _MOST_LOOKED
+            elif kind == "link" and depth <= _DEEPEST:
+                links.append(below)
+            elif names > 1:
+                shared.append(path)
+        if looked >= _MOST_LOOKED:
+            doubts.append(f"only {looked} entries of it were searched for credentials")
+            break
+    if shared:
+        more = f" and {len(shared) - 1} more files" if shared[1:] else ""
+        doubts.append(
+            f"{shared[0]}{more} can be reached under another name (hard links): if that is a file with credentials, "
+            "the jail reads it"
+        )
+    return _Tree(tuple(hidden), tuple(links), tuple(doubts))
+
+
+def _links(directory: str, links: Iterable[str], item: _Item, host: Host) -> list[_Item]:
     """What links in a brought directory need so that they lead to the same in the jail.
 
     Dotfile managers and installers of skills fill such directories with links to elsewhere below the home directory.
     A relative one leads to the same place below the private home, an absolute one to its own path.
     """
     found: list[_Item] = []
-    pending = [("", 0)]
-    while pending and len(found) < _MOST:
-        here, depth = pending.pop()
-        for name in host.listing(f"{directory}/{here}".rstrip("/")) or ():
-            below = f"{here}/{name}" if here else name
-            path = f"{directory}/{below}"
-            kind = host.kind(path)
-            if kind == "dir" and depth < _DEEPEST:
-                pending.append((below, depth + 1))
-            if kind != "link" or not (trail := host.trail(path)).canonical or beneath(trail.canonical, directory):
-                continue
-            text = trail.links[0][1]
-            place = posixpath.normpath(posixpath.join(posixpath.dirname(f"{item.inside}/{below}"), text))
-            if text.startswith("/") or not item.inside:
-                found.append(_Item(path, "", item.source))
-            elif not place.startswith(".."):
-                found.append(_Item(path, place, item.source))
+    for below in links:
+        path = f"{directory}/{below}"
+        trail = host.trail(path)
+        if not trail.canonical or not trail.links or beneath(trail.canonical, directory):
+            continue
+        text = trail.links[0][1]
+        place = posixpath.normpath(posixpath.join(posixpath.dirname(f"{item.inside}/{below}"), text))
+        if text.startswith("/") or not item.inside:
+            found.append(_Item(path, "", item.source))
+        elif not place.startswith(".."):
+            found.append(_Item(path, place, item.source))
     return found

@@ -58,6 +58,9 @@ class Host(Protocol):
     def listing(self, path: str) -> tuple[str, ...] | None:
         """Sorted names in a directory; None when it cannot be listed."""
 
+    def contents(self, path: str) -> tuple[tuple[str, str, int], ...] | None:
+        """Sorted (name, `kind`, `names`) of what is in a directory; None when it cannot be listed."""
+
     def present(self, directory: str, names: tuple[str, ...], suffixes: tuple[str, ...]) -> tuple[str, ...]:
         """Sorted entries of a directory that are in `names` or end in one of `suffixes`; () when it cannot be listed.
 

@@ -278,10 +278,17 @@ def _hint(
             return "not needed: with --git private, git works in the jail anyway; --git shared makes it writable"
         return f"change what makes {quoted(where)} {kind}: {source}"
     if not access:
-        if variable := next((name for end, name in _NAMED_BY if path.endswith(end)), ""):
-            return f"--ro {word} --env {variable}={word} (the command has its own ~, so the variable names the file)"
+        if option := told_where(path):
+            return f"{option} (the command has its own ~, so the variable names the file)"
         return f"--ro {word} (read and execute) or --rw {word} (write too)"
     return f"--rw {word} (to write too)"
+
+
+def told_where(path: str) -> str:
+    """The options that show a tool its file in the place where it is; "" where no variable tells it of another."""
+    word = quoted(path)
+    variable = next((name for end, name in _NAMED_BY if path.endswith(end)), "")
+    return f"--ro {word} --env {variable}={word}" if variable else ""
 
 
 class Exceptions(NamedTuple):

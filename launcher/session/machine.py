@@ -250,6 +250,22 @@ class Machine:
         with self._behind(path) as name:
             return None if name is None else _DISK.listing(name)
 
+    def contents(self, path: str) -> tuple[tuple[str, str, int], ...] | None:
+        """Sorted (name, `kind`, `names`) of what is in a directory; None when it cannot be listed.
+
+        Recorded is the directory alone: what an entry is only changes with it.
+        """
+        found: list[tuple[str, str, int]] = []
+        try:
+            with self._behind(path) as name, os.scandir(name or "/dev/null") as entries:
+                for entry in entries:
+                    status = entry.stat(follow_symlinks=False)
+                    kind = disk.KINDS.get(stat.S_IFMT(status.st_mode), "")
+                    found.append((entry.name, kind, status.st_nlink if kind == "file" else 0))
+        except OSError:
+            return None
+        return tuple(sorted(found))
+
     def present(self, directory: str, names: tuple[str, ...], suffixes: tuple[str, ...]) -> tuple[str, ...]:
         """Sorted entries of a directory that are in `names` or end in one of `suffixes`."""
         answer = self._ask(inputs.PRESENT, inputs.packed(directory, names, suffixes))

@@ -123,7 +123,7 @@ def ordinary(request: pytest.FixtureRequest, user_paddock: Paddock) -> User:
 
 
 def _brought(user: User) -> tuple[str, ...]:
-    return ("--bring", "agents", "--bring", f"{user.home}/.bashrc", "--bring", f"{user.home}/.not-there")
+    return ("--bring", "agents", "--bring", f"{user.home}/.bashrc")
 
 
 def test_the_users_own_things_are_there_and_stay_his(user_of: User) -> None:
@@ -271,7 +271,9 @@ def test_what_was_brought_is_gone_when_it_is_brought_no_more(ordinary: User) -> 
 
 def test_what_appears_changes_and_goes_is_noticed(ordinary: User) -> None:
     """Although the same launch was planned before."""
-    user, words = ordinary, ("--bring", "~/.vimrc", "--bring", "agents")
+    user, words = ordinary, ("--bring", "agents")
+    own = "~/.config/paddock"
+    user.outside(f"mkdir -p {own}; printf '[bring]\\nfiles = [\"~/.vimrc\"]\\n' >{own}/config.toml")
     line = "cd; cat .vimrc .codex/AGENTS.override.md 2>&1; true"
     assert "No such file" in user.session(line, *words)[0]
     for text in ("one\n", "two\n"):
@@ -298,10 +300,26 @@ def test_a_configuration_brings_and_a_project_asks_first(user_paddock: Paddock) 
 def test_secrets_are_refused(user_paddock: Paddock) -> None:
     """By what they are known as, and behind a link."""
     user = User(user_paddock, promises.GUARD)
-    user.outside("cd; mkdir .ssh; echo key >.ssh/id; ln -s .ssh/id .toolrc")
-    for name in (".ssh", ".toolrc", ".codex", ".codex/auth.json", ".codex/config.toml", ".netrc", ".config"):
+    user.outside("cd; mkdir .ssh; echo key >.ssh/id; ln -s .ssh/id .toolrc; mkdir -p d/e; echo TOKEN=x >d/e/.env")
+    for name in (".ssh", ".toolrc", ".codex", ".codex/auth.json", ".codex/config.toml", ".netrc", ".config", "d"):
         assert user.paddock.refused("run", "--bring", f"~/{name}", "--", "true").reference == "bring-secret"
     assert user.paddock.refused("run", "--bring", "/etc/passwd", "--", "true").reference == "usage"
+    assert user.paddock.refused("run", "--bring", "~/.not-there", "--", "true").reference == "bring-missing"
+
+
+def test_credentials_in_a_skill_are_left_out(ordinary: User) -> None:
+    """Also when they come after the launch was planned; and the user is told of files with other names."""
+    user, words = ordinary, ("--bring", "agents")
+    line = "cd ~/.codex/skills; cat */SKILL.md; find -L . -name .env"
+    user.outside("cd ~/.codex/skills; mkdir env; echo x >env/SKILL.md; ln env/SKILL.md ~/other-name")
+    out, said = user.session(line, *words)
+    assert out == f"x\n{SKILL}{SKILL}"
+    assert "skills/env/SKILL.md can be reached under another name" in said
+    user.outside("mkdir ~/.codex/skills/env/lib; echo TOKEN=x >~/.codex/skills/env/lib/.env")
+    out, said = user.session(line, *words)
+    assert out == f"x\n{SKILL}{SKILL}"
+    assert "skills/env/lib is not brought into the jail (bring.agents)" in said
+    assert "skills/env/lib/.env: files of this name hold credentials" in said
 
 
 def test_explain_and_why_tell_of_it(user_paddock: Paddock) -> None:
@@ -312,7 +330,6 @@ def test_explain_and_why_tell_of_it(user_paddock: Paddock) -> None:
     words = ("explain", "--plan", *_brought(user), "--", str(user.agent))
     shown = user.paddock.call(*words).stdout
     assert f"bring     ~/.bashrc  [shows {user.home}/dotfiles/bashrc; --bring]" in shown
-    assert "bring     ~/.not-there  [not there; --bring]" in shown
     where = f"{user.home}/.codex/config.toml"
     assert f"server    tests  [{where}; with your values of KEY]" in shown
     assert f"server    far  [{where}; its host is out of reach: --allow-domain far.example:443]" in shown

@@ -68,6 +68,10 @@ class Disk:
         except OSError:
             return None
 
+    def contents(self, path: str) -> tuple[tuple[str, str, int], ...] | None:
+        found = [(name, f"{path}/{name}") for name in self.listing(path) or ()]
+        return tuple((name, self.kind(place) or "", self.names(place)) for name, place in found)
+
     def read(self, path: str, limit: int = 65536) -> bytes | None:
         try:
             content = Path(path).read_bytes()
@@ -270,6 +274,13 @@ class Table:
         return tuple(
             sorted({known[len(prefix) :].split("/")[0] for known in self._known() if known.startswith(prefix)})
         )
+
+    def contents(self, path: str) -> tuple[tuple[str, str, int], ...] | None:
+        names = self.listing(path)
+        if names is None:
+            return None
+        found = [(name, f"{path}/{name}") for name in names]
+        return tuple((name, self.kind(place) or "", self.names(place)) for name, place in found)
 
     def present(self, directory: str, names: tuple[str, ...], suffixes: tuple[str, ...]) -> tuple[str, ...]:
         found = self.listing(directory) or ()
