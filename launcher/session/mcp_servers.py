@@ -4,9 +4,10 @@ Not on the launch path: for `paddock explain` and --verbose. Only the user's own
 """
 
 import os
+import re
 import shutil
 from typing import Any, cast
-from urllib.parse import urlsplit
+from urllib.parse import parse_qsl, urlsplit
 
 from launcher.safefs import walk
 from launcher.session import credentials
@@ -14,6 +15,9 @@ from policy import logins, remedy, verdict
 from policy.logins import Login
 from policy.pasted import quoted
 from policy.plan import Plan
+
+_SECRET = re.compile("(?i)key|token|secret|passw|pwd|auth|sig|cred|session|code|jwt|bearer")
+"""Names of what is no address (RFC 3986, section 3.4)."""
 
 
 def lines_of(plan: Plan) -> list[str]:
@@ -53,6 +57,8 @@ def _about(server: dict[str, Any], plan: Plan) -> list[str]:
         if path is None or "x" not in verdict.decide(plan, os.path.realpath(path)).access:
             about.append(f"its command {command} is not in the jail" + (f": --ro {quoted(path)}" if path else ""))
     url = next((server[name] for name in ("url", "httpUrl", "serverUrl") if isinstance(server.get(name), str)), "")
+    if inside := _secrets_of_url(url):
+        about.append(f"with your {inside} in its address")
     try:
         parts = urlsplit(url)
         port = parts.port or {"http": 80, "https": 443}[parts.scheme]
@@ -60,3 +66,13 @@ def _about(server: dict[str, Any], plan: Plan) -> list[str]:
     except (KeyError, ValueError):
         return about
     return about if answer.allowed else [*about, f"its host is out of reach: {answer.remedy.flag}"]
+
+
+def _secrets_of_url(url: str) -> str:
+    """What of a URL looks like a secret, by its names alone; "" for nothing."""
+    try:
+        parts = urlsplit(url)
+        asked = [name for name, value in parse_qsl(f"{parts.query}&{parts.fragment}") if value and _SECRET.search(name)]
+    except ValueError:
+        return ""
+    return ", ".join([*(["user name and password"] if "@" in parts.netloc else []), *asked])

@@ -172,7 +172,9 @@ def _about_path(planned: planning.Planned, path: str) -> tuple[dict[str, object]
     where = places.places(os.environ)
     plan = view_denials.bound(planned.plan, where)
     found = _grantable(verdict.decide(plan, path), planned.machine)
-    own = _below_home(found, planned.machine)
+    shown = next((f"{inside}{found.path[len(source) :]}" for source, inside, _ in plan.brought
+                  if source and beneath(found.path, source)), "")  # fmt: skip
+    own = "" if shown else _below_home(found, planned.machine)
     secret = _secret(planned, path, where) if own else ""
     if secret:
         found = found._replace(risk=secret)
@@ -193,7 +195,9 @@ def _about_path(planned: planning.Planned, path: str) -> tuple[dict[str, object]
     note = verdict.layers_for_git(plan, found)
     notes += [note] if note else []
     notes += [_PROCESSES] if _OF_PROCESS.match(path) else []
-    if not found.access and not found.limits and beneath(path, where.home) and path != where.home:
+    if shown:
+        notes.append(f"it is brought: ~/{shown} in the jail shows it, read-only")
+    elif not found.access and not found.limits and beneath(path, where.home) and path != where.home:
         notes.append(f"~{path[len(where.home) :]} is another file in the jail: the command has its own home directory")
     lines += [f"  note        {note}" for note in notes]
     if _ABSENT in found.hint:
@@ -226,7 +230,8 @@ def _below_home(found: Verdict, machine: Host) -> str:
 def _secret(planned: planning.Planned, path: str, where: places.Places) -> str:
     """Why `--bring` would refuse a path; "" where it would not."""
     secrets = planning.secrets(where, planned.machine)
-    return secrets.reason(path) or secrets.reason(planned.machine.resolve(path) or path)
+    places_of_it = (path, planned.machine.resolve(path) or path)
+    return next(filter(None, (secrets.reason(place, planned.machine) for place in places_of_it)), "")
 
 
 def _about_host(planned: planning.Planned, host: str, port: int) -> tuple[dict[str, object], list[str]]:

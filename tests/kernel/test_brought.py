@@ -325,16 +325,19 @@ def test_credentials_in_a_skill_are_left_out(ordinary: User) -> None:
 def test_explain_and_why_tell_of_it(user_paddock: Paddock) -> None:
     """Each file, which servers, with which of the user's values, and what they lack."""
     user = User(user_paddock, promises.GUARD)
-    user.outside(r"""printf '[mcp_servers.far]\nurl = "https://far.example/mcp"\n' >>~/.codex/config.toml""")
+    url = "https://u:secretpw@far.example/mcp?apiKey=secretpw&x=1"
+    user.outside(rf"""printf '[mcp_servers.far]\nurl = "{url}"\n' >>~/.codex/config.toml""")
     user.outside(r"""printf '[mcp_servers.lost]\ncommand = "no-such-programme"\n' >>~/.codex/config.toml""")
     words = ("explain", "--plan", *_brought(user), "--", str(user.agent))
     shown = user.paddock.call(*words).stdout
     assert f"bring     ~/.bashrc  [shows {user.home}/dotfiles/bashrc; --bring]" in shown
     where = f"{user.home}/.codex/config.toml"
     assert f"server    tests  [{where}; with your values of KEY]" in shown
-    assert f"server    far  [{where}; its host is out of reach: --allow-domain far.example:443]" in shown
+    far = f"[{where}; with your user name and password, apiKey in its address; its host is out of reach: "
+    assert f"server    far  {far}--allow-domain far.example:443]" in shown
     assert f"server    lost  [{where}; its command no-such-programme is not in the jail]" in shown
     assert "value-of-the-user" not in shown
+    assert "secretpw" not in shown
     assert "value-of-the-user" not in user.paddock.call("explain", "--json", *words[2:]).stdout
     user.outside("touch ~/.vimrc ~/.claude.json")
     asked = user.paddock.call("why", "--json", f"{user.home}/.vimrc")
@@ -342,6 +345,11 @@ def test_explain_and_why_tell_of_it(user_paddock: Paddock) -> None:
     for secret in (".ssh/id", ".claude.json", ".codex", ".codex/config.toml"):  # bring-secret
         assert "--bring" not in user.paddock.call("why", f"{user.home}/{secret}").stdout
     assert "risk        logins or state of Claude Code" in user.paddock.call("why", f"{user.home}/.claude.json").stdout
+    own = "~/.config/paddock"
+    user.outside(f"mkdir -p {own}; printf '[bring]\\nfiles = [\"~/.vimrc\"]\\n' >{own}/config.toml")
+    asked = user.paddock.call("why", f"{user.home}/.vimrc")
+    assert "it is brought: ~/.vimrc in the jail shows it, read-only" in asked.stdout
+    assert "--bring" not in asked.stdout
 
 
 def test_init_asks_once_and_writes_to_the_users_own_configuration(user_paddock: Paddock) -> None:
