@@ -35,7 +35,9 @@ _MOST_MARKS = 8
 """Combining characters on one cell; further ones are dropped."""
 _MOST_UNFINISHED = 4 << 10
 _MOST_JOINED = 64 << 10
-"""Characters of an escape sequence that is not whole, and of a line that the terminal wrapped."""
+_MOST_STRING = 64 << 10
+"""Characters of an escape sequence that is not whole, of a line that the terminal wrapped, and of a string (a title, a
+picture) before the next line ends it: one that nothing ends would hide all that follows."""
 
 _TOKEN = re.compile(
     r"(?P<text>[^\x00-\x1f\x7f-\x9f]+)"
@@ -91,6 +93,7 @@ class Screen:
         self.now = 0.0
         self._rest = ""
         self._in_string = False
+        self._skipped = 0
         self.columns = columns
         self.rows = [Row() for _ in range(rows)]
         self._reset()
@@ -137,10 +140,18 @@ class Screen:
         while at < len(text):
             if self._in_string:
                 end = _STRING_ENDS.search(text, at)
-                if end is None:
+                until = len(text) if end is None else end.start()
+                line = text.find("\n", at + max(0, _MOST_STRING - self._skipped), until)
+                if line != -1:
+                    self._skipped += line - at
+                    at = line
+                    self._end_string()
+                elif end is None:
+                    self._skipped += until - at
                     return
-                self._in_string = False
-                at = end.start() if end[0] == "\x1b" else end.end()
+                else:
+                    self._in_string = False
+                    at = until if end[0] == "\x1b" else end.end()
                 continue
             found = _TOKEN.match(text, at)
             if found is None:
@@ -158,9 +169,15 @@ class Screen:
             elif kind == "final":
                 self._sequence(found["private"], found["parameters"], found["between"], found["final"])
             elif kind == "string":
-                self._in_string = True
+                self._in_string, self._skipped = True, 0
             else:
                 self._escape(found["escape"])
+
+    def _end_string(self) -> None:
+        """Goes on as if a string without an end had one, and says so."""
+        self._in_string = False
+        if self._skipped:
+            self._draw(f"[{self._skipped} characters of a sequence without an end: --raw shows them]")
 
     # Text
 
@@ -223,7 +240,9 @@ class Screen:
 
     def _down(self) -> None:
         if self.y == self._bottom:
-            self._scroll(1)
+            if self._top == 0 and self._primary is None:
+                self.gone.append(self.rows[0])
+            self._delete(self._top, 1)
         elif self.y < len(self.rows) - 1:
             self.y += 1
 
@@ -234,11 +253,11 @@ class Screen:
             self.y -= 1
 
     def _scroll(self, count: int) -> None:
+        """Moves rows out at the top. Blank ones around the text on them are not printed: a few bytes make many."""
         if self._top == 0 and self._primary is None:
             out = self.rows[: min(count, self._bottom + 1)]
-            while count > 1 and out and not out[-1].text:
-                out.pop()  # blank lines without number, for a few bytes
-            self.gone += out
+            filled = [at for at, row in enumerate(out) if row.cells and row.text]
+            self.gone += out[filled[0] : filled[-1] + 1] if filled else []
         self._delete(self._top, count)
 
     def _delete(self, at: int, count: int) -> None:
@@ -387,6 +406,8 @@ class Screen:
 
     def finish(self) -> list[Row]:
         """Everything that is still on the screen; it is blank then, as a new terminal."""
+        if self._in_string:
+            self._end_string()
         self._leave()
         found, self.gone = [*self.gone, *self.filled()], []
         self.rows = [Row() for _ in self.rows]

@@ -64,6 +64,27 @@ def test_a_full_screen_is_its_last_state_in_its_place() -> None:
     assert printed(before, f"{inside}\x1b[?1049l", "$ exit\r\n") == ["$ vim", "", "  round 49", "", "", "q", "$ exit"]
 
 
+def test_blank_lines_that_are_scrolled_out_are_not_printed() -> None:
+    """A few bytes would make many lines. What is written line by line is as it was."""
+    assert printed(*["\x1b[Hx\x1b[99999S"] * 50) == ["x"] * 50
+    assert printed("\x1b[99999S" * 50, "\x1b[S" * 50, "end") == ["end"]
+    assert printed("a\r\n\r\nb\x1b[9S", "\x1b[Hc\r\n\r\nd") == ["a", "", "b", "c", "", "d"]
+
+
+@pytest.mark.parametrize("begin", ["\x1b]0;", "\x1bP", "\x1b_", "\x1b^", "\x1bX"])
+def test_a_string_without_an_end_hides_no_more_than_a_bound(begin: str) -> None:
+    """And what it hides is counted; a long one with an end is a picture, and says nothing."""
+    line = "x" * 98 + "\r\n"
+    lines = printed("before\r\n", begin, *[line] * 700, "after\r\n")
+    assert (lines[0], lines[-1], 40 < len(lines) < 60) == ("before", "after", True)
+    assert lines[1].endswith("characters of a sequence without an end: --raw shows them]")
+    assert printed("before\r\n", begin + "hidden") == [
+        "before", f"[{len(begin) + 4} characters of a sequence without an end: --raw shows them]",
+    ]  # fmt: skip
+    assert printed(f"{begin}{'x' * 200_000}\x1b\\after") == ["after"]
+    assert printed(*[begin] * 9, "hidden", "\x07after") == ["after"]
+
+
 def test_a_region_scrolls_alone() -> None:
     """As apt's progress bar at the bottom: lines above it become scrollback, the bar stays."""
     text = "\x1b[1;5r\x1b[6;1HBAR\x1b[1;1H" + "\r\n".join(f"line {number}" for number in range(20)) + "\x1b[r"
