@@ -14,6 +14,14 @@ _TELLING = re.compile(
     re.IGNORECASE,
 )
 
+_UNSEEN = re.compile(
+    rb"\x1b\[[0-?]*[ -/]*(?:[@-~]|\Z)"
+    rb"|\x1b[\]P^_X][^\x07\x1b]*(?:\x07|\x1b\\|\Z)"
+    rb"|\x1b[ -/]*(?:[0-OQ-WYZ\\`-~]|\Z)"
+    rb"|[\x00-\x08\x0b\x0c\x0e-\x1a\x1c-\x1f\x7f]"
+)
+"""What may stand between two characters that a terminal shows side by side."""
+
 
 def secrets(environment: Mapping[str, str], given: Iterable[str], declared: Iterable[str] = ()) -> tuple[str, ...]:
     """The values to be taken out, in every form that they are likely to be printed in, the longest first.
@@ -44,15 +52,34 @@ class Redactor:
         self._pattern = re.compile(b"|".join(map(re.escape, self._forms))) if self._forms else None
 
     def __call__(self, data: bytes) -> bytes:
-        """`data` without them."""
-        return data if self._pattern is None else self._pattern.sub(REPLACEMENT.encode(), data)
+        """`data` without them, also where something that a terminal does not show stands in between."""
+        if self._pattern is None:
+            return data
+        data = self._pattern.sub(REPLACEMENT.encode(), data)
+        if self._pattern.search(_UNSEEN.sub(b"", data)):
+            seen, at = _visible(data)
+            for found in reversed(list(self._pattern.finditer(seen))):
+                data = data[: at[found.start()]] + REPLACEMENT.encode() + data[at[found.end() - 1] + 1 :]
+        return data
 
     def certain(self, data: bytes) -> int:
         """How many bytes of `data` can be written before what follows is known: none of them begins a secret."""
-        begun = max((size for form in self._forms for size in range(1, len(form)) if data.endswith(form[:size])),
+        seen, at = _visible(data)
+        begun = max((size for form in self._forms for size in range(1, len(form)) if seen.endswith(form[:size])),
                     default=0)  # fmt: skip
-        end = len(data) - begun
+        end = at[-begun] if begun else len(data)
         for found in self._pattern.finditer(data) if self._pattern is not None else ():
             if found.start() < end < found.end():
                 return found.start()
         return end
+
+
+def _visible(data: bytes) -> tuple[bytes, list[int]]:
+    """What a terminal shows of `data`, and where each of these bytes stands in it."""
+    at: list[int] = []
+    last = 0
+    for found in _UNSEEN.finditer(data):
+        at += range(last, found.start())
+        last = found.end()
+    at += range(last, len(data))
+    return bytes(data[index] for index in at), at

@@ -9,12 +9,14 @@ from typing import Any
 
 from launcher.service import screen
 from launcher.service.client import session_path
+from launcher.service.redaction import Redactor, secrets
 from launcher.session import messages
 from launcher.verbs.table import client
 from policy.errors import Refusal, printable
 
 _MOST = 1 << 20
 """Bytes of a line that the renderer may print."""
+_MOST_TAIL = 1_000_000
 
 
 def logs(
@@ -24,6 +26,9 @@ def logs(
     if raw and (times or as_json):
         raise Refusal("usage", f"--raw and {'--times' if times else '--json'} exclude each other",
                       hint="--raw prints bytes, and nothing else")  # fmt: skip
+    if tail is not None and not 0 <= tail <= _MOST_TAIL:
+        raise Refusal("usage", f"--tail {tail} is no number of lines from 0 to {_MOST_TAIL:,}",
+                      hint="leave it out for all of them")  # fmt: skip
     service = client()
     at_terminal = not raw and not as_json and service.call("GET", session_path(session))["stdin"] == "terminal"
     rendered = at_terminal and (not stream or "stdout" in stream)
@@ -79,9 +84,12 @@ def _render(lines: Iterator[dict[str, Any]], *, follow: bool, tail: int | None, 
     failed: list[Exception] = []
     feeder = threading.Thread(target=_feed, args=(lines, records, follow, failed), daemon=True)
     feeder.start()
+    # Once more: what colours, NULs or moves of the cursor kept apart in the log has come together. The service keeps no
+    # secret to compare with, the caller's environment has most.
+    redact = Redactor(secrets(os.environ, ()))
     with os.fdopen(rendered, "rb") as file:
         while line := file.readline(_MOST):
-            _write(_safe(line.decode(errors="replace")))
+            _write(_safe(redact(line).decode(errors="replace")))
     status = os.waitpid(child, 0)[1]
     if status:
         raise Refusal("log-unreadable", "what the session wrote could not be rendered",

@@ -356,6 +356,25 @@ def test_a_live_screen_is_shown_though_no_line_is_whole(service: Served) -> None
     service.post("/v1/sessions/live/stop", {"term_seconds": 0, "wait": 30})
 
 
+def test_a_credential_that_the_screen_puts_together_is_not_shown(service: Served) -> None:
+    """Its parts come with something unseen in between, at once or one after the other."""
+    begin, end = "s3cr3t-of", "-the-user"
+    unseen = (r"\033[1m", r"\000", r"\177", r"\0337\0338", r"\033[s\033[u", r"\033]0;title\007", r"\033[m\033[31m")
+    script = "; ".join(
+        f"printf '%s{each}' \"${{SOME_TOKEN%{end}}}\"; {pause} printf '%s\\n' \"${{SOME_TOKEN#{begin}}}\""
+        for each in unseen for pause in ("", "sleep 0.4;")
+    )  # fmt: skip
+    environment = {**service.paddock.who.environment(service.env), "SOME_TOKEN": begin + end}
+    service.create(
+        "sh", "-c", script, name="parts", stdin="terminal", options=["--env", "SOME_TOKEN"], environment=environment
+    )
+    service.over("parts")
+    assert lines(service, "parts") == ["[redacted]"] * 2 * len(unseen)
+    for tail in ("99999999999999999999", "-1"):
+        ended = service.cli("logs", "parts", "--tail", tail)
+        assert (ended.returncode, ended.stdout, "--tail" in ended.stderr) == (125, "", True)
+
+
 def test_follow_shows_what_stays(service: Served) -> None:
     """What was there, its tail; then lines as they are left alone, a full screen when it ends, and the end."""
     script = f"seq 30; read x; printf '1%%\\r2%%\\r'; read x; printf '3%%\\n'; read x; {PAGER} printf '\\033[?1049l'"
