@@ -97,6 +97,12 @@ OPTIONS: tuple[tuple[str, str, str, str], ...] = (
     ("--reach", MANY, "[ADDRESS:]PORT", "let the command connect to this port of the machine's loopback"),
     ("--publish", MANY, "[ADDRESS:]PORT[:PORT]", "forward this port of the machine's loopback to a port in the jail"),
     (
+        "--proxy-env",
+        ONE,
+        "auto|yes|no",
+        "set HTTPS_PROXY and the like to paddock's proxy (auto: only where hosts cannot be reached by name)",
+    ),
+    (
         "--git",
         ONE,
         "auto|private|readonly|shared",

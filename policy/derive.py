@@ -10,7 +10,7 @@ import posixpath
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import replace
 
-from policy import bring, ingredients, promises
+from policy import bring, egress_rules, ingredients, promises
 from policy.config.settings import Rules
 from policy.errors import Refusal
 from policy.ingredients import (
@@ -36,6 +36,9 @@ from policy.launch import Command, Git, Host, Support, Trail, Translation, led_b
 from policy.plan import VERSION, Bind, Grant, Plan, beneath
 from policy.sandbox_context import WorktreeSandboxContext
 from policy.toolchains import Toolchains
+
+NAME_FILES = ("/etc/hosts", "/etc/resolv.conf")
+"""Where hosts can be reached by name, a jail has its own of these: the machine's lead to what it cannot reach."""
 
 # Deny inside allow: Landlock rules only add, so a tree with exceptions is granted as its siblings.
 #
@@ -160,8 +163,10 @@ def derive(
     grants.append((root, WRITE, "worktree"))
     for path, source in rules.system_trees:
         grant(path, READ, source)
+    by_name = mounts and rules.net == "proxy"
     for path, source in rules.system_files:
-        grant(path, DATA, source)
+        if not (by_name and path in NAME_FILES):
+            grant(path, DATA, source)
     grants += devices(rules, host, mounts=mounts)
     grants.append(("@home", WRITE, promises.PRIVATE_HOME))
     if not mounts:  # else it is the private /tmp
@@ -244,6 +249,12 @@ def derive(
     closed = {path: source for path, access, source in narrowed if access == "r"}
     exceptions = dict.fromkeys((*read_only, *closed), READ) | dict.fromkeys(denied, "")
     nested = _nested(context, denied, git, mode, unpopulated)
+    named = [rule for rule, _ in (*rules.domains, *provider.domains)] if by_name else []
+    taken: list[int] = []
+    if by_name:
+        taken = [int(where.rpartition(":")[2]) for where, _ in rules.publish]  # by the jail's own servers
+        grants += [(path, DATA, "hosts by name") for path in NAME_FILES]
+        binds += [(f"@run/{posixpath.basename(path)}", path, DATA) for path in NAME_FILES]
     binds = ingredients.reachable(binds, denied, [inner for inner, _, _ in nested])
     nested += [(path, WRITE, source) for path, access, source in narrowed if access == "w"]
     if not mounts:
@@ -310,11 +321,13 @@ def derive(
         net=rules.net,
         domains=(*rules.domains, *provider.domains),
         domains_denied=rules.domains_denied,
+        named_ports=egress_rules.named_ports(named, taken),
+        routes=egress_rules.routes(named) if by_name else (),
         server_name=rules.server_name,
         publish=rules.publish if rules.net == "proxy" else (),
         reach=tuple(dict((*provider.reach, *rules.reach)).items()) if rules.net == "proxy" else (),
         env_pass=tuple(dict.fromkeys((*rules.env_pass, *toolchains.env_pass, *provider.credentials))),
-        env_set=environment(rules, provider, toolchains),
+        env_set=environment(rules, provider, toolchains, by_name=by_name),
         limits=tuple(rules.limits),
         bounds=rules.bounds,
         git=mode,

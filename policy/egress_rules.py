@@ -74,6 +74,9 @@ WITHOUT_CONTENT = frozenset(("GET", "HEAD", "DELETE", "TRACE"))
 past a rule, or be a second request to a server that does not expect it.
 """
 
+_DNS_PORT = 53
+"""Where the jail's own resolver listens."""
+
 _METHOD_LETTERS = frozenset("ABCDEFGHIJKLMNOPQRSTUVWXYZ-")
 _LONGEST_PATH = 1024
 
@@ -156,6 +159,28 @@ def parse_egress_rule(text: str) -> EgressRule:
     if path:
         path = _checked_path(text, path)
     return EgressRule(parse_rule(host), methods, path)
+
+
+USUAL_PORTS = (22, 80, 443)
+"""Of a host that a rule allows on every port: those on which it is reached by name, without a proxy in the client."""
+
+FAKE_V4, FAKE_V6 = "198.18.0.0/15", "2001:2::/48"
+"""Addresses that names get in a jail: of networks for benchmarks (RFC 2544, RFC 5180), which lead nowhere outside."""
+
+
+def named_ports(rules: Iterable[str], besides: Iterable[int] = ()) -> tuple[int, ...]:
+    """The ports on which a jail can reach by name what these rules allow, without those in `besides`."""
+    found: set[int] = set()
+    for rule in map(parse_egress_rule, rules):
+        found.update(USUAL_PORTS if rule.host.port is None else (rule.host.port,))
+    return tuple(sorted(found - {_DNS_PORT, *besides}))
+
+
+def routes(rules: Iterable[str]) -> tuple[str, ...]:
+    """The networks of the addresses that names get, and those that rules name themselves, loopback's left out."""
+    networks = [rule.host.network for rule in map(parse_egress_rule, rules) if rule.host.network is not None]
+    literal = (str(each) for each in networks if not each.is_loopback)
+    return tuple(dict.fromkeys((FAKE_V4, FAKE_V6, *literal)))
 
 
 def _split_path(text: str) -> tuple[str, str]:
@@ -241,6 +266,24 @@ class EgressPolicy:
         if narrow is None:
             return Verdict(False, "", f"no rule allows {wanted.where}", suggestion)
         return Verdict(False, str(narrow), f"the rule {narrow} does not cover {_described(narrow, wanted)}", suggestion)
+
+    def names(self, host: str) -> Verdict:
+        """Whether a name may be asked for: some rule allows it on some port. What for is decided with the port."""
+        allowed = [rule for rule in self.allow if matches(rule.host, host, rule.host.port or USUAL_PORTS[-1])]
+        ports = {port for rule in allowed for port in ((rule.host.port,) if rule.host.port else USUAL_PORTS)}
+        denial = Verdict(False, "", f"no rule allows {host}", f"--allow-domain {host}")
+        for port in sorted(ports):
+            wanted = Request(host, port)
+            denied = next((rule for rule in self.deny if not rule.narrow and matches(rule.host, host, port)), None)
+            if denied is None:
+                return Verdict(True, str(allowed[0]), "")
+            denial = self.decide(wanted)
+        return denial
+
+    def is_narrow(self, wanted: Request) -> bool:
+        """Whether only the requests inside a connection tell if they may pass: by a rule with methods or a path."""
+        rules = [rule for rule in (*self.allow, *self.deny) if matches(rule.host, str(wanted.host), wanted.port)]
+        return not self.decide(wanted).allowed and any(rule.narrow for rule in rules)
 
     def judge_address(self, wanted: Request, address: Address, *, own: bool = False) -> Verdict:
         """Whether `address`, which a name that passed `decide` has led to, may be dialled.

@@ -451,10 +451,19 @@ def check_git_grants(rules: Rules, git: Git, host: Host) -> None:
             )
 
 
-def environment(rules: Rules, provider: Translation, toolchains: Toolchains) -> tuple[tuple[str, str], ...]:
-    """Later entries win: what the user sets beats the provider's, which beats ours."""
+def environment(
+    rules: Rules, provider: Translation, toolchains: Toolchains, *, by_name: bool
+) -> tuple[tuple[str, str], ...]:
+    """Later entries win: what the user sets beats the provider's, which beats ours.
+
+    Args:
+        rules: the merged configuration.
+        provider: the provider's translation.
+        toolchains: what was found from PATH.
+        by_name: clients need not know of the proxy.
+    """
     values = {"HOME": "${home}", "TMPDIR": "${tmp}", "TMP": "${tmp}", "TEMP": "${tmp}"}
-    if rules.net == "proxy":
+    if rules.net == "proxy" and (rules.proxy_env == "yes" or (rules.proxy_env == "auto" and not by_name)):
         values |= PROXIED
     if rules.git == "readonly":
         values["GIT_OPTIONAL_LOCKS"] = "0"  # or `git status` complains that it cannot refresh the index

@@ -18,7 +18,7 @@ Grant
     grant comes from (``default``, a file name with its key, ``--rw`` ...), for `paddock explain`.
 """
 
-VERSION = 8
+VERSION = 9
 
 SYSTEM_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin:/run/current-system/sw/bin"
 """Where programmes are looked for that Paddock itself runs, outside of every jail. Never the caller's PATH: it may lead
@@ -83,6 +83,8 @@ class Plan:
         "net",  # str: "none", "proxy" or "open"
         "domains",  # tuple[tuple[str, str], ...]: (egress rule, source) of what may be reached, for net == "proxy"
         "domains_denied",  # tuple[tuple[str, str], ...]: (egress rule, source), which beat those
+        "named_ports",  # tuple[int, ...]: ports that can be reached by name, without a proxy in the client
+        "routes",  # tuple[str, ...]: networks that are the jail's own then, for the addresses that names get
         "server_name",  # str: "match" (TLS in a tunnel names the tunnel's host, or none) or "require"
         "publish",  # tuple[tuple[str, str], ...]: (loopback ADDRESS:PORT:PORT, the machine's and the jail's; source)
         "reach",  # tuple[tuple[str, str], ...]: (loopback ADDRESS:PORT of the machine, source), for net == "proxy"
@@ -128,6 +130,8 @@ class Plan:
     net: str
     domains: tuple[tuple[str, str], ...]
     domains_denied: tuple[tuple[str, str], ...]
+    named_ports: tuple[int, ...]
+    routes: tuple[str, ...]
     server_name: str
     publish: tuple[tuple[str, str], ...]
     reach: tuple[tuple[str, str], ...]
@@ -213,6 +217,8 @@ class Plan:
         if self.net == "proxy":
             lines += [f"allowed   {rule}  [{source}]" for rule, source in self.domains]
             lines += [f"denied    {rule}  [{source}]" for rule, source in self.domains_denied]
+            if self.named_ports:
+                lines.append(f"by name   ports {' '.join(map(str, self.named_ports))}, without a proxy in the client")
             lines += [f"reach     {where}  [{source}]" for where, source in self.reach]
             lines += [f"publish   {where}  [{source}]" for where, source in self.publish]
             lines += ["tls       every tunnel must name its host"] if self.server_name == "require" else []

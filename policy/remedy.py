@@ -19,6 +19,7 @@ WRITES = "what is written there outlives the session, and programmes outside may
 REACHES = "whatever the command can read can be sent there"
 TEMPORARY = "programmes that use $TMPDIR need no option: it names the session's own temporary directory"
 ADDRESS = "only for clients of the proxy: direct connections to the address fail; a host name works for all"
+PROXIED = "only for clients of the proxy (--proxy-env yes)"
 DIRECT = "only for clients of the proxy; most obey NO_PROXY, and do not use it for the loopback"
 
 
@@ -92,13 +93,21 @@ def decide_host(plan: Plan, host: str, port: int) -> HostVerdict:
     if verdict.allowed and not isinstance(parsed, str):
         verdict = rules.judge_address(wanted, parsed)
     if verdict.allowed:
-        note = (
-            f"{DIRECT}; --reach {port_here} works for all" if port_here else "" if isinstance(parsed, str) else ADDRESS
-        )
-        return HostVerdict(True, verdict.rule, "", Remedy(note=note))
+        return HostVerdict(True, verdict.rule, "", Remedy(note=_way(plan, parsed, port, port_here)))
     return HostVerdict(
         False, verdict.rule, verdict.reason, answer if not verdict.rule else Remedy(note=verdict.suggestion)
     )
+
+
+def _way(plan: Plan, host: str | Address, port: int, port_here: str) -> str:
+    """Which clients reach what is allowed, where not all do."""
+    if port in plan.named_ports:
+        return ""
+    if port_here:
+        return f"{DIRECT}; --reach {port_here} works for all"
+    if plan.named_ports:
+        return f"{PROXIED}; a rule that names the port works for all: --allow-domain {host}:{port}"
+    return "" if isinstance(host, str) else ADDRESS
 
 
 def risk_of_host(host: str | Address) -> str:

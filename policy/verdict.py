@@ -359,6 +359,8 @@ def layers_for_hosts(plan: Plan, *, local: bool = False) -> str:
         return "the guard, which connects to the proxy and to what --reach names (EACCES)"
     if local:
         return "the network namespace: it has its own loopback, where nothing of this machine listens (ECONNREFUSED)"
+    if plan.named_ports:
+        return "the jail's resolver, which says that there is no such name; past it there is no way out (ENETUNREACH)"
     if plan.net == "proxy":
         return f"the proxy, which answers 403; past it there is no way out ({'EACCES' if guard else 'ENETUNREACH'})"
     return "the network namespace, which has only its own loopback (ENETUNREACH)"

@@ -15,7 +15,8 @@ from policy.egress_rules import Request, Verdict
 from policy.hosts import parse_host
 
 _CHUNK = 65536
-_ACCESS_DENIED = b"\x15\x03\x03\x00\x02\x02\x31"  # a fatal TLS alert (RFC 8446 section 6)
+TLS_HANDSHAKE = b"\x16"
+ACCESS_DENIED = b"\x15\x03\x03\x00\x02\x02\x31"  # a fatal TLS alert (RFC 8446 section 6)
 _FAREWELL = 2.0
 """Seconds in which a client may read its answer before the connection is closed."""
 
@@ -272,7 +273,7 @@ class Exchange:
             self.denied(wanted, operation, Verdict(False, "", why))
             if not isinstance(error, hello.Unwanted) or error.speaks_tls:
                 try:
-                    self.client.send(_ACCESS_DENIED)
+                    self.client.send(ACCESS_DENIED)
                 except OSError:
                     return  # it will see the connection close
 

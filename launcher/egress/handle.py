@@ -13,6 +13,7 @@ import time
 
 from launcher import wire
 from launcher.jail import hygiene, syscalls
+from launcher.jail.spec import NO_SOCKETS, Sockets
 from launcher.lean import os
 from policy import promises
 from policy.errors import Refusal
@@ -37,6 +38,11 @@ PORT = 3128
 _AF_INET, _AF_INET6, _AF_UNIX, _SOCK_STREAM = 2, 10, 1, 1
 _LOOPBACK = bytes((127, 0, 0, 1))
 
+RESOLVER = "127.0.0.53"
+_DNS_PORT = 53
+
+_HOSTS = "127.0.0.1 localhost\n127.0.1.1 {own}\n::1 localhost ip6-localhost ip6-loopback\n"
+
 _TERMINAL_SIGNALS = (_signal.SIGINT, _signal.SIGQUIT, _signal.SIGHUP, _signal.SIGTSTP, _signal.SIGTTIN, _signal.SIGTTOU)
 """They come to the caller's whole session, to which the proxy belongs while it is loaded."""
 
@@ -59,7 +65,7 @@ class Egress:
     Attributes:
         slots: what the Plan's environment is bound with: the proxy's address with credentials, port and token.
         addresses: (packed address, port) that the guard lets the command connect to.
-        sockets: for `JailSpec.sockets`: the channel, the addresses to listen at and how many further sockets.
+        sockets: for `JailSpec.sockets`.
     """
 
     __slots__ = ("_directory", "_pid", "_pidfd", "addresses", "slots", "sockets")
@@ -81,9 +87,9 @@ class Egress:
         granted = [destination(text) for text, _ in plan.reach]
         published: list[int] = []
         own_network = promises.has_mounts(plan.backend)
-        self.sockets: tuple[int, tuple[tuple[bytes, int], ...], int] = (-1, (), 0)
+        self.sockets: Sockets = NO_SOCKETS
         self.addresses: tuple[tuple[bytes, int], ...] = ()
-        taken = {port for _, port in granted}
+        taken = {port for _, port in granted} | set(plan.named_ports)
         port = next(number for number in range(PORT, 65536) if number not in taken)
         inherited: tuple[int, ...]
         try:
@@ -91,7 +97,11 @@ class Egress:
                 for text, _ in plan.publish:
                     published.append(syscalls.listening_tcp(*destination(text.rpartition(":")[0])))
                 ours, theirs = _socket.socketpair(_AF_UNIX, _SOCK_STREAM)
-                self.sockets = (ours.detach(), ((_LOOPBACK, port), *granted), _POOL if published else 0)
+                routes = tuple(_network(text) for text in plan.routes)
+                self.sockets = (ours.detach(), inside(plan, port, granted, _POOL if published else 0), routes)
+                if plan.routes:  # in the place of the machine's own (`policy.derive.NAME_FILES`)
+                    _written(f"{directory}/hosts", _HOSTS.format(own=os.uname().nodename))
+                    _written(f"{directory}/resolv.conf", f"nameserver {RESOLVER}\n")
                 inherited = (theirs.detach(),)
             else:
                 inherited = (syscalls.listening_tcp(_LOOPBACK, 0),)
@@ -114,8 +124,8 @@ class Egress:
         launcher = os.getpid()
         self._pid = os.fork()
         if self._pid == 0:
-            handed_out = len(self.sockets[1]) + self.sockets[2]
-            _work(plan, directory, prepare, secret, inherited, tuple(published), launcher, handed_out=handed_out)
+            wanted = self.sockets[1] or (("tcp", _LOOPBACK, port),)
+            _work(plan, directory, prepare, secret, wanted, inherited, tuple(published), launcher, own_network)
         self._pidfd = syscalls.pidfd_open(self._pid)
         for fd in (*inherited, *published):
             os.close(fd)
@@ -150,7 +160,7 @@ class Egress:
 
 
 def _check_upstream() -> None:
-    """Refuses now what the proxy process could only fail on (`launcher.egress.gateway.Upstreams`)."""
+    """Refuses now what the proxy process could only fail on (`launcher.egress.outside.Upstreams`)."""
     for name in ("HTTPS_PROXY", "HTTP_PROXY", "ALL_PROXY"):
         scheme, separator, _ = (os.environ.get(name.lower()) or os.environ.get(name) or "").partition("://")
         if separator and scheme != "http":
@@ -160,6 +170,35 @@ def _check_upstream() -> None:
                 context="Paddock's own proxy can go out through HTTP proxies only",
                 hint=f"name an http:// proxy there, or unset it: env -u {name} -u {name.lower()} paddock run ...",
             )
+
+
+def inside(
+    plan: Plan, port: int, granted: "list[tuple[bytes, int]]", pool: int
+) -> "tuple[tuple[str, bytes, int], ...]":
+    """The sockets of the jail's network namespace: the proxy's, the resolver's two, the ports', the pool's.
+
+    Args:
+        plan: its ports that can be reached by name; one for all addresses stands for an address that is granted, too.
+        port: the proxy's.
+        granted: from `Plan.reach`.
+        pool: how many unconnected ones.
+    """
+    resolver = _socket.inet_pton(_AF_INET, RESOLVER)
+    by_name = [("udp", resolver, _DNS_PORT), ("tcp", resolver, _DNS_PORT)] if plan.routes else []
+    by_name += [("any", b"", each) for each in plan.named_ports]
+    reach = [("tcp", packed, each) for packed, each in granted if each not in plan.named_ports]
+    return (("tcp", _LOOPBACK, port), *by_name, *reach, *([("free", b"", 0)] * pool))
+
+
+def _network(text: str) -> tuple[bytes, int]:
+    address, _, length = text.partition("/")
+    return _socket.inet_pton(_AF_INET6 if ":" in address else _AF_INET, address), int(length)
+
+
+def _written(path: str, content: str) -> None:
+    fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC | os.O_NOFOLLOW, 0o644)
+    os.write(fd, content.encode())
+    os.close(fd)
 
 
 def destination(text: str) -> tuple[bytes, int]:
@@ -183,11 +222,11 @@ def _work(
     directory: str,
     prepare: "Callable[[], None]",
     secret: str,
+    wanted: "tuple[tuple[str, bytes, int], ...]",
     inherited: tuple[int, ...],
     published: tuple[int, ...],
     launcher: int,
-    *,
-    handed_out: int,
+    own_network: bool,
 ) -> "NoReturn":
     # Nothing may escape from here: this is a copy of the launcher, with all that it has on its stack.
     try:
@@ -209,19 +248,19 @@ def _work(
             from launcher.egress import http  # noqa: F401  # which every agent's first request needs
         os.setsid()
         listeners = list(inherited)
-        if handed_out:
+        if own_network:
             listeners = []
             deadline = time.monotonic() + _HANDED_OVER_WITHIN
-            for _ in range(handed_out):
+            for _ in wanted:
                 if wire.receive(inherited[0], listeners, deadline=deadline, most=0) == (b"", b""):
                     os._exit(0)  # the jail was not built
             os.close(inherited[0])
         poll = select.poll()
-        for fd in (*listeners[: 1 + len(plan.reach)], *published):
+        for fd in (*(fd for (kind, _, _), fd in zip(wanted, listeners, strict=True) if kind != "free"), *published):
             poll.register(fd, select.POLLIN)
         poll.poll(0 if plan.provider else _QUIET)
         reach = [destination(text) for text, _ in plan.reach]
-        _load(prepare).run(plan, reach, directory, secret, listeners, published)
+        _load(prepare).run(plan, reach, directory, secret, wanted, listeners, published)
     finally:
         os._exit(1)
 

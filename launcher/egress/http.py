@@ -21,7 +21,8 @@ from launcher.egress.exchange import (
     presented_token,
     valid_token,
 )
-from launcher.egress.gateway import Denied, Failed, Upstream
+from launcher.egress.gateway import Denied, Failed
+from launcher.egress.outside import Upstream
 from launcher.loop import Timeout, current, send_all, sleep
 from policy.egress_rules import Request, Verdict
 from policy.hosts import parse_host
@@ -71,12 +72,13 @@ class Head(NamedTuple):
     headers: tuple[tuple[bytes, bytes], ...] = ()
 
 
-async def serve(exchange: Exchange, first: bytes) -> bool:
+async def serve(exchange: Exchange, first: bytes, origin: Request | None = None) -> bool:
     """Serves a client: whether a relay has it now.
 
     Args:
         exchange: the client's.
         first: its first bytes, never empty.
+        origin: the host and port that it takes this for, and not for a proxy; then it needs no token.
 
     Raises:
         ClientLeft: it has left.
@@ -87,11 +89,13 @@ async def serve(exchange: Exchange, first: bytes) -> bool:
     try:
         with Timeout(bounds.head_seconds):
             request = await _request(exchange, connection, first)
-        if not valid_token(presented_token(_authorization(request)), exchange.secret):
-            exchange.denied(None, "http", TOKEN_MISSING, request.target.decode("latin-1"))
+        token = presented_token(_authorization(request))
+        if origin is None and not valid_token(token, exchange.secret):
+            if token:  # many clients ask without one first, and hear that it is needed (RFC 9110 section 11.7)
+                exchange.denied(None, "http", TOKEN_MISSING, request.target.decode("latin-1"))
             await exchange.dismiss(_UNAUTHORIZED)
             return False
-        head = understood(request)
+        head = understood(request, origin)
         operation = head.wanted.method or "connect"
         server, through = await exchange.gateway.open(head.wanted, operation, exchange.client)
     except h11.RemoteProtocolError as error:
@@ -145,8 +149,8 @@ def _denied(verdict: Verdict) -> bytes:
     return http_answer(403, "Blocked by Paddock", "egress-denied", verdict.reason, hint, allow)
 
 
-def understood(request: h11.Request) -> Head:
-    """What a request asks for. Raises `Bad` for whatever could be read in two ways."""
+def understood(request: h11.Request, origin: Request | None = None) -> Head:
+    """What a request asks for, of a proxy or of `origin`. Raises `Bad` for whatever could be read in two ways."""
     if request.http_version not in (b"1.0", b"1.1"):
         raise Bad("unsupported version of HTTP", 505)
     names = [name for name, _ in request.headers]
@@ -154,7 +158,12 @@ def understood(request: h11.Request) -> Head:
         raise Bad("Content-Length and Transfer-Encoding contradict each other")
     if any(names.count(name) > 1 for name in _FRAMING):
         raise Bad("the body's length is given twice")
-    return _tunnel(request) if request.method == b"CONNECT" else _plain(request)
+    if origin is None:
+        return _tunnel(request) if request.method == b"CONNECT" else _plain(request, request.target.decode("latin-1"))
+    target = request.target.decode("latin-1")
+    if request.method == b"CONNECT" or not target.startswith("/"):
+        raise Bad("the path of a request begins with a slash", host=origin.where)
+    return _plain(request, f"http://{origin.where}{target}")
 
 
 def _tunnel(request: h11.Request) -> Head:
@@ -167,8 +176,7 @@ def _tunnel(request: h11.Request) -> Head:
     return Head(wanted)
 
 
-def _plain(request: h11.Request) -> Head:
-    target = request.target.decode("latin-1")
+def _plain(request: h11.Request, target: str) -> Head:
     if target[:7].lower() != "http://":
         if target[:8].lower() == "https://":
             raise Bad("https:// URLs need CONNECT, so that nobody on the way can read them")

@@ -74,6 +74,10 @@ class Log:
             record["process"] = process._asdict()
         self._write(operation, record)
 
+    def count(self) -> None:
+        """Counts a decision that is not written."""
+        self._lost += 1
+
     def fault(self, text: str) -> None:
         """Writes what went wrong in the proxy itself."""
         self._write("fault", {"reason": text})

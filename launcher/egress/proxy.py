@@ -7,17 +7,20 @@ import os
 import resource
 import signal
 import socket
+import struct
 import time
 from collections.abc import Iterable
 from typing import NoReturn
 
 from launcher.egress import socks
-from launcher.egress.exchange import ClientLeft, Exchange, Relay, http_answer
-from launcher.egress.gateway import Bounds, Gateway, Unreachable, Upstreams, begin_connecting, dial
+from launcher.egress.exchange import ACCESS_DENIED, TLS_HANDSHAKE, ClientLeft, Exchange, Relay, http_answer
+from launcher.egress.gateway import Bounds, Denied, Failed, Gateway, Unreachable, begin_connecting, dial
 from launcher.egress.log import FILE, Log, Witness
+from launcher.egress.names import Names, Resolver
+from launcher.egress.outside import Upstreams
 from launcher.jail import cell
 from launcher.loop import Loop, Task, Timeout, accept, running, sleep, writable
-from policy.egress_rules import EgressPolicy, Verdict
+from policy.egress_rules import LOCALHOST, EgressPolicy, Request, Verdict
 from policy.hosts import Address
 from policy.plan import Plan
 
@@ -34,6 +37,12 @@ _RESOLVER = (
 _RESERVED = 64
 """Descriptors for everything that is no client's connection."""
 
+_RESET = struct.pack("ii", 1, 0)
+"""SO_LINGER by which close(2) resets the connection (socket(7)): a client whose connection was refused is told so."""
+
+_SPEAKS_WITHIN = 1.0
+"""Seconds for a client to show its protocol, when it is to be told why it is not connected."""
+
 _UNSPECIFIED = bytes(16)
 
 _CONNECT_SECONDS = 10.0
@@ -48,6 +57,7 @@ def run(
     reach: list[tuple[bytes, int]],
     directory: str,
     secret: str,
+    wanted: tuple[tuple[str, bytes, int], ...],
     handed: list[int],
     published: tuple[int, ...],
 ) -> NoReturn:
@@ -58,8 +68,8 @@ def run(
         reach: packed address and port of each of `plan.reach`.
         directory: of the session, for the log.
         secret: the session's token.
-        handed: sockets: the proxy's, listening; where the jail has a network namespace then a listening one for each of
-            `plan.reach`, and unconnected ones of that namespace, for what comes to published ports.
+        wanted: what each of `handed` is, as in `launcher.jail.spec.Sockets`; the proxy's own is the first.
+        handed: sockets, of the jail's network namespace where it has one.
         published: listening sockets, one for each of `plan.publish`.
     """
     gc.freeze()  # nothing of what was imported is garbage: the first collection would look at all of it
@@ -70,7 +80,7 @@ def run(
         witness = Witness(os.getppid())
         try:
             sockets = [socket.socket(fileno=fd) for fd in handed]
-            _serve(plan, reach, secret, sockets, [socket.socket(fileno=fd) for fd in published], log, witness)
+            _serve(plan, reach, secret, wanted, sockets, [socket.socket(fileno=fd) for fd in published], log, witness)
         finally:
             witness.close()
         log.close()
@@ -84,6 +94,7 @@ def _serve(
     plan: Plan,
     reach: list[tuple[bytes, int]],
     secret: str,
+    wanted: tuple[tuple[str, bytes, int], ...],
     handed: list[socket.socket],
     published: list[socket.socket],
     log: Log,
@@ -100,11 +111,26 @@ def _serve(
     confine()
     gc.collect()
     gc.freeze()
-    proxy, *others = handed
-    pool = Pool(others[len(plan.reach) :])
-    works = [server.serve(proxy), server.sweep()]
-    for (rule, _), (packed, port), listener in zip(plan.reach, reach, others, strict=False):
-        works.append(server.serve(listener, Forward(ipaddress.ip_address(packed), port, rule, log)))
+    pool = Pool(sock for (kind, _, _), sock in zip(wanted, handed, strict=True) if kind == "free")
+    works = [server.serve(handed[0]), server.sweep()]
+    forwards = {
+        (ipaddress.ip_address(packed), port): Forward(ipaddress.ip_address(packed), port, rule, log)
+        for (rule, _), (packed, port) in zip(plan.reach, reach, strict=True)
+    }
+    names = Names(policy)
+    by_name = ByName(gateway, policy, names, forwards, name_required=plan.server_name == "require")
+    ipv6 = any(
+        kind == "any" and sock.family == socket.AF_INET6 for (kind, _, _), sock in zip(wanted, handed, strict=True)
+    )
+    resolver = Resolver(gateway, policy, names, log, ipv6=ipv6)
+    for (kind, packed, port), sock in zip(wanted[1:], handed[1:], strict=True):
+        if kind == "udp":
+            works.append(resolver.datagrams(sock))
+        elif kind == "any":
+            works.append(server.serve(sock, by_name))
+        elif kind == "tcp":
+            forward = forwards.get((ipaddress.ip_address(packed), port))
+            works.append(server.serve(sock, Questions(resolver) if forward is None else forward))
     for (rule, _), listener in zip(plan.publish, published, strict=True):
         works.append(server.serve(listener, Publication(pool, int(rule.rpartition(":")[2]), rule, log)))
     failed: list[BaseException] = []
@@ -166,6 +192,100 @@ class Forward:
         Relay(client, server, relays).start()
 
 
+class ByName:
+    """Ports of every address in the jail: which host a client means is told by the address that it connected to."""
+
+    def __init__(
+        self,
+        gateway: Gateway,
+        policy: EgressPolicy,
+        names: Names,
+        forwards: dict[tuple[Address, int], Forward],
+        *,
+        name_required: bool,
+    ) -> None:
+        """`forwards`: granted addresses of the loopback, which these sockets stand for on their ports."""
+        self._gateway = gateway
+        self._policy = policy
+        self._names = names
+        self._forwards = forwards
+        self._name_required = name_required
+
+    async def run(self, client: socket.socket, relays: set[Relay]) -> None:
+        """Connects one client; owns it."""
+        where, port = client.getsockname()[:2]
+        address = ipaddress.ip_address(where)
+        if isinstance(address, ipaddress.IPv6Address) and address.ipv4_mapped is not None:
+            address = address.ipv4_mapped
+        if (address, port) in self._forwards:
+            await self._forwards[address, port].run(client, relays)
+            return
+        exchange = Exchange(client, self._gateway, "", relays, name_required=self._name_required)
+        relayed = False
+        try:
+            wanted = self._wanted(address, port)
+            if wanted is not None and self._policy.is_narrow(wanted):
+                from launcher.egress import http
+
+                with Timeout(self._gateway.bounds.head_seconds):
+                    first = await exchange.receive()
+                relayed = await http.serve(exchange, first, wanted)
+            elif wanted is not None:
+                server, _ = await self._gateway.open(wanted, "connect", client)
+                await exchange.tunnel(server, wanted, "connect", answer=b"", first=b"")
+                relayed = True
+            elif not address.is_loopback:
+                verdict = Verdict(False, "", f"{address} belongs to no name that was asked for")
+                exchange.denied(None, "connect", verdict, f"{address}")
+        except Denied as refusal:
+            relayed = await self._tell(exchange, 403, "egress-denied", refusal.verdict.reason)
+        except Failed as error:
+            relayed = await self._tell(exchange, 502, "egress-unreachable", str(error))
+        except (ClientLeft, OSError):
+            return
+        finally:
+            if not relayed:
+                client.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _RESET)
+                client.close()
+
+    async def _tell(self, exchange: Exchange, status: int, reference: str, why: str) -> bool:
+        """Tells a client that speaks first what became of its connection, in TLS or HTTP; whether it was told."""
+        try:
+            with Timeout(_SPEAKS_WITHIN):
+                first = await exchange.receive()
+            if first[:1] == TLS_HANDSHAKE:
+                await exchange.dismiss(ACCESS_DENIED)
+            elif first.partition(b" ")[0].isalpha() and b" " in first:
+                phrase = "Blocked by Paddock" if status == 403 else "Bad Gateway"
+                await exchange.dismiss(http_answer(status, phrase, reference, why))
+            else:
+                return False
+        except (ClientLeft, OSError):
+            return False
+        exchange.client.close()
+        return True
+
+    def _wanted(self, address: Address, port: int) -> Request | None:
+        if address.is_loopback:
+            local = Request(LOCALHOST, port)
+            return local if self._policy.decide(local).allowed else None
+        if name := self._names.name(address):
+            return Request(name, port)
+        literal = Request(address, port)
+        return literal if self._policy.decide(literal).allowed or self._policy.is_narrow(literal) else None
+
+
+class Questions:
+    """The resolver's TCP port."""
+
+    def __init__(self, resolver: Resolver) -> None:
+        self._resolver = resolver
+
+    async def run(self, client: socket.socket, _: set[Relay]) -> None:
+        """Serves one client; owns it."""
+        await self._resolver.connection(client)
+
+
 class Pool:
     """Unconnected sockets of a jail's network namespace; owns them.
 
@@ -222,6 +342,10 @@ class Publication:
         Relay(client, server, relays, done=lambda: self._pool.give_back(pooled)).start()
 
 
+Service = Forward | Publication | ByName | Questions
+"""What a client can be connected with that speaks no proxy protocol."""
+
+
 class Server:
     """Accepts clients, counts them, and ends idle ones.
 
@@ -239,7 +363,7 @@ class Server:
         self._starting: set[Task] = set()
         self.relays: set[Relay] = set()
 
-    async def serve(self, listener: socket.socket, forward: Forward | Publication | None = None) -> None:
+    async def serve(self, listener: socket.socket, forward: "Service | None" = None) -> None:
         """Accepts from a non-blocking listening socket, for ever; with `forward` each client goes to one place."""
         while True:
             await sleep(0)  # however many come: connected clients have a turn in between

@@ -12,12 +12,13 @@ Launch path: see launcher/jail/syscalls.py.
 """
 
 import errno
+import sys
 from _stat import S_ISDIR, S_ISLNK
 
 from launcher import wire
 from launcher.jail import layout, processes, syscalls
 from launcher.jail.layout import PROTECT, Operation
-from launcher.jail.spec import Facts, JailSpec
+from launcher.jail.spec import Facts, JailSpec, Sockets
 from launcher.lean import ctypes, os
 from launcher.safefs import walk
 from policy.errors import Refusal
@@ -395,6 +396,10 @@ _ALWAYS = (
 _AF_INET = 2
 _SOCK_DGRAM_CLOEXEC = 2 | os.O_CLOEXEC
 _SOCK_STREAM_CLOEXEC = 1 | os.O_CLOEXEC
+_AF_INET6, _AF_NETLINK, _SOCK_RAW_CLOEXEC = 10, 16, 3 | os.O_CLOEXEC
+_RTM_NEWROUTE, _NLM_REQUEST_ACK_CREATE = 24, 0x1 | 0x4 | 0x400
+_RT_TABLE_LOCAL, _RTPROT_STATIC, _RT_SCOPE_HOST, _RTN_LOCAL = 255, 4, 254, 2  # rtnetlink(7)
+_RTA_DST, _RTA_OIF = 1, 4
 _SIOCSIFFLAGS = 0x8914
 _IFF_UP_RUNNING = 0x1 | 0x40
 _IFREQ = 40
@@ -482,29 +487,65 @@ def loopback_up() -> None:
         os.close(fd)
 
 
-def hand_out(channel: int, addresses: "tuple[tuple[bytes, int], ...]", pool: int) -> None:
-    """In the jail's network namespace: makes sockets for the proxy outside and passes them out; closes `channel`.
-
-    Args:
-        channel: a socket to the proxy.
-        addresses: where to listen.
-        pool: how many further TCP sockets, not bound.
+def hand_out(sockets: Sockets) -> None:
+    """In the jail's network namespace: makes what `JailSpec.sockets` says for the proxy outside; closes the channel.
 
     Raises:
         Refusal: proxy-unavailable.
     """
+    channel, wanted, networks = sockets
     try:
-        for address in addresses:
-            fd = syscalls.listening_tcp(*address)
-            wire.send(channel, wire.frame(b"L"), (fd,))
-            os.close(fd)
-        for _ in range(pool):
-            fd = syscalls.socket(_AF_INET, _SOCK_STREAM_CLOEXEC | os.O_NONBLOCK)
+        both = local_routes(networks)
+        for kind, packed, port in wanted:
+            if kind == "free":
+                fd = syscalls.socket(_AF_INET, _SOCK_STREAM_CLOEXEC | os.O_NONBLOCK)
+            elif kind == "udp":
+                fd = syscalls.bound_udp(packed, port)
+            else:
+                fd = syscalls.listening_tcp(packed or bytes(16 if both else 4), port)
             wire.send(channel, wire.frame(b"S"), (fd,))
             os.close(fd)
     except OSError as error:
         raise Refusal("proxy-unavailable", "the network proxy has no socket in the jail", context=str(error)) from None
     os.close(channel)
+
+
+def local_routes(networks: "tuple[tuple[bytes, int], ...]") -> bool:
+    """Makes every address of `networks` the namespace's own, as those of 127.0.0.0/8 are (rtnetlink(7), type local).
+
+    Args:
+        networks: packed address and prefix length; IPv6 ones are left out where the kernel has no IPv6.
+
+    Returns:
+        Whether there is IPv6.
+
+    Raises:
+        OSError: the kernel's answer.
+    """
+    both = True
+    fd = syscalls.socket(_AF_NETLINK, _SOCK_RAW_CLOEXEC)
+    try:
+        for number, (packed, length) in enumerate(networks):
+            os.write(fd, _route(number, packed, length))
+            answer = os.read(fd, 4096)
+            code = -int.from_bytes(answer[16:20], sys.byteorder, signed=True)  # struct nlmsgerr (netlink(7))
+            if code and len(packed) == 4:
+                raise OSError(code, f"no local route: {os.strerror(code)}")
+            both = both and not code
+    finally:
+        os.close(fd)
+    return both
+
+
+def _route(number: int, packed: bytes, length: int) -> bytes:
+    """A request for a route of type local: struct nlmsghdr, struct rtmsg, RTA_DST, RTA_OIF."""
+    family = _AF_INET if len(packed) == 4 else _AF_INET6
+    route = bytes((family, length, 0, 0, _RT_TABLE_LOCAL, _RTPROT_STATIC, _RT_SCOPE_HOST, _RTN_LOCAL)) + bytes(4)
+    for kind, value in ((_RTA_DST, packed), (_RTA_OIF, (1).to_bytes(4, sys.byteorder))):  # lo is always the first
+        route += (4 + len(value)).to_bytes(2, sys.byteorder) + kind.to_bytes(2, sys.byteorder) + value
+    head = (_RTM_NEWROUTE, 2), (_NLM_REQUEST_ACK_CREATE, 2), (number, 4), (0, 4)
+    size = (16 + len(route)).to_bytes(4, sys.byteorder)
+    return size + b"".join(value.to_bytes(width, sys.byteorder) for value, width in head) + route
 
 
 def facts(spec: JailSpec, operations: tuple[Operation, ...], view: View) -> Facts:

@@ -224,3 +224,31 @@ def _kill_below(pid: int, parents: set[int]) -> None:
         return
     finally:
         os.close(pidfd)
+
+
+# What a process's network namespace counts. A descriptor of it can be read when the processes there have gone.
+
+
+def network_counters(pid: int) -> int:
+    """A descriptor of the counters of a process's network namespace (proc_pid_net(5)); -1 when it has ended."""
+    try:
+        return os.open(f"/proc/{pid}/net/snmp", os.O_RDONLY | os.O_CLOEXEC)
+    except OSError:
+        return -1
+
+
+def sought_network(counters: int) -> bool:
+    """Whether something in a namespace without a network wanted to leave it, or asked for a name; closes `counters`.
+
+    Either is counted: packets that no route was found for, and datagrams to a port of the loopback where nobody
+    listens, as the machine's resolver may have one.
+    """
+    lines = os.read(counters, 1 << 16).decode().splitlines()
+    os.close(counters)
+    counted: dict[str, str] = {}
+    for names, numbers in zip(lines[::2], lines[1::2], strict=False):
+        protocol = names.partition(":")[0]
+        counted.update(
+            (f"{protocol}.{name}", number) for name, number in zip(names.split(), numbers.split(), strict=False)
+        )
+    return counted.get("Ip.OutNoRoutes", "0") != "0" or counted.get("Udp.NoPorts", "0") != "0"

@@ -146,7 +146,7 @@ class Inside:
         if self.spec.sockets[0] != -1:
             from launcher.jail import namespaces
 
-            namespaces.hand_out(*self.spec.sockets)
+            namespaces.hand_out(self.spec.sockets)
         self._held = tuple(held)
 
     def _namespaces(self, status_fd: int) -> Facts:

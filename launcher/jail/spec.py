@@ -17,6 +17,13 @@ HELD = ("reads", "writes", "environment", "fds", "privileges", "signals", "netwo
 Facts = tuple[tuple[str, str, str], ...]
 """For the ledger: (row of policy.promises or name of a layer, "held" | "not held" | "layer", detail)."""
 
+Sockets = tuple[int, tuple[tuple[str, bytes, int], ...], tuple[tuple[bytes, int], ...]]
+"""What the jail's network namespace gives the proxy outside, from `launcher.egress.handle`: the channel on which
+descriptors are handed out (-1 for none), the sockets in their order, and the networks (packed address, prefix length)
+that are made the namespace's own. A socket is ("tcp", address, port), listening; the same with "udp", bound;
+("any", b"", port), listening for TCP at every address; ("free", b"", 0), a TCP socket to connect there later."""
+NO_SOCKETS: Sockets = (-1, (), ())
+
 
 class JailSpec:
     """One jail and its first command. Immutable by custom; paths are canonical and absolute.
@@ -42,8 +49,7 @@ class JailSpec:
         streams: descriptors that become the command's standard input, output and error.
         cgroups: descriptors of control groups that every command of the jail enters.
         addresses: (4 or 16 bytes, port) that the guard lets the command connect to over TCP.
-        sockets: from `launcher.egress.handle`: the channel on which sockets made in the jail's network namespace are
-            handed out, their addresses, and how many further ones without address.
+        sockets: what the jail's network namespace gives the proxy outside; see `Sockets`.
         listener: the socket on which the jail's init takes further commands; -1 for none.
         proof: what a client of that socket must know.
     """
@@ -85,7 +91,7 @@ class JailSpec:
         streams: tuple[int, int, int] = (0, 1, 2),
         cgroups: tuple[int, ...] = (),
         addresses: tuple[tuple[bytes, int], ...] = (),
-        sockets: tuple[int, tuple[tuple[bytes, int], ...], int] = (-1, (), 0),
+        sockets: Sockets = NO_SOCKETS,
         listener: int = -1,
         proof: bytes = b"",
     ) -> None:

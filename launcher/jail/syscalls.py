@@ -359,20 +359,30 @@ def _path(path: str) -> bytes:
     return os.fsencode(path)
 
 
-_AF_INET, _AF_INET6, _SOCK_STREAM = 2, 10, 1
+_AF_INET, _AF_INET6, _SOCK_STREAM, _SOCK_DGRAM = 2, 10, 1, 2
 _BACKLOG = 1024
 
 
 def listening_tcp(packed: bytes, port: int) -> int:
     """A listening TCP socket at an address of 4 or 16 bytes, non-blocking and close-on-exec, owned by the caller."""
+    return _bound(_SOCK_STREAM, packed, port)
+
+
+def bound_udp(packed: bytes, port: int) -> int:
+    """A UDP socket at an address of 4 or 16 bytes, non-blocking and close-on-exec, owned by the caller."""
+    return _bound(_SOCK_DGRAM, packed, port)
+
+
+def _bound(kind: int, packed: bytes, port: int) -> int:
     family = _AF_INET if len(packed) == 4 else _AF_INET6
-    fd = socket(family, _SOCK_STREAM | os.O_CLOEXEC | os.O_NONBLOCK)
+    fd = socket(family, kind | os.O_CLOEXEC | os.O_NONBLOCK)
     try:
         # struct sockaddr_in and sockaddr_in6 (ip(7), ipv6(7))
         head = family.to_bytes(2, "little") + port.to_bytes(2, "big")
         tail = packed + bytes(8) if family == _AF_INET else bytes(4) + packed + bytes(4)
         bind(fd, head + tail)
-        listen(fd, _BACKLOG)
+        if kind == _SOCK_STREAM:
+            listen(fd, _BACKLOG)
     except OSError:
         os.close(fd)
         raise

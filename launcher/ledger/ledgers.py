@@ -15,7 +15,7 @@ from launcher.ledger.denial import BRIDGE, PROXY, SECCOMP, Denial, Process
 from policy import promises
 from policy.errors import Refusal, printable
 from policy.plan import Plan
-from policy.remedy import REACHES, Remedy, remedy, remedy_by_rule, remedy_for_host
+from policy.remedy import REACHES, Remedy, remedy, remedy_by_rule, remedy_for_host, toml
 
 VERSION = 1
 SUFFIX = ".jsonl"
@@ -479,6 +479,10 @@ def answer(denial: Denial, plan: Plan) -> Remedy:
         # What the proxy refused came by the proxy, whatever the host: a rule is enough.
         found = (remedy_by_rule if denial.layer == PROXY else remedy_for_host)(plan, denial.host, denial.port)
         # The proxy knows more than the name: where it leads, and which rule forbids it.
+        if denial.hint.startswith("--allow-domain ") and denial.hint not in found.flag:
+            # Of an address that the name led to: both are needed, and one rule may be there already.
+            rule = denial.hint.removeprefix("--allow-domain ").strip("'")
+            return found._replace(flag=denial.hint, toml=toml("network", "allow_domains", rule))
         return Remedy(note=denial.hint, risk=found.risk) if denial.hint not in found.flag else found
     if denial.layer == SECCOMP and denial.target in _SOCKETS and plan.net == "none":
         note = "if it was for the internet: --net proxy --allow-domain HOST[:PORT], or --net open"

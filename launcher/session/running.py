@@ -5,7 +5,7 @@ Launch path: see launcher/jail/syscalls.py.
 
 import time
 
-from launcher.jail import hygiene, layout, syscalls
+from launcher.jail import hygiene, layout, processes, syscalls
 from launcher.jail.spec import Facts, JailSpec
 from launcher.lean import os
 from launcher.session import cache, handoff_changes, messages, state, submodule_places, terminal
@@ -305,30 +305,13 @@ class _Parts(terminal.Listener):
     def on_executing(self, when: float) -> None:
         """The command runs."""
         if self._plan.net == "none" and promises.has_mounts(self._plan.backend):
-            try:  # held open: it can be read when the jail has gone (proc_pid_net(5))
-                self._counters = os.open(f"/proc/{self._first}/net/snmp", os.O_RDONLY | os.O_CLOEXEC)
-            except OSError:
-                self._counters = -1  # it is over already
+            self._counters = processes.network_counters(self._first)
         self.tell("started", when)
 
     def sought_network(self) -> bool:
-        """Whether something in a jail without a network wanted to leave it, or asked for a name.
-
-        Each leaves a count behind: packets that no route was found for, and those for a port of loopback where nobody
-        listens, as the machine's resolver may have one.
-        """
-        if self._counters == -1:
-            return False
-        lines = os.read(self._counters, 1 << 16).decode().splitlines()
-        os.close(self._counters)
-        self._counters = -1
-        counted: dict[str, str] = {}
-        for names, numbers in zip(lines[::2], lines[1::2], strict=False):
-            protocol = names.partition(":")[0]
-            counted.update(
-                (f"{protocol}.{name}", number) for name, number in zip(names.split(), numbers.split(), strict=False)
-            )
-        return counted.get("Ip.OutNoRoutes", "0") != "0" or counted.get("Udp.NoPorts", "0") != "0"
+        """Whether something in a jail without a network wanted to leave it, or asked for a name."""
+        counters, self._counters = self._counters, -1
+        return counters != -1 and processes.sought_network(counters)
 
     def first_denial(self) -> "Denials":
         """What gathers the session's denials where only the guard tells of any, and now has: few sessions need it."""

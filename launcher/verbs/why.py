@@ -14,6 +14,7 @@ from launcher.session import mcp_servers, messages, places, planning, view_denia
 from launcher.verbs import forms
 from policy import hosts, remedy, verdict
 from policy.derive import canonical_form
+from policy.egress_rules import LOCALHOST, EgressPolicy, Request
 from policy.errors import Refusal, printable
 from policy.launch import Host
 from policy.pasted import quoted
@@ -107,6 +108,7 @@ _OF_PROCESS = re.compile(r"/proc/[0-9]+(/|$)")
 _PROCESSES = (
     "memory, environment and descriptors of processes outside, and of the jail's own init, are inaccessible (EACCES)"
 )
+_SHOWN_ADDRESSES = 4
 _PORT = 443
 _PORTS = {"http": 80, "https": 443, "ws": 80, "wss": 443, "ssh": 22}
 
@@ -234,8 +236,35 @@ def _secret(planned: planning.Planned, path: str, where: places.Places) -> str:
     return next(filter(None, (secrets.reason(place, planned.machine) for place in places_of_it)), "")
 
 
+def _led(plan: Plan, host: str, port: int, found: remedy.HostVerdict) -> tuple[remedy.HostVerdict, str]:
+    """What becomes of an allowed name when it is resolved, as the proxy does it; with it the addresses."""
+    from launcher.egress import outside
+
+    wanted = Request(hosts.parse_host(host), port)
+    if not isinstance(wanted.host, str) or wanted.host == LOCALHOST:
+        return found, ""
+    if outside.Upstreams(os.environ).choose(wanted) is not None:
+        return found, "the proxy in your environment, which resolves it"
+    rules = EgressPolicy((rule for rule, _ in plan.domains), (rule for rule, _ in plan.domains_denied))
+    try:
+        addresses = list(dict.fromkeys(outside.look_up(host, port)))
+    except (OSError, UnicodeError) as error:
+        return found, f"nothing: it cannot be resolved now ({getattr(error, 'strerror', None) or error})"
+    judged = [rules.judge_address(wanted, each, own=outside.is_own(each, port)) for each in addresses]
+    if not any(verdict.allowed for verdict in judged):
+        option = judged[0].suggestion
+        remedy_now = remedy.Remedy(
+            flag=option if option.startswith("--") else "", risk=remedy.risk_of_host(addresses[0])
+        )
+        found = remedy.HostVerdict(False, judged[0].rule, judged[0].reason, remedy_now)
+    return found, " ".join(map(str, addresses[:_SHOWN_ADDRESSES]))
+
+
 def _about_host(planned: planning.Planned, host: str, port: int) -> tuple[dict[str, object], list[str]]:
     found = remedy.decide_host(planned.plan, host, port)
+    leads = ""
+    if found.allowed and planned.plan.net == "proxy":
+        found, leads = _led(planned.plan, host, port, found)
     local = bool(remedy.loopback(hosts.parse_host(host), port))
     layer = "" if found.allowed else verdict.layers_for_hosts(planned.plan, local=local)
     shown = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
@@ -245,6 +274,7 @@ def _about_host(planned: planning.Planned, host: str, port: int) -> tuple[dict[s
     for name, text in (
         ("decided by", f"{found.rule}: {source}" if source else found.rule),
         ("because", found.reason),
+        ("leads to", leads),
         ("held by", layer),
         ("to allow it", found.remedy.flag),
         ("note", found.remedy.note),
@@ -261,6 +291,7 @@ def _about_host(planned: planning.Planned, host: str, port: int) -> tuple[dict[s
         "rule": found.rule,
         "source": source,
         "reason": found.reason,
+        "leads_to": leads,
         "layer": layer,
         "allow": {"flag": answer.flag, "toml": answer.toml, "note": answer.note, "risk": answer.risk},
     }

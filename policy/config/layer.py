@@ -257,6 +257,7 @@ FLAG_OF = {
     "filesystem.deny": "--deny",
     "filesystem.freeze_root": "--freeze-root",
     "network.mode": "--net",
+    "network.proxy_env": "--proxy-env",
     "network.allow_domains": "--allow-domain",
     "network.deny_domains": "--deny-domain",
     "network.reach": "--reach",

@@ -59,6 +59,7 @@ class Settings:
     network_mode: Sourced[str]
     allow_domains: Strings
     deny_domains: Strings
+    proxy_env: Sourced[str]
     server_name: Sourced[str]
     reach: Strings
     publish: Strings
@@ -130,6 +131,7 @@ KEYS = {
     "network_mode": "network.mode",
     "allow_domains": "network.allow_domains",
     "deny_domains": "network.deny_domains",
+    "proxy_env": "network.proxy_env",
     "server_name": "network.server_name",
     "reach": "network.reach",
     "publish": "network.publish",
@@ -161,6 +163,7 @@ _SCALARS = {
     for name in (
         "freeze_root",
         "network_mode",
+        "proxy_env",
         "server_name",
         "git_mode",
         "branch_policy",
@@ -345,6 +348,7 @@ def _merged(layers: Sequence[Layer]) -> Settings:
                 known.setdefault(value, Sourced(value, _source(layer, KEYS[attribute])))
         for attribute, scalar in (
             ("network_mode", content.network.mode),
+            ("proxy_env", content.network.proxy_env),
             ("server_name", content.network.server_name),
             ("git_mode", content.git.mode),
             ("branch_policy", content.git.branch_policy),
@@ -377,8 +381,8 @@ def _merged(layers: Sequence[Layer]) -> Settings:
             for pattern in patterns:  # the last layer that names a pattern decides its mode
                 if handoff.get(pattern, ("",))[0] != mode:
                     handoff[pattern] = (mode, Sourced(pattern, _source(layer, f"handoff.{mode}")))
-    missing = {key for key in ("network_mode", "server_name", "git_mode", "branch_policy", "backend", "provider",
-                               "dialect", "logins") if key not in scalars}  # fmt: skip
+    missing = {key for key in ("network_mode", "proxy_env", "server_name", "git_mode", "branch_policy", "backend",
+                               "provider", "dialect", "logins") if key not in scalars}  # fmt: skip
     if missing:
         raise ValueError(f"the shipped default sets no {', '.join(sorted(missing))}")
     accumulated: dict[str, Strings] = {name: tuple(entries.values()) for name, entries in lists.items()}
@@ -393,6 +397,7 @@ def _merged(layers: Sequence[Layer]) -> Settings:
         network_mode=scalars["network_mode"],
         allow_domains=accumulated["allow_domains"],
         deny_domains=accumulated["deny_domains"],
+        proxy_env=scalars["proxy_env"],
         server_name=scalars["server_name"],
         reach=accumulated["reach"],
         publish=accumulated["publish"],
@@ -442,6 +447,7 @@ class Rules:
     net: str
     domains: tuple[tuple[str, str], ...]
     domains_denied: tuple[tuple[str, str], ...]
+    proxy_env: str
     server_name: str
     reach: tuple[tuple[str, str], ...]
     publish: tuple[tuple[str, str], ...]
@@ -511,6 +517,7 @@ def rules_of(settings: Settings, root: str, host: Lists) -> Rules:
         net=settings.network_mode.value,
         domains=_domains(settings.allow_domains),
         domains_denied=_domains(settings.deny_domains),
+        proxy_env=settings.proxy_env.value,
         server_name=settings.server_name.value,
         reach=tuple((entry.value, str(entry.source)) for entry in settings.reach),
         publish=tuple((entry.value, str(entry.source)) for entry in settings.publish),

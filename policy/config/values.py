@@ -315,6 +315,8 @@ class Network(Part):
     """Hosts that the proxy lets through: [METHODS ]HOST[:PORT][/PATH], *.HOST, or @NAME for a list."""
     deny_domains: tuple[Annotated[str, _checked(domain)], ...] = ()
     """Hosts that it never lets through, whatever else is allowed."""
+    proxy_env: Literal["auto", "yes", "no"] | None = None
+    """Whether HTTPS_PROXY and the like are set; auto: only where hosts cannot be reached by name without them."""
     server_name: Literal["match", "require"] | None = None
     """Whether a TLS handshake in a tunnel must name its server (require), or may omit the name (match)."""
     reach: tuple[Annotated[str, _checked(loopback)], ...] = ()

@@ -60,7 +60,7 @@ def test_the_proxys_refusals_are_in_the_ledger(who: Who, installed: Installed, p
     need("landlock")
     need("bubblewrap" if backend == "PADDOCK_NO_LANDLOCK" else "userns")
     jail = guarded.at(who, installed, public_dir)
-    options = ("--session", "net", "--net", "proxy", "--allow-domain", "example.com")
+    options = ("--session", "net", "--net", "proxy", "--proxy-env", "yes", "--allow-domain", "example.com")
     command: list[str | Path] = [installed.paddock, "run", *options, "--", "/usr/bin/python3", "-I", "-c", ASKS]
     session = who.start(command, cwd=jail.inside, env={backend: "1"} if backend else {})
     assert session.stdin is not None

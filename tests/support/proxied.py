@@ -18,8 +18,9 @@ from typing import Any, TypeVar
 
 import trustme
 
-from launcher.egress.gateway import Bounds, Gateway, Upstreams
+from launcher.egress.gateway import Bounds, Gateway
 from launcher.egress.log import FILE, Log
+from launcher.egress.outside import Upstreams
 from launcher.egress.proxy import Forward, Server
 from launcher.loop import Loop, Signal
 from policy.egress_rules import EgressPolicy

@@ -9,7 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from launcher.egress import exchange, http, socks
-from launcher.egress.gateway import Upstreams, connect_answer
+from launcher.egress.gateway import connect_answer
+from launcher.egress.outside import Upstreams
 from policy.egress_rules import Request
 from policy.errors import Refusal
 

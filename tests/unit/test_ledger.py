@@ -172,11 +172,12 @@ def test_the_proxys_log_is_read(tmp_path: Path) -> None:
 
 def test_the_proxy_knows_better_what_would_help() -> None:
     """A rule that denies has to go; a name that leads inside needs a rule for the address."""
-    for hint in ("remove the rule --deny-domain example.com", "--allow-domain 10.0.0.1:443"):
+    for hint, flag in (("without --deny-domain example.com", ""), ("--allow-domain 10.0.0.1:443", "10.0.0.1:443")):
         found = ledgers.of_decision(line(suggestion=hint))
         assert found is not None
         answer = ledgers.answer(found, plan())
-        assert (answer.flag, answer.note) == ("", hint)
+        assert (answer.flag, answer.note) == ((hint, "") if flag else ("", hint))
+        assert flag in answer.toml
 
 
 @pytest.mark.parametrize(

@@ -101,6 +101,40 @@ def _resolve(wanted: dict[str, Any]) -> str:
     return str(socket.getaddrinfo(wanted["host"], 80)[0][4])
 
 
+def _dns(wanted: dict[str, Any]) -> str:
+    """A message (hex) to the jail's resolver: the answer's code, how many records, or "silent"."""
+    data = bytes.fromhex(wanted["send"])
+    kind = socket.SOCK_STREAM if wanted.get("tcp") else socket.SOCK_DGRAM
+    with socket.socket(socket.AF_INET, kind) as sock:
+        sock.settimeout(wanted.get("patience", 3))
+        sock.connect(("127.0.0.53", 53))
+        sock.sendall((len(data).to_bytes(2, "big") if wanted.get("tcp") else b"") + data)
+        try:
+            answer = sock.recv(4096)[2 if wanted.get("tcp") else 0 :]
+        except TimeoutError:
+            return "silent"
+    return f"{answer[3] & 15} {int.from_bytes(answer[6:8], 'big')}" if answer else "closed"
+
+
+def _by_name(wanted: dict[str, Any]) -> str:
+    """Connects to a host as any client would, sends `send`, and says what came."""
+    with socket.create_connection((wanted["host"], wanted["port"]), timeout=PATIENCE) as sock:
+        sock.sendall(wanted.get("send", "").encode("latin-1"))
+        return everything(sock) or "closed"
+
+
+def _flood(wanted: dict[str, Any]) -> str:
+    """So many lookups of names that no rule allows, then one of an allowed name."""
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as sock:
+        sock.settimeout(PATIENCE)
+        sock.connect(("127.0.0.53", 53))
+        for number in range(wanted["count"]):
+            label = f"n{number}".encode()
+            sock.send(b"\0\1\1\0\0\1\0\0\0\0\0\0" + bytes((len(label),)) + label + b"\4evil\7example\0\0\1\0\1")
+            assert sock.recv(512)[3] & 15 == 3
+    return _resolve(wanted)
+
+
 def _listen(wanted: dict[str, Any]) -> str:
     """The allowed twin in a network namespace: the jail's own loopback."""
     with socket.create_server(("127.0.0.1", 0)) as server, socket.create_connection(server.getsockname()):
@@ -115,6 +149,9 @@ ACTS: dict[str, Callable[[dict[str, Any]], str]] = {
     "fastopen": _fastopen,
     "udp": _udp,
     "resolve": _resolve,
+    "dns": _dns,
+    "by name": _by_name,
+    "flood": _flood,
     "listen": _listen,
 }
 
