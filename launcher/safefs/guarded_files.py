@@ -300,7 +300,7 @@ class Inside:
                     if found == (stat.S_IFDIR if left else kind):
                         continue
                     if not move:
-                        raise FileExistsError(errno.EEXIST, "something else is there, and another session lives there")
+                        raise FileExistsError(errno.EEXIST, "something else is there, and another session is live")
                     if found == stat.S_IFDIR:
                         widen(here)  # renaming it changes what `..` is in it
                     aside = f"{name[:100]}.replaced-{os.urandom(5).hex()}"

@@ -27,7 +27,7 @@ def logs(
         raise Refusal("usage", f"--raw and {'--times' if times else '--json'} exclude each other",
                       hint="--raw prints bytes, and nothing else")  # fmt: skip
     if tail is not None and not 0 <= tail <= _MOST_TAIL:
-        raise Refusal("usage", f"--tail {tail} is no number of lines from 0 to {_MOST_TAIL:,}",
+        raise Refusal("usage", f"--tail {tail} is not a number of lines from 0 to {_MOST_TAIL:,}",
                       hint="leave it out for all of them")  # fmt: skip
     service = client()
     at_terminal = not raw and not as_json and service.call("GET", session_path(session))["stdin"] == "terminal"

@@ -319,7 +319,7 @@ def test_credentials_in_a_skill_are_left_out(ordinary: User) -> None:
     out, said = user.session(line, *words)
     assert out == f"x\n{SKILL}{SKILL}"
     assert "skills/env/lib is not brought into the jail (bring.agents)" in said
-    assert "skills/env/lib/.env: files of this name hold credentials" in said
+    assert "skills/env/lib/.env: files of this name contain credentials" in said
 
 
 def test_explain_and_why_tell_of_it(user_paddock: Paddock) -> None:

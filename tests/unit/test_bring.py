@@ -85,7 +85,7 @@ def test_secrets_in_a_directory_are_looked_for() -> None:
     assert found.warnings == (
         f"{HOME}/.agent/skills/env is not brought into the jail ({AGENTS}): {secrets}",
         f"{HOME}/.agent/skills/linked/id_rsa is not brought into the jail ({AGENTS}): {HOME}/other/id_rsa: "
-        "files of this name hold credentials",
+        "files of this name contain credentials",
     )
 
 
@@ -117,7 +117,7 @@ def test_a_refusal_names_what_is_there_and_what_works() -> None:
         with pytest.raises(Refusal) as caught:
             decided(".config", entries=entries)
         texts.append(caught.value.context)
-    assert [f"{HOME}/.config/gh is in it" in text for text in texts] == [False, True]
+    assert [f"it contains {HOME}/.config/gh" in text for text in texts] == [False, True]
     with pytest.raises(Refusal) as caught:
         decided(".npmrc", entries={".npmrc": "file"})
     assert f"--ro {HOME}/.npmrc --env NPM_CONFIG_USERCONFIG={HOME}/.npmrc" in caught.value.hint

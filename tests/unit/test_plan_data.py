@@ -42,6 +42,8 @@ FIELDS: dict[str, object] = {
     "net": "none",
     "domains": (),
     "domains_denied": (),
+    "named_ports": (443,),
+    "routes": ("198.18.0.0/15",),
     "server_name": "match",
     "reach": (),
     "publish": (),
