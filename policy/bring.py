@@ -179,7 +179,7 @@ def _secret(item: _Item, place: str, why: str) -> Refusal:
         f"{item.path} is not brought into jails",
         context=f"requested by {item.source}; {inside}{why}",
         hint=(f"{option} shows it where it is, tokens included; or " if option else "")
-        + "name what is needed of it, without that; an agent's own login passes by --logins",
+        + "name only the files that you need of it; an agent's own login is passed with --logins",
     )
 
 

@@ -256,6 +256,11 @@ class Gateway:
         self._log.decision(operation, host, port, verdict, process)
         return Denied(verdict)
 
+    def refused_name(self, name: str, verdict: Verdict, theirs: int, ours: int) -> None:
+        """Logs that a name was not resolved, before the client hears of it; the ports are those of the question."""
+        process = self._witness.at(theirs, ours) if self._witness is not None else NOBODY
+        self._log.decision("lookup", name, 0, verdict, process)
+
     async def _addresses(self, wanted: Request) -> list[Address]:
         host = wanted.host
         if not isinstance(host, str):

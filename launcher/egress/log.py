@@ -121,15 +121,22 @@ class Witness:
 
     def of(self, client: socket.socket) -> Process:
         """Who holds the other end of a connection accepted from inside the jail; `NOBODY` when unknown, or too late."""
+        try:
+            return self.at(client.getpeername()[1], client.getsockname()[1])
+        except OSError:
+            return NOBODY  # the client has left
+
+    def at(self, theirs: int, ours: int) -> Process:
+        """Who holds the socket with the port `theirs` whose other end has the port `ours`, as `of`."""
         start = time.monotonic()
         self._saved = min(_AT_ONCE, self._saved + (start - self._asked) * _SHARE)
         self._asked = start
         if self._saved <= 0:
             return NOBODY
         try:
-            return self._ask(client.getpeername()[1], client.getsockname()[1])
+            return self._ask(theirs, ours)
         except OSError:
-            return NOBODY  # the client has left, or the helper ended: what was refused stays refused
+            return NOBODY  # the helper ended: what was refused stays refused
         finally:
             self._saved -= time.monotonic() - start
 
@@ -171,7 +178,7 @@ def _serve(questions: socket.socket, parent: int, launcher: int) -> None:
 
 
 def owner(launcher: int, local: int, remote: int, besides: frozenset[int] = frozenset()) -> Process:
-    """The oldest process below `launcher` that holds a TCP connection over the loopback; `NOBODY` without one.
+    """The oldest process below `launcher` that holds a connection over the loopback; `NOBODY` without one.
 
     Args:
         launcher: process id.
@@ -194,13 +201,14 @@ def owner(launcher: int, local: int, remote: int, besides: frozenset[int] = froz
 
 def _inode(pid: int, local: int, remote: int) -> str:
     """Inode of a connection's socket in the network namespace of a process; "" when it is not there."""
-    for table in ("tcp", "tcp6"):
+    for table in ("tcp", "tcp6", "udp", "udp6"):
         with open(f"/proc/{pid}/net/{table}", encoding="ascii") as file:
             next(file)
             for line in file:
                 _, here, there, state, *more = line.split()
                 ends = int(here.rpartition(":")[2], 16), int(there.rpartition(":")[2], 16)
-                if ends == (local, remote) and int(state, 16) in (_ESTABLISHED, _CLOSE_WAIT):
+                unconnected = table.startswith("udp") and ends == (local, 0)
+                if unconnected or (ends == (local, remote) and int(state, 16) in (_ESTABLISHED, _CLOSE_WAIT)):
                     return more[5]
     return ""
 

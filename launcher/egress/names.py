@@ -35,6 +35,8 @@ _IDLE = 10.0
 """Seconds that a TCP client may take for a question."""
 _TTL = 60
 
+DNS_PORT = 53
+
 _A, _AAAA, _PTR, _ANY, _IN = 1, 28, 12, 255, 1
 _NOERROR, _FORMERR, _SERVFAIL, _NXDOMAIN, _NOTIMP = 0, 1, 2, 3, 4
 _HEAD = struct.Struct(">HHHHHH")
@@ -166,7 +168,7 @@ class Resolver:
                     except OSError:
                         return  # it does not listen any more
 
-                self._take(data, reply)
+                self._take(data, reply, sender[1])
 
     async def connection(self, client: socket.socket) -> None:
         """Serves one TCP client; owns it."""
@@ -189,7 +191,7 @@ class Resolver:
                         replies.append(content)
                         over.set()
 
-                    if size > _LONGEST or not self._take(data, reply):
+                    if size > _LONGEST or not self._take(data, reply, client.getpeername()[1]):
                         return
                     await over
                     content = replies.pop()
@@ -197,8 +199,14 @@ class Resolver:
             except (OSError, TimeoutError):
                 return  # it has left
 
-    def _take(self, data: bytes, reply: Callable[[bytes], None]) -> bool:
-        """Answers one message, at once or when the outside has; whether there is or will be an answer."""
+    def _take(self, data: bytes, reply: Callable[[bytes], None], port: int) -> bool:
+        """Answers one message, at once or when the outside has; whether there is or will be an answer.
+
+        Args:
+            data: the message.
+            reply: sends the answer.
+            port: of the client.
+        """
         try:
             if len(data) > _LONGEST:
                 raise Malformed
@@ -210,10 +218,10 @@ class Resolver:
         if asked.group not in (_IN, _ANY):
             reply(answer(asked, _NXDOMAIN))
             return True
-        self._decide(asked, reply)
+        self._decide(asked, reply, port)
         return True
 
-    def _decide(self, asked: Question, reply: Callable[[bytes], None]) -> None:
+    def _decide(self, asked: Question, reply: Callable[[bytes], None], port: int) -> None:
         name = asked.name.lower().removesuffix(".")
         if name == LOCALHOST or name.endswith("." + LOCALHOST):
             loopback = {_A: ipaddress.ip_address("127.0.0.1"), _AAAA: ipaddress.ip_address("::1")}
@@ -232,7 +240,7 @@ class Resolver:
             parsed = None
         verdict = self._policy.names(parsed) if isinstance(parsed, str) else Verdict(False, "", "it is not a host name")
         if not verdict.allowed or not isinstance(parsed, str):
-            self._refuse(host, verdict)
+            self._refuse(host, verdict, port)
             reply(answer(asked, _NXDOMAIN))
         elif host != name:
             reply(answer(asked, _NXDOMAIN))
@@ -258,7 +266,7 @@ class Resolver:
         address = self._names.address(name, version)
         reply(answer(asked, _NOERROR if address is not None else _SERVFAIL, address))
 
-    def _refuse(self, name: str, verdict: Verdict) -> None:
+    def _refuse(self, name: str, verdict: Verdict, port: int) -> None:
         """Logs a refused name once: clients ask for two kinds of addresses, and again."""
         if name in self._told:
             return
@@ -266,4 +274,4 @@ class Resolver:
             self._log.count()
             return
         self._told.add(name)
-        self._log.decision("lookup", name, 0, verdict)
+        self._gateway.refused_name(name, verdict, port, DNS_PORT)

@@ -2,6 +2,7 @@
 
 import json
 import os
+from datetime import datetime
 from typing import Any
 
 from launcher.ledger import ledgers
@@ -80,7 +81,10 @@ def _show(contents: ledgers.Contents) -> None:
     facts = contents.facts
     if facts:
         about = (f"{facts.get(name)}" for name in ("session", "command", "worktree", "backend"))
-        messages.show(printable("session {}: {} in {}, {}".format(*about)))
+        said = "session {}: {} in {}, {}".format(*about)
+        if "time" in facts:
+            said += f"; started {table.ago(datetime.fromisoformat(facts['time']).timestamp())} ago"
+        messages.show(printable(said))
     for content in contents.denials:
         first, *more = ledgers.paragraph(content)
         messages.show("\n".join([style.styled(first, style.YELLOW), *more]))
