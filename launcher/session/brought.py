@@ -11,7 +11,7 @@ import stat
 
 from launcher.safefs import guarded_files, walk
 from launcher.safefs.guarded_files import Inside
-from launcher.session.state import Session
+from launcher.session.state import SHOWN, Session
 from launcher.vcs.private import writers
 from policy import promises
 from policy.errors import Refusal
@@ -35,7 +35,8 @@ def provided(plan: Plan, session: Session) -> tuple[tuple[Bind, ...], list[str]]
     """Makes the private home ready. Returns what is to be mounted, and what the user should know.
 
     Whoever unlinks a mount point in one mount namespace takes away the mount in all others. So the sessions of a home
-    have the same ones: a session writes its record first, and looks for those of others then (`session.state`).
+    have the same ones: a session writes its record first, and looks for those of others then (`session.state`). One
+    that brings no more than those that live there has the rest of their places read-only, as they are.
 
     Refusals: bring-home-shared, bring-blocked.
     """
@@ -48,12 +49,16 @@ def provided(plan: Plan, session: Session) -> tuple[tuple[Bind, ...], list[str]]
         note = f"{os.path.dirname(home)}/{NOTE}"
         if brought:  # it tells those that bring nothing to look, as long as this session lives
             os.close(os.open(note, os.O_WRONLY | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600))
-        alone = _agreed(plan, session)
+        others, kept = _agreed(plan, session)
+        pins = tuple((f"{home}/{path}", f"{home}/{path}", "r") for path in kept)
         before = guarded_files.read(note, follow=False)
         made = dict.fromkeys(os.fsdecode(before.data).split("\0")[:-1]) if before is not None else {}
         try:
             with Inside(home) as inside:
-                return _made_ready(inside, brought, made, mounts=mounts, alone=alone)
+                if not all(map(inside.exists, kept)):
+                    raise _shared(session, others[0])  # which is being started, or refused
+                binds, lines = _made_ready(inside, brought, made, mounts=mounts, alone=not others)
+                return (*binds, *pins), lines
         finally:
             content = "".join(f"{entry}\0" for entry in made)
             if content or brought:
@@ -64,25 +69,39 @@ def provided(plan: Plan, session: Session) -> tuple[tuple[Bind, ...], list[str]]
         os.close(around)
 
 
-def _agreed(plan: Plan, session: Session) -> bool:
-    """Whether the session is alone in its home; the others bring the same then (Refusal: bring-home-shared)."""
+def _agreed(plan: Plan, session: Session) -> tuple[list[writers.Writer], list[str]]:
+    """The others that live in the home, and those of their places that the session keeps for them.
+
+    Refusals: bring-home-shared.
+    """
     places, root = session.places, plan.worktree
     others = [
         each
         for each in writers.live(places.state, root, own=True, frozen=True)
         if each.name != session.name and each.worktree in (root, "")
     ]
+    own, kept = session.brings, set[str]()
     for other in others:
-        if other.brings != session.brings:
-            raise Refusal(
-                "bring-home-shared",
-                f"session {other.name} lives in the private home of this worktree, and does not bring the same into it",
-                context=f"it brings {_words(other.brings)}; this one would bring {_words(session.brings)}; "
-                "one could take away what the other is shown",
-                hint=f"start it with the same --bring, run it in that session (paddock exec {other.name} -- COMMAND), "
-                "wait for its end, or use another worktree (paddock run --new TICKET)",
-            )
-    return not others
+        shown = promises.has_mounts(plan.backend) and other.brings[:1] == (SHOWN,)
+        if other.brings != own and shown and set(own[1:]) <= set(other.brings[1:]):
+            kept.update(other.brings[1:])
+        elif other.brings != own:
+            raise _shared(session, other)
+    kept -= set(own[1:])
+    if kept:
+        session.record_brings((SHOWN, *sorted((*own[1:], *kept))))  # for one that comes later
+    return others, [path.removeprefix("~/") for path in sorted(kept)]
+
+
+def _shared(session: Session, other: writers.Writer) -> Refusal:
+    return Refusal(
+        "bring-home-shared",
+        f"session {other.name} lives in the private home of this worktree, and does not bring the same into it",
+        context=f"it brings {_words(other.brings)}; this one would bring {_words(session.brings)}; "
+        "one could take away what the other is shown",
+        hint=f"start it with the same --bring, run it in that session (paddock exec {other.name} -- COMMAND), "
+        "wait for its end, or use another worktree (paddock run --new TICKET)",
+    )
 
 
 def _words(brings: tuple[str, ...]) -> str:

@@ -95,7 +95,7 @@ def run(
         name,
         mounts=mounts,
         writes=state.writable(plan),
-        brings=("shown" if mounts else "copied", *brings) if brings else (),
+        brings=(state.SHOWN if mounts else state.COPIED, *brings) if brings else (),
     )
     told = observer if observer is not None else _nobody
     told("session", (session.name, session.directory, plan.worktree, plan.worktree_id, plan.backend, plan.net))

@@ -82,7 +82,7 @@ CGROUPS = "cgroups"
 WRITES = "writes"
 """File in a session's directory: what its jail may write, each path ended by a NUL, its own worktree first."""
 
-BRINGS = "brings"
+BRINGS, SHOWN, COPIED = "brings", "shown", "copied"
 """The same of one that brings the user's own things: how, and their places in the private home (`session.brought`)."""
 
 HOLDS = "holds"
@@ -157,6 +157,12 @@ class Session:
         finally:
             os.umask(mask)
         return fd
+
+    def record_brings(self, brings: tuple[str, ...]) -> None:
+        """Changes the session's record of what it brings, which others read. Raises OSError."""
+        _record(f"{self.directory}/.{BRINGS}", brings)
+        os.rename(f"{self.directory}/.{BRINGS}", f"{self.directory}/{BRINGS}")
+        self.brings = brings
 
     def close(self) -> list[str]:
         """Removes the session's directory, and those of dead sessions. Returns what could not be removed."""
