@@ -41,7 +41,7 @@ def python(user: Who, installed: Installed, program: str, cwd: Path) -> "subproc
 def test_the_example_is_a_whole_flow(user: Who, installed: Installed, app: Path) -> None:
     """Three agents and a submodule: made, run, harvested, merged in two phases, told, taken back, removed."""
     before = user.run(["git", "log", "-1", "--format=%H"], cwd=app).stdout
-    said = python(user, installed, EXAMPLE.partition("# What was merged")[0], app)
+    said = python(user, installed, EXAMPLE.partition("# A merge can be rolled back")[0], app)
     assert said.returncode == 0, said.stderr
     assert "Worktrees for Tickets" in said.stdout
     assert "False " in said.stdout
