@@ -74,7 +74,7 @@ WITHOUT_CONTENT = frozenset(("GET", "HEAD", "DELETE", "TRACE"))
 past a rule, or be a second request to a server that does not expect it.
 """
 
-_DNS_PORT = 53
+DNS_PORT = 53
 """Where the jail's own resolver listens."""
 
 _METHOD_LETTERS = frozenset("ABCDEFGHIJKLMNOPQRSTUVWXYZ-")
@@ -173,7 +173,7 @@ def named_ports(rules: Iterable[str], besides: Iterable[int] = ()) -> tuple[int,
     found: set[int] = set()
     for rule in map(parse_egress_rule, rules):
         found.update(USUAL_PORTS if rule.host.port is None else (rule.host.port,))
-    return tuple(sorted(found - {_DNS_PORT, *besides}))
+    return tuple(sorted(found - {DNS_PORT, *besides}))
 
 
 def routes(rules: Iterable[str]) -> tuple[str, ...]:

@@ -105,6 +105,8 @@ def _way(plan: Plan, host: str | Address, port: int, port_here: str) -> str:
         return ""
     if port_here:
         return f"{DIRECT}; --reach {port_here} works for all"
+    if port == egress_rules.DNS_PORT and promises.has_mounts(plan.backend):
+        return f"{PROXIED}: in the jail, port 53 is its resolver's"
     if plan.named_ports:
         return f"{PROXIED}; a rule that names the port works for all: --allow-domain {host}:{port}"
     return "" if isinstance(host, str) else ADDRESS
@@ -139,7 +141,7 @@ def remedy_for_host(plan: Plan, host: str, port: int) -> Remedy:
     port_here = loopback(parsed, port)
     if not port_here or plan.net == "open":
         found = remedy_by_rule(plan, host, port)
-        direct = isinstance(parsed, str) or not found.flag
+        direct = isinstance(parsed, str) or not found.flag or promises.has_mounts(plan.backend)
         return found if direct else found._replace(note="; ".join(filter(None, (ADDRESS, found.note))))
     short = str(port) if port_here == f"127.0.0.1:{port}" else quoted(port_here)
     lines = toml("network", "reach", port_here)

@@ -40,6 +40,7 @@ _LOOPBACK = bytes((127, 0, 0, 1))
 
 RESOLVER = "127.0.0.53"
 _DNS_PORT = 53
+_BACKLOG = 1024
 
 _HOSTS = "127.0.0.1 localhost\n127.0.1.1 {own}\n::1 localhost ip6-localhost ip6-loopback\n"
 
@@ -95,7 +96,7 @@ class Egress:
         try:
             if own_network:
                 for text, _ in plan.publish:
-                    published.append(syscalls.listening_tcp(*destination(text.rpartition(":")[0])))
+                    published.append(_published(*destination(text.rpartition(":")[0])))
                 ours, theirs = _socket.socketpair(_AF_UNIX, _SOCK_STREAM)
                 routes = tuple(_network(text) for text in plan.routes)
                 self.sockets = (ours.detach(), inside(plan, port, granted, _POOL if published else 0), routes)
@@ -188,6 +189,21 @@ def inside(
     by_name += [("any", b"", each) for each in plan.named_ports]
     reach = [("tcp", packed, each) for packed, each in granted if each not in plan.named_ports]
     return (("tcp", _LOOPBACK, port), *by_name, *reach, *([("free", b"", 0)] * pool))
+
+
+def _published(packed: bytes, port: int) -> int:
+    """A listening socket of the machine's, also where connections of an earlier session still fade (tcp(7))."""
+    family = _AF_INET if len(packed) == 4 else _AF_INET6
+    sock = _socket.socket(family, _SOCK_STREAM)
+    try:
+        sock.setsockopt(_socket.SOL_SOCKET, _socket.SO_REUSEADDR, 1)
+        sock.setblocking(False)
+        sock.bind((_socket.inet_ntop(family, packed), port))
+        sock.listen(_BACKLOG)
+    except OSError:
+        sock.close()
+        raise
+    return sock.detach()
 
 
 def _network(text: str) -> tuple[bytes, int]:

@@ -3,6 +3,7 @@
 import base64
 import errno
 import ipaddress
+import os
 import socket
 from collections.abc import Mapping
 from typing import NamedTuple
@@ -94,6 +95,14 @@ def _refused(url: str, why: str) -> Refusal:
         context=why,
         hint="unset HTTPS_PROXY, HTTP_PROXY and ALL_PROXY, or name an http:// proxy there",
     )
+
+
+def search_nothing() -> None:
+    """Has names looked up as they are, without the machine's search list (resolver(5)); before the first one is.
+
+    Else a name that is not there is asked for below others, which no rule has allowed.
+    """
+    os.environ["LOCALDOMAIN"] = ""
 
 
 def look_up(host: str, port: int) -> list[Address]:

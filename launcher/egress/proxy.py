@@ -17,7 +17,7 @@ from launcher.egress.exchange import ACCESS_DENIED, TLS_HANDSHAKE, ClientLeft, E
 from launcher.egress.gateway import Bounds, Denied, Failed, Gateway, Unreachable, begin_connecting, dial
 from launcher.egress.log import FILE, Log, Witness
 from launcher.egress.names import Names, Resolver
-from launcher.egress.outside import Upstreams
+from launcher.egress.outside import Upstreams, search_nothing
 from launcher.jail import cell
 from launcher.loop import Loop, Task, Timeout, accept, running, sleep, writable
 from policy.egress_rules import LOCALHOST, EgressPolicy, Request, Verdict
@@ -39,6 +39,8 @@ _RESERVED = 64
 
 _RESET = struct.pack("ii", 1, 0)
 """SO_LINGER by which close(2) resets the connection (socket(7)): a client whose connection was refused is told so."""
+
+_LOCALHOST = ipaddress.IPv4Address("127.0.0.1")
 
 _SPEAKS_WITHIN = 1.0
 """Seconds for a client to show its protocol, when it is to be told why it is not connected."""
@@ -72,6 +74,7 @@ def run(
         handed: sockets, of the jail's network namespace where it has one.
         published: listening sockets, one for each of `plan.publish`.
     """
+    search_nothing()
     gc.freeze()  # nothing of what was imported is garbage: the first collection would look at all of it
     gc.enable()
     log = Log(f"{directory}/{FILE}", Bounds().log_bytes)
@@ -217,8 +220,11 @@ class ByName:
         address = ipaddress.ip_address(where)
         if isinstance(address, ipaddress.IPv6Address) and address.ipv4_mapped is not None:
             address = address.ipv4_mapped
-        if (address, port) in self._forwards:
-            await self._forwards[address, port].run(client, relays)
+        forward = self._forwards.get((address, port)) or (
+            self._forwards.get((_LOCALHOST, port)) if address.is_loopback else None  # as ::1, localhost's other address
+        )
+        if forward is not None:
+            await forward.run(client, relays)
             return
         exchange = Exchange(client, self._gateway, "", relays, name_required=self._name_required)
         relayed = False
@@ -227,8 +233,13 @@ class ByName:
             if wanted is not None and self._policy.is_narrow(wanted):
                 from launcher.egress import http
 
-                with Timeout(self._gateway.bounds.head_seconds):
-                    first = await exchange.receive()
+                try:
+                    with Timeout(self._gateway.bounds.head_seconds):
+                        first = await exchange.receive()
+                except TimeoutError:
+                    first = b""
+                if not first[:1].isalpha():  # TLS, or a client that waits for the server's first word
+                    raise exchange.gateway.denied(wanted, "connect", self._policy.decide(wanted), client)
                 relayed = await http.serve(exchange, first, wanted)
             elif wanted is not None:
                 server, _ = await self._gateway.open(wanted, "connect", client)
@@ -236,7 +247,7 @@ class ByName:
                 relayed = True
             elif not address.is_loopback:
                 verdict = Verdict(False, "", f"{address} belongs to no name that was asked for")
-                exchange.denied(None, "connect", verdict, f"{address}")
+                exchange.denied(None, "connect", verdict)
         except Denied as refusal:
             relayed = await self._tell(exchange, 403, "egress-denied", refusal.verdict.reason)
         except Failed as error:

@@ -148,10 +148,7 @@ def run(
     return status_code
 
 
-NO_NETWORK = (
-    "the command looked for the network, and this jail has none; --allow-domain HOST opens it for a host, "
-    "@python or @node for packages: paddock help network"
-)
+NO_NETWORK = "the command wanted the network, and this jail has none: --allow-domain HOST (paddock help network)"
 
 
 def _nobody(what: str, data: "Any") -> None:  # noqa: ANN401  # as `observer`

@@ -246,6 +246,7 @@ def _led(plan: Plan, host: str, port: int, found: remedy.HostVerdict) -> tuple[r
     if outside.Upstreams(os.environ).choose(wanted) is not None:
         return found, "the proxy in your environment, which resolves it"
     rules = EgressPolicy((rule for rule, _ in plan.domains), (rule for rule, _ in plan.domains_denied))
+    outside.search_nothing()
     try:
         addresses = list(dict.fromkeys(outside.look_up(host, port)))
     except (OSError, UnicodeError) as error:

@@ -172,17 +172,19 @@ exec 3<>/dev/tcp/good.example/22; head -n 1 <&3; echo hello >&3; head -n 1 <&3; 
 timeout 5 ssh -o BatchMode=yes -o StrictHostKeyChecking=no good.example true 2>&1 | head -n 1
 timeout 5 psql -h good.example -U nobody -c '' 2>&1 | head -n 1
 (exec 3<>/dev/tcp/good.example/3128) 2>&1 | head -n 1
+curl -sS http://localhost:8000/own >/dev/null
 java Fetch.java http://good.example:8000/reached; java Fetch.java http://other.example:8000/unreached 2>&1 | head -n 1
 """
-    ports = (f"--allow-domain=good.example:{port}" for port in (22, 5432, 8000))
+    ports = (*(f"--allow-domain=good.example:{port}" for port in (22, 5432, 8000)), "--reach=8000")
     ended = client(served, suite, f"bash -c '{line.replace(chr(39), chr(34))}'", "--proxy-env=auto", *ports)
     first, second, *_, refused, fetched, unknown = ended.stdout.splitlines()
     assert (first, second) == ("220 a server that speaks first", "hello")
     assert "refused" in refused
     assert "/reached" in fetched
     assert "UnknownHostException" in unknown
-    seen = [entry["port"] for entry in served.seen(before) if entry["kind"] == "tcp"]
-    assert sorted(set(seen)) == [22, 5432, 8000]
+    seen = served.seen(before)
+    assert {e["port"] for e in seen if (e["kind"], e["side"]) == ("tcp", "internet")} == {22, 5432, 8000}
+    assert [e["what"] for e in seen if (e["kind"], e["side"]) == ("request", "machine")] == ["GET /own"]
 
 
 def test_a_denial_tells_an_agent_what_to_ask_for(served: World, suite: Paddock) -> None:

@@ -306,6 +306,7 @@ def test_nothing_leaves_by_name_but_what_is_allowed(world: World, paddock: Paddo
         named("another port", "good.example", 53, GET), named("a port of another rule", "second.example", 443, GET),
         named("a path", "second.example", 80, f"GET /secret{BEHIND}"),
         named("another Host", "second.example", 80, "GET /public HTTP/1.1\r\nHost: good.example\r\n\r\n"),
+        named("TLS where only requests are allowed", "second.example", 80, "\x16\x03\x01\0\1"),
         named("a denied path", "good.example", 80, "GET /secret HTTP/1.1\r\nHost: good.example\r\n\r\n"),
         named("CONNECT", "second.example", 80, "CONNECT evil.example:80 HTTP/1.1\r\nHost: evil.example\r\n\r\n"),
         named("a whole URL", "second.example", 80, f"GET http://second.example/public{BEHIND}"),
@@ -337,6 +338,9 @@ def test_nothing_leaves_by_name_but_what_is_allowed(world: World, paddock: Paddo
         answer = answers[attempt["name"]]
         assert answer.startswith(("HTTP/1.1 200 ", BANNER.decode())), (attempt["name"], answer)
     assert {entry["side"] for entry in seen} == {"internet"}
+    # The machine has a search list, which would turn one allowed name that is not there into another one.
+    assert "not-there.good.example" in {entry["what"] for entry in seen if entry["kind"] == "dns"}
+    assert not [entry for entry in seen if ".good.example.good.example" in str(entry)]
     assert not [entry for entry in seen if _DATA in str(entry) or "evil" in str(entry) or "smuggled" in str(entry)]
     assert {entry["what"] for entry in seen if entry["kind"] == "request"} <= {"GET /inside", "GET /public"}
     assert {entry["port"] for entry in seen if entry["kind"] == "tcp"} == {22, 80, 8000}

@@ -35,7 +35,7 @@ def test_a_known_agent_is_told_of_its_worktree_and_nobody_else_is(paddock: Paddo
     assert variables["CLAUDE_CONFIG_DIR"] == f"{variables['HOME']}/.claude"
     assert variables["CLAUDE_CODE_TMPDIR"] == variables["TMPDIR"]
     assert (variables["IS_SANDBOX"], variables["DISABLE_AUTOUPDATER"]) == ("1", "1")
-    assert "HTTPS_PROXY" in variables
+    assert "HTTPS_PROXY" not in variables  # its hosts are reached by name
     for choice in (("--provider", "none", "--", str(claude)), ("--", str(other))):
         words, variables = shown(paddock.run(*choice, "-p").stdout)
         assert words == ["-p"]

@@ -98,7 +98,7 @@ def test_a_command_that_misses_the_network_is_told_how_to_have_it(paddock: Paddo
     goes = "import socket; socket.create_connection(('198.51.100.7', 443))"
     for script in (asks, goes):
         ended = paddock.run(*options, "--", "/usr/bin/python3", "-c", script)
-        assert "paddock: the command looked for the network, and this jail has none; --allow-domain" in ended.stderr
+        assert "paddock: the command wanted the network, and this jail has none: --allow-domain" in ended.stderr
     others = (
         ("--", "false"),
         ("--", "sh", "-c", f"/usr/bin/python3 -c {shlex.quote(goes)}; true"),
@@ -106,4 +106,4 @@ def test_a_command_that_misses_the_network_is_told_how_to_have_it(paddock: Paddo
         ("--net", "open", "--", "false"),
     )
     for words in others:
-        assert "looked for the network" not in paddock.run(*options, *words).stderr
+        assert "wanted the network" not in paddock.run(*options, *words).stderr

@@ -282,7 +282,7 @@ def machine(directory: Path) -> None:
     """This end: everything is made here."""
     subprocess.run(["mount", "--make-rprivate", "/"], check=True)
     resolv = directory / "resolv.conf"
-    resolv.write_text(f"nameserver {RESOLVER}\noptions timeout:5 attempts:2\n")
+    resolv.write_text(f"nameserver {RESOLVER}\nsearch good.example\noptions timeout:5 attempts:2\n")
     resolv.chmod(0o644)
     subprocess.run(["mount", "--bind", resolv, Path("/etc/resolv.conf").resolve()], check=True)
     other = subprocess.Popen(
