@@ -106,7 +106,9 @@ class TicketSessions:
         busy = outcome is not None and (outcome.harvest or {}).get("state") == "busy"
         if busy or session.state in (SessionState.LOST, SessionState.UNHARVESTED):  # its commits may wait
             harvest = await self.harvest(place["worktree"])
-            if ended_well(session) and "errorType" not in (harvest or {}):
+            if harvest is not None and ("errorType" in harvest or harvest.get("state") == "busy"):
+                session = session.model_copy(update={"state": SessionState.UNHARVESTED})  # so a resumed run tries again
+            elif ended_well(session):
                 session = session.model_copy(update={"state": SessionState.ENDED})
         late = late and outcome is not None and outcome.reason is Reason.STOPPED
         return self.entry(ticket.ticket, session, request.repository, harvest, timeout=timeout if late else None)
