@@ -482,7 +482,7 @@ def answer(denial: Denial, plan: Plan) -> Remedy:
         if denial.hint.startswith("--allow-domain ") and denial.hint not in found.flag:
             # Of an address that the name led to: both are needed, and one rule may be there already.
             rule = denial.hint.removeprefix("--allow-domain ").strip("'")
-            return found._replace(flag=denial.hint, toml=toml("network", "allow_domains", rule))
+            return found._replace(flag=denial.hint, toml=toml("network", "allow_domains", rule), note="")
         return Remedy(note=denial.hint, risk=found.risk) if denial.hint not in found.flag else found
     if denial.layer == SECCOMP and denial.target in _SOCKETS and plan.net == "none":
         note = "if it was for the internet: --net proxy --allow-domain HOST[:PORT], or --net open"

@@ -181,6 +181,16 @@ def _project(path: str, kind: Kind, root: str, own: Places, trust: Trust) -> Lay
     return _as_in_main(layer, content.data, root, own, trust) if kind == Kind.PROJECT else layer
 
 
+def _same_place(path: str, root: str, main: str) -> bool:
+    """Whether a path that leaves `root` upwards, and only upwards, means what it means from `main`."""
+    parts = path.removeprefix(f"{root}/").split("/")
+    ups = next(number for number, part in enumerate((*parts, "")) if part != "..")
+    if not ups or ".." in parts[ups:] or not path.startswith(f"{root}/"):
+        return False
+    above = [where.split("/")[:-ups] for where in (root, main)]
+    return above[0] == above[1] and len(above[0]) > 1
+
+
 def _as_in_main(layer: Layer, content: bytes, root: str, own: Places, trust: Trust) -> Layer:
     """The same layer of a linked worktree, trusted if its content is trusted for the repository's main checkout.
 
@@ -194,7 +204,10 @@ def _as_in_main(layer: Layer, content: bytes, root: str, own: Places, trust: Tru
     paths += tuple(own.home + name[1:] for name in rules.bring.files)
     for path in paths:
         # Behind .. may be what lies beside this worktree; and what lies in the main checkout is no further grant there.
-        if ".." in path.split("/") or (beneath(path, main) and not beneath(path, root)):
+        if ".." in path.split("/") and not _same_place(path, root, main):
+            return replace(layer, elsewhere=path)
+        where = os.path.normpath(path)
+        if beneath(where, main) and not beneath(where, root):
             return replace(layer, elsewhere=path)
     file = os.path.join(main, PROJECT_NAME)
     if trust.is_trusted(file, content):

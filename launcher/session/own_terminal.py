@@ -84,6 +84,7 @@ def lead(front: int, channel: "_socket.socket", slave: int, terminals: list[int]
     except BaseException:
         os._exit(1)
     try:
+        os.chdir("/")  # as below
         _own_group(launcher)
         init.leave_streams()
         _Leader(front, channel, slave, launcher).run()
@@ -238,6 +239,7 @@ def enter(after_failure: "Callable[[bytes], None] | None" = None) -> None:
             return
     theirs.close()
     os.close(slave)
+    os.chdir("/")  # a worktree that goes at the end of its session (--rm) is in nobody's use
     init.leave_streams(tuple({0, 1, 2}.difference(terminals)))
     try:
         code = front.follow()

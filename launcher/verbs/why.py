@@ -268,6 +268,8 @@ def _about_host(planned: planning.Planned, host: str, port: int) -> tuple[dict[s
         found, leads = _led(planned.plan, host, port, found)
     local = bool(remedy.loopback(hosts.parse_host(host), port))
     layer = "" if found.allowed else verdict.layers_for_hosts(planned.plan, local=local)
+    if leads and not found.allowed:
+        layer = "the proxy, which connects to none of these addresses"
     shown = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
     source = next((source for rule, source in (*planned.plan.domains, *planned.plan.domains_denied)
                    if rule == found.rule), "")  # fmt: skip

@@ -1,6 +1,7 @@
 """`paddock run --new`: a worktree for one task, the run in it, what comes after, and what is left of a failure."""
 
 import json
+import shlex
 import shutil
 import subprocess
 from pathlib import Path
@@ -9,7 +10,7 @@ import pytest
 
 from tests.support import paddock as paddocks
 from tests.support.features import need
-from tests.support.identity import Who
+from tests.support.identity import Console, Who
 from tests.support.install import Installed
 from tests.support.paddock import Paddock
 
@@ -71,6 +72,17 @@ def test_merged_and_removed_at_the_end(here: Paddock) -> None:
     assert "agent/T-1" not in _git(here, "branch")
 
 
+def test_removed_at_the_end_of_a_run_at_a_terminal(here: Paddock) -> None:
+    """Where Paddock has processes of its own beside the command, for its terminal: none of them is in the worktree."""
+    with Console(here.who, here.main) as console:
+        console.run(
+            shlex.join(here.words("run", "--new", "T-1", "--merge", "--rm", "--", "sh", "-c", f"echo x >x; {COMMIT}"))
+        )
+        console.expect(r"(?s)^(.*)<0>")
+    assert not _tree(here).exists()
+    assert (here.main / "x").read_text() == "x\n"
+
+
 def test_the_agents_own_branches_are_named_until_they_are_merged(here: Paddock) -> None:
     """The one that it ended on is the ticket's work; one beside it is named by whatever tells how far that has come."""
     work = (f"git checkout -q -b feature/x; echo x >x; {COMMIT}; git tag v9; "
@@ -119,7 +131,7 @@ def test_a_command_that_cannot_start_leaves_no_worktree(here: Paddock) -> None:
 def test_what_is_trusted_in_the_main_checkout_is_trusted_in_the_new_worktree(here: Paddock) -> None:
     """The hint of a refusal leads on: it names the main checkout's file, or one in a worktree that is kept."""
     config = here.main / ".paddock.toml"
-    for line, trusted in (("pass = ['A_SETTING']", config), ("pass = ['B']\n[filesystem]\nread = ['../x']",
+    for line, trusted in (("pass = ['A_SETTING']", config), ("pass = ['B']\n[filesystem]\nread = ['a/../../x']",
                                                              _tree(here) / config.name)):  # fmt: skip
         config.write_text(f"[environment]\n{line}\n")
         here.who.give(config)

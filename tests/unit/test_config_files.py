@@ -162,9 +162,20 @@ def test_trust_in_the_main_checkout_counts_in_its_linked_worktrees(scene: Scene)
 
 
 @pytest.mark.parametrize(
+    ("path", "root", "same"),
+    [("/p/one/../x", "/p/one", True), ("/p/q/one/../x", "/p/q/one", False), ("/p/one/../x/../y", "/p/one", False),
+     ("/p/q/one/../../x", "/p/q/one", False), ("/p/one/../../x", "/p/one", False),
+     ("/p/one/a/../../x", "/p/one", False), ("/p/../x", "/p/one", False), ("/p/one/..", "/p/one", True)],
+)  # fmt: skip
+def test_a_place_above_is_the_same_for_checkouts_beside_each_other(path: str, root: str, same: bool) -> None:
+    """Only where nothing on the way can be a link of the worktree's."""
+    assert configuration._same_place(path, root, "/p/main") is same
+
+
+@pytest.mark.parametrize(
     ("line", "counts"),
-    [("read = ['../shared']", False), ("read = ['a/../../shared']", False), ("write = ['/srv', 'below/it']", True),
-     ("write = ['~/data']", True), ("write = ['MAIN/build']", False), ("write = ['/srv']\ndeny = ['../x']", False),
+    [("read = ['../shared']", True), ("write = ['../main/build']", False), ("read = ['a/../../shared']", False), ("write = ['/srv', 'below/it']", True),
+     ("write = ['~/data']", True), ("write = ['MAIN/build']", False), ("write = ['/srv']\ndeny = ['a/../../x']", False),
      ("write = ['/srv']\ndeny = ['secrets']", True)],
 )  # fmt: skip
 def test_trust_in_the_main_checkout_does_not_count_for_a_path_that_means_another_place(

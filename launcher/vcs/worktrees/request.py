@@ -129,7 +129,8 @@ def _branch(git: Git, name: str, options: Options) -> tuple[str, str, bool]:
             "branch-exists",
             f"branch {branch} already exists",
             context="it may hold an earlier agent's work, so it is not reset",
-            hint=f"--branch {branch} (without --from) continues it; --branch OTHER starts another",
+            hint=f"paddock worktree add {quoted(name)} --branch {quoted(branch)} continues it\n"
+            "--branch OTHER starts another",
         )
     if exists and (where := admin_files.checked_out(git.common_dir, ref)) is not None:
         raise Refusal(
