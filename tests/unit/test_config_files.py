@@ -174,7 +174,8 @@ def test_a_place_above_is_the_same_for_checkouts_beside_each_other(path: str, ro
 
 @pytest.mark.parametrize(
     ("line", "counts"),
-    [("read = ['../shared']", True), ("write = ['../main/build']", False), ("read = ['a/../../shared']", False), ("write = ['/srv', 'below/it']", True),
+    [("read = ['../shared']", True), ("write = ['../main/build']", False),
+     ("read = ['a/../../shared']", False), ("write = ['/srv', 'below/it']", True),
      ("write = ['~/data']", True), ("write = ['MAIN/build']", False), ("write = ['/srv']\ndeny = ['a/../../x']", False),
      ("write = ['/srv']\ndeny = ['secrets']", True)],
 )  # fmt: skip
