@@ -274,8 +274,11 @@ def test_the_rule_and_its_source_are_named(paddock: Paddock) -> None:
 
 
 def test_the_loopback_behind_the_proxy_is_not_for_everybody(paddock: Paddock) -> None:
-    """A rule allows it, and it is said that clients with NO_PROXY in their environment go elsewhere."""
-    document = why(paddock, "localhost:18432", "--allow-domain", "localhost:18432")
+    """Where hosts are not reached by name: clients with NO_PROXY in their environment go elsewhere, which is said."""
+    words = ("localhost:18432", "--allow-domain", "localhost:18432")
+    by_name = why(paddock, *words)
+    assert (by_name["allowed"], by_name["allow"]["note"]) == (True, "")
+    document = why(paddock, *words, "--git", "readonly", env={"PADDOCK_NO_USERNS": "1"})
     assert document["allowed"]
     assert "NO_PROXY" in document["allow"]["note"]
     assert "--reach 127.0.0.1:18432" in document["allow"]["note"]
