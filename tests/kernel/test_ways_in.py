@@ -148,7 +148,7 @@ for kind, one, many, result, results in (
 def library(scene: Paddock, traced: Traced) -> None:
     """`launcher.api`: the documentation's example, and the two other kinds of dispatches."""
     assert traced.into.exists()
-    for program in (EXAMPLE, EXAMPLE.partition("# What was merged")[0] + OTHER_DISPATCHES):
+    for program in (EXAMPLE, EXAMPLE.partition("# A merge can be rolled back")[0] + OTHER_DISPATCHES):
         said = scene.who.run([str(scene.installed.python), "-I", "-c", program], cwd=scene.place / "app")
         assert said.returncode == 0, said.stderr
         subprocess.run(["git", "-C", str(scene.place / "app"), "status"], check=False, capture_output=True)
