@@ -143,7 +143,7 @@ class Scene:
         assert {line.split()[1].partition(":")[0] for line in self.company.asked} <= hosts, "it was let out"
         denials = map(json.loads, self.paddock.call("denials", "--json").stdout.splitlines())
         refused = {(denial["host"], denial["port"]) for denial in denials if denial["host"]}
-        # By its name, before any port is asked for, or by the proxy; the machine's loopback is heard by the guard alone.
+        # By its name, before any port is asked for, or by the proxy; the loopback is heard by the guard alone.
         attacks = {(ELSEWHERE, None), (ELSEWHERE, 443), ("127.0.0.1", self.elsewhere.port)}
         assert {(ELSEWHERE, None), (ELSEWHERE, 443)} & refused
         asked = {host.partition(":")[0] for host, _ in refused - attacks}
