@@ -56,7 +56,12 @@ def _dispatch(called: str, words: list[str]) -> int:
 
         return pages.show(words[1])
     if words[:1] == ["help"] and len(words) > 1:
-        words = [*words[1:], "--help"]
+        from launcher.verbs import forms, pages
+
+        status = forms.call([*words[1:], "--help"])
+        if words[1] in pages.topics():
+            print(f"\nThe page of the manual: paddock help {words[1]}.md")
+        return status
     if not words or words[0] in ("-h", "--help", "help"):
         from launcher.verbs import forms
 

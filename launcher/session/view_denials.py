@@ -14,7 +14,7 @@ from collections.abc import Iterator, Sequence
 from launcher.session import messages, state
 from launcher.session.machine import Machine
 from launcher.session.places import Places
-from policy import remedy, verdict
+from policy import promises, remedy, verdict
 from policy.derive import canonical_form
 from policy.errors import printable
 from policy.pasted import quoted
@@ -50,6 +50,12 @@ def say(plan: Plan, words: Sequence[str], output: bytes, places: Places) -> None
         if len(lines) > _SHOWN:
             messages.say(f"paddock:   and {len(lines) - _SHOWN} more")
         messages.say("paddock:   more: paddock why PATH; paddock learn -- COMMAND")
+
+
+def of_command(plan: Plan, words: Sequence[str], places: Places) -> list[str]:
+    """What a command line names and its jail's view denies, one a line; for what fails without a word to a person."""
+    lines = _lines(bound(plan, places), words, b"") if promises.has_mounts(plan.backend) else []
+    return [f"named by the command, and denied by the jail's view: {line}" for line in lines]
 
 
 def _lines(plan: Plan, words: Sequence[str], output: bytes) -> list[str]:

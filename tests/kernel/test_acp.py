@@ -225,6 +225,19 @@ def test_the_status_is_the_providers(user_paddock: Paddock) -> None:
         assert editor.process.wait(PATIENCE) == 7
 
 
+def test_a_script_that_the_jail_does_not_show_is_named(user_paddock: Paddock) -> None:
+    """The agent's interpreter says so on standard error, which editors keep in a log; the answer names the option."""
+    script = user_paddock.place / "agent.py"
+    script.write_text("")
+    words = user_paddock.words("acp", "--", "/usr/bin/python3", str(script))
+    with user_paddock.who.start(words, cwd=user_paddock.worktree) as process:
+        said, _ = process.communicate(
+            json.dumps(request("initialize", 3, protocolVersion=1)).encode() + b"\n", PATIENCE
+        )
+    message = json.loads(said.splitlines()[0])["error"]["message"]
+    assert f"denied by the jail's view: read {script}: --ro {script}" in message
+
+
 def test_the_end_of_the_editor_is_the_end_of_the_input(user_paddock: Paddock) -> None:
     """A provider that ends then ends by itself, after its last words."""
     with Editor(user_paddock) as editor:

@@ -33,7 +33,7 @@ from launcher.bridges.acp.rulings import Choices, Decisions, Rules
 from launcher.bridges.acp.terminals import Inside
 from launcher.jail import cell, hygiene, init, processes
 from launcher.ledger import ledgers
-from launcher.session import cache, exec_client, messages, running, state
+from launcher.session import cache, exec_client, messages, running, state, view_denials
 from launcher.session.places import Places
 from policy.errors import EXIT_REFUSED, Refusal, printable
 
@@ -292,6 +292,7 @@ def serve(
         ))  # fmt: skip
     for fd in (to_provider[0], from_provider[1], notice[1]):
         os.close(fd)
+    hints = view_denials.of_command(entry.plan, arguments, places)
     ledger = ledgers.path_for(places.state, session, started)
     decisions = Decisions(ledger, entry.plan, ledgers.facts_of(session, entry.plan))
     outside = Outside(places, session, child)
@@ -301,7 +302,7 @@ def serve(
     cell.confine(NAME, writable=[os.path.dirname(ledger)], capability=cell.CAP_DAC_READ_SEARCH)
     # What requests are checked with takes a while to load: meanwhile the provider starts.
     threading.Thread(target=_load).start()
-    rules = Rules(entry.plan, choices, decisions)
+    rules = Rules(entry.plan.replace(warnings=(*entry.plan.warnings, *hints)), choices, decisions)
     bridge = _Bridge(child, Listener(notice[0]), grace, outside, answers=observer is None)
 
     def remember(identifier: str, _: Place) -> None:
