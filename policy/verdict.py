@@ -360,7 +360,7 @@ def layers_for_hosts(plan: Plan, *, local: bool = False) -> str:
     if local:
         return "the network namespace: it has its own loopback, where nothing of this machine listens (ECONNREFUSED)"
     if plan.named_ports:
-        return "the jail's resolver, which says that there is no such name; past it there is no way out (ENETUNREACH)"
+        return "the jail's resolver, for which such a name does not exist; past it there is no way out (ENETUNREACH)"
     if plan.net == "proxy":
         return f"the proxy, which answers 403; past it there is no way out ({'EACCES' if guard else 'ENETUNREACH'})"
     return "the network namespace, which has only its own loopback (ENETUNREACH)"

@@ -18,7 +18,7 @@ from typing import NamedTuple
 from launcher.egress.gateway import Gateway
 from launcher.egress.log import Log
 from launcher.loop import Signal, Timeout, receive, running, send_all
-from policy.egress_rules import FAKE_V4, FAKE_V6, LOCALHOST, EgressPolicy, Verdict
+from policy.egress_rules import DNS_PORT, FAKE_V4, FAKE_V6, LOCALHOST, EgressPolicy, Verdict
 from policy.hosts import Address, parse_host
 
 _MOST_NAMES = 1 << 16
@@ -34,8 +34,6 @@ _LONGEST = 512
 _IDLE = 10.0
 """Seconds that a TCP client may take for a question."""
 _TTL = 60
-
-DNS_PORT = 53
 
 _A, _AAAA, _PTR, _ANY, _IN = 1, 28, 12, 255, 1
 _NOERROR, _FORMERR, _SERVFAIL, _NXDOMAIN, _NOTIMP = 0, 1, 2, 3, 4

@@ -245,8 +245,6 @@ def open_session(
             # A short name: the addresses of sockets, which many programmes keep there, have room for 107 bytes.
             slots["tmp"] = "/tmp"
         else:
-            pass
-
             slots["tmp"] = make_short_temp(f"{fresh}/tmp") or slots["tmp"]
         for record, content in ((WRITES, writes), (BRINGS, brings)):
             if content:
