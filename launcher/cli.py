@@ -97,6 +97,18 @@ OPTIONS: tuple[tuple[str, str, str, str], ...] = (
     ("--reach", MANY, "[ADDRESS:]PORT", "let the command connect to this port of the machine's loopback"),
     ("--publish", MANY, "[ADDRESS:]PORT[:PORT]", "forward this port of the machine's loopback to a port in the jail"),
     (
+        "--keys",
+        ONE,
+        "phantom|pass",
+        "an agent's API key: stays outside, the jail has a phantom (default), or is passed",
+    ),
+    (
+        "--inject",
+        MANY,
+        "VARIABLE=URL[,...]",
+        "keep this key outside: the jail has a phantom, which the proxy replaces at that API (paddock help keys)",
+    ),
+    (
         "--proxy-env",
         ONE,
         "auto|yes|no",

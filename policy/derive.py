@@ -323,6 +323,7 @@ def derive(
         domains_denied=rules.domains_denied,
         named_ports=egress_rules.named_ports(named, taken),
         routes=egress_rules.routes(named) if by_name else (),
+        keys=(*provider.keys, *map(tuple, rules.inject)) if rules.net == "proxy" else (),
         server_name=rules.server_name,
         publish=rules.publish if rules.net == "proxy" else (),
         reach=tuple(dict((*provider.reach, *rules.reach)).items()) if rules.net == "proxy" else (),
@@ -401,7 +402,7 @@ def network_mode(rules: Rules, provider: Translation) -> str:
     """none, proxy or open. Left to itself: the proxy for a known provider, or where anything is allowed by name."""
     if rules.net != "auto":
         return rules.net
-    return "proxy" if provider.provider or rules.domains or rules.reach or rules.publish else "none"
+    return "proxy" if provider.provider or rules.domains or rules.reach or rules.publish or rules.inject else "none"
 
 
 def _nested(

@@ -159,6 +159,7 @@ class Translation(NamedTuple):
     Attributes:
         source: why it is this provider, or none.
         logins: the fields of a `policy.logins.Login` each, as plain tuples.
+        keys: the fields of a `policy.keys.Key` each.
         bring: (path, path below the private home) of the user's instructions, skills and the like.
         program: the provider's programme, where a runner is what starts it and a path names it.
         warnings: what the user should know of it.
@@ -174,6 +175,7 @@ class Translation(NamedTuple):
     credentials: tuple[str, ...] = ()
     domains: tuple[tuple[str, str], ...] = ()
     reach: tuple[tuple[str, str], ...] = ()
+    keys: tuple[tuple[object, ...], ...] = ()
     program: Command | None = None
     logins: tuple[tuple[object, ...], ...] = ()
     bring: tuple[tuple[str, str], ...] = ()

@@ -54,7 +54,7 @@ class Login(NamedTuple):
     account: tuple[str, ...] = ()
     proofs: tuple[tuple[str, tuple[str, ...]], ...] = ()
     only: tuple[str, ...] = ()
-    put: tuple[tuple[str, str | bool | int], ...] = ()
+    put: tuple[tuple[str, object], ...] = ()
     drop: tuple[tuple[str, str | bool | int], ...] = ()
     toml: bool = False
     brought: tuple[str, ...] = ()

@@ -18,7 +18,7 @@ Grant
     grant comes from (``default``, a file name with its key, ``--rw`` ...), for `paddock explain`.
 """
 
-VERSION = 9
+VERSION = 10
 
 SYSTEM_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin:/run/current-system/sw/bin"
 """Where programmes are looked for that Paddock itself runs, outside of every jail. Never the caller's PATH: it may lead
@@ -85,6 +85,7 @@ class Plan:
         "domains_denied",  # tuple[tuple[str, str], ...]: (egress rule, source), which beat those
         "named_ports",  # tuple[int, ...]: ports that can be reached by name, without a proxy in the client
         "routes",  # tuple[str, ...]: networks that are the jail's own then, for the addresses that names get
+        "keys",  # tuple[tuple[object, ...], ...]: that stay outside, as fields of policy.keys.Key; for net == "proxy"
         "server_name",  # str: "match" (TLS in a tunnel names the tunnel's host, or none) or "require"
         "publish",  # tuple[tuple[str, str], ...]: (loopback ADDRESS:PORT:PORT, the machine's and the jail's; source)
         "reach",  # tuple[tuple[str, str], ...]: (loopback ADDRESS:PORT of the machine, source), for net == "proxy"
@@ -132,6 +133,7 @@ class Plan:
     domains_denied: tuple[tuple[str, str], ...]
     named_ports: tuple[int, ...]
     routes: tuple[str, ...]
+    keys: tuple[tuple[object, ...], ...]
     server_name: str
     publish: tuple[tuple[str, str], ...]
     reach: tuple[tuple[str, str], ...]
@@ -221,6 +223,7 @@ class Plan:
                 lines.append(f"by name   ports {' '.join(map(str, self.named_ports))}, without a proxy in the client")
             lines += [f"reach     {where}  [{source}]" for where, source in self.reach]
             lines += [f"publish   {where}  [{source}]" for where, source in self.publish]
+            lines += self._keys()
             lines += ["tls       every tunnel must name its host"] if self.server_name == "require" else []
         lines += [f"{access:<9} {path}  [{source}]" for path, access, source in self.grants]
         lines += [f"denied    {path}  [{source}]" for path, source in self.denied]
@@ -244,6 +247,15 @@ class Plan:
         lines += [f"login     {host}  [{what}]" for host, _, *rest in self.logins if host and (what := _passing(rest))]
         lines.append(f"required  {' '.join(self.required)}")
         lines += [f"warning   {text}" for text in self.warnings]
+        return lines
+
+    def _keys(self) -> list[str]:
+        lines = []
+        for variable, source, _, _, _, rules, *_, covers, origin in self.keys:
+            only = ", ".join(rule for rule, _ in covers)  # type: ignore[attr-defined]  # as policy.keys.Key has it
+            only = f"; not reached otherwise: {only}" if only else ""
+            where = ", ".join(rules)  # type: ignore[arg-type]  # the same
+            lines.append(f"key       {variable} is a phantom, for {where}{only}  [{origin}; from {source}]")
         return lines
 
 

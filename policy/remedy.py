@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from enum import StrEnum
 from typing import NamedTuple
 
-from policy import egress_rules, hosts, promises
+from policy import egress_rules, hosts, keys, promises
 from policy.errors import Refusal, printable
 from policy.hosts import Address
 from policy.pasted import quoted
@@ -21,6 +21,10 @@ TEMPORARY = "programmes that use $TMPDIR need no option: it names the session's 
 ADDRESS = "only for clients of the proxy: direct connections to the address fail; a host name works for all"
 PROXIED = "only for clients of the proxy (--proxy-env yes)"
 DIRECT = "only for clients of the proxy; most obey NO_PROXY, and do not use it for the loopback"
+
+
+KEYS_PASS = '[network]\nkeys = "pass"'
+KEYS_RISK = "the key itself is in the jail then: the command can read it, and send it wherever the network lets it"
 
 
 class Remedy(NamedTuple):
@@ -87,13 +91,19 @@ def decide_host(plan: Plan, host: str, port: int) -> HostVerdict:
             return HostVerdict(True, f"--reach {rule}", "a port of this machine's loopback", Remedy())
     if plan.net != "proxy":
         return HostVerdict(False, "", "the network is closed", answer)
-    rules = egress_rules.EgressPolicy((rule for rule, _ in plan.domains), (rule for rule, _ in plan.domains_denied))
     wanted = egress_rules.Request(parsed, port)
+    held = keys.of(plan)
+    plan = keys.without_covered(plan, held)
+    rules = egress_rules.EgressPolicy((rule for rule, _ in plan.domains), (rule for rule, _ in plan.domains_denied))
     verdict = rules.decide(wanted)
     if verdict.allowed and not isinstance(parsed, str):
         verdict = rules.judge_address(wanted, parsed)
     if verdict.allowed:
         return HostVerdict(True, verdict.rule, "", Remedy(note=_way(plan, parsed, port, port_here)))
+    only = next((key for key in held if keys.api(key.url).origin == wanted), None)
+    if only is not None and not verdict.rule:
+        reason = f"it is reached only by the phantom in {only.variable}, at {dict(only.environment)}"
+        return HostVerdict(False, "", reason, Remedy("--keys pass", KEYS_PASS, "", KEYS_RISK))
     return HostVerdict(
         False, verdict.rule, verdict.reason, answer if not verdict.rule else Remedy(note=verdict.suggestion)
     )

@@ -185,6 +185,10 @@ class Gateway:
         self._log = log
         self._threads = Threads(_LOOKUPS)
 
+    def with_policy(self, policy: EgressPolicy) -> "Gateway":
+        """The same way out by other rules."""
+        return Gateway(policy, self._upstreams, self._log, self.bounds, self._witness)
+
     async def open(
         self, wanted: Request, operation: str, client: socket.socket
     ) -> tuple[socket.socket, Upstream | None]:

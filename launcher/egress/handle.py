@@ -25,6 +25,8 @@ if TYPE_CHECKING:
     import signal as _signal
     from collections.abc import Callable
     from typing import Any, NoReturn
+
+    from policy.keys import Key
 else:
     import _signal
     import _socket
@@ -71,13 +73,20 @@ class Egress:
 
     __slots__ = ("_directory", "_pid", "_pidfd", "addresses", "slots", "sockets")
 
-    def __init__(self, plan: Plan, directory: str, prepare: "Callable[[], None]") -> None:
+    def __init__(
+        self,
+        plan: Plan,
+        directory: str,
+        prepare: "Callable[[], None]",
+        held: "tuple[tuple[Key, str], ...]" = (),
+    ) -> None:
         """Forks the proxy. To be called once, before the jail is made, single-threaded.
 
         Args:
             plan: with ``net`` "proxy".
             directory: the session's, for the log.
             prepare: makes the environment's packages importable; called in the child.
+            held: keys that stay outside, and their values, for the child. Each gets a phantom, in a slot of its name.
 
         Raises:
             Refusal: proxy-unavailable, upstream-proxy.
@@ -121,12 +130,15 @@ class Egress:
             "proxy": f"{USER}:{secret}@127.0.0.1:{port}",
             "proxy_port": str(port),
             "proxy_token": secret,
-        }
+        } | {key.slot: f"{key.prefix}{os.urandom(24).hex()}{key.suffix}" for key, _ in held}
+        phantoms = tuple((key, self.slots[key.slot], value) for key, value in held)
         launcher = os.getpid()
         self._pid = os.fork()
         if self._pid == 0:
             wanted = self.sockets[1] or (("tcp", _LOOPBACK, port),)
-            _work(plan, directory, prepare, secret, wanted, inherited, tuple(published), launcher, own_network)
+            _work(
+                plan, directory, prepare, secret, wanted, inherited, tuple(published), launcher, own_network, phantoms
+            )
         self._pidfd = syscalls.pidfd_open(self._pid)
         for fd in (*inherited, *published):
             os.close(fd)
@@ -243,6 +255,7 @@ def _work(
     published: tuple[int, ...],
     launcher: int,
     own_network: bool,
+    held: "tuple[tuple[Key, str, str], ...]",
 ) -> "NoReturn":
     # Nothing may escape from here: this is a copy of the launcher, with all that it has on its stack.
     try:
@@ -276,7 +289,7 @@ def _work(
             poll.register(fd, select.POLLIN)
         poll.poll(0 if plan.provider else _QUIET)
         reach = [destination(text) for text, _ in plan.reach]
-        _load(prepare).run(plan, reach, directory, secret, wanted, listeners, published)
+        _load(prepare).run(plan, reach, directory, secret, wanted, listeners, published, held)
     finally:
         os._exit(1)
 

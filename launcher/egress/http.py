@@ -27,6 +27,10 @@ from launcher.loop import Timeout, current, send_all, sleep
 from policy.egress_rules import Request, Verdict
 from policy.hosts import parse_host
 
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from launcher.egress.vendors import Vendors
+
 _FRAMING = frozenset((b"content-length", b"transfer-encoding"))
 
 # RFC 9110 section 7.6.1, RFC 9112 appendix C.2.2; Host is written anew.
@@ -72,13 +76,16 @@ class Head(NamedTuple):
     headers: tuple[tuple[bytes, bytes], ...] = ()
 
 
-async def serve(exchange: Exchange, first: bytes, origin: Request | None = None) -> bool:
+async def serve(
+    exchange: Exchange, first: bytes, origin: Request | None = None, vendors: "Vendors | None" = None
+) -> bool:
     """Serves a client: whether a relay has it now.
 
     Args:
         exchange: the client's.
         first: its first bytes, never empty.
         origin: the host and port that it takes this for, and not for a proxy; then it needs no token.
+        vendors: what else it may take this for, by a phantom of theirs.
 
     Raises:
         ClientLeft: it has left.
@@ -87,8 +94,12 @@ async def serve(exchange: Exchange, first: bytes, origin: Request | None = None)
     bounds = exchange.gateway.bounds
     connection = h11.Connection(h11.SERVER, max_incomplete_event_size=bounds.head_bytes)
     try:
+        connection.receive_data(first)
         with Timeout(bounds.head_seconds):
-            request = await _request(exchange, connection, first)
+            request = await next_request(exchange, connection)
+        if vendors is not None and request.target.startswith(b"/"):
+            await vendors.serve(exchange, connection, request)
+            return False
         token = presented_token(_authorization(request))
         if origin is None and not valid_token(token, exchange.secret):
             if token:  # many clients ask without one first, and hear that it is needed (RFC 9110 section 11.7)
@@ -99,11 +110,11 @@ async def serve(exchange: Exchange, first: bytes, origin: Request | None = None)
         operation = head.wanted.method or "connect"
         server, through = await exchange.gateway.open(head.wanted, operation, exchange.client)
     except h11.RemoteProtocolError as error:
-        await _bad(exchange, error.error_status_hint, str(error), "")
+        await bad(exchange, error.error_status_hint, str(error), "")
     except Bad as error:
-        await _bad(exchange, error.status, str(error), error.host)
+        await bad(exchange, error.status, str(error), error.host)
     except Denied as refusal:
-        await exchange.dismiss(_denied(refusal.verdict))
+        await exchange.dismiss(denied(refusal.verdict))
     except Failed as error:
         await exchange.dismiss(http_answer(502, "Bad Gateway", "egress-unreachable", str(error)))
     else:
@@ -117,8 +128,8 @@ async def serve(exchange: Exchange, first: bytes, origin: Request | None = None)
     return False
 
 
-async def _request(exchange: Exchange, connection: h11.Connection, data: bytes) -> h11.Request:
-    connection.receive_data(data)
+async def next_request(exchange: Exchange, connection: h11.Connection) -> h11.Request:
+    """The head of the client's next request. Raises `ClientLeft`, OSError, and what h11 says of a malformed one."""
     while True:
         event = connection.next_event()
         if isinstance(event, h11.Request):
@@ -134,12 +145,13 @@ def _authorization(request: h11.Request) -> bytes:
     return values[0] if len(values) == 1 else b""
 
 
-async def _bad(exchange: Exchange, status: int, message: str, host: str) -> None:
+async def bad(exchange: Exchange, status: int, message: str, host: str) -> None:
+    """Tells a client that its request is not carried out, and the log."""
     exchange.denied(None, "http", Verdict(False, "", f"malformed: {message}"), host)
     await exchange.dismiss(http_answer(status, _PHRASES.get(status, "Bad Request"), "egress-request", message))
 
 
-def _denied(verdict: Verdict) -> bytes:
+def denied(verdict: Verdict) -> bytes:
     """403, with the rule that would allow it."""
     hint = ""
     if verdict.suggestion:

@@ -24,6 +24,11 @@ from policy.egress_rules import LOCALHOST, EgressPolicy, Request, Verdict
 from policy.hosts import Address
 from policy.plan import Plan
 
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from launcher.egress.vendors import Vendors
+    from policy.keys import Key
+
 NAME = "paddock-proxy"
 """Of the process, as ps(1) shows it, once it is confined."""
 
@@ -62,6 +67,7 @@ def run(
     wanted: tuple[tuple[str, bytes, int], ...],
     handed: list[int],
     published: tuple[int, ...],
+    held: "tuple[tuple[Key, str, str], ...]",
 ) -> NoReturn:
     """Serves until the launcher ends this process.
 
@@ -73,6 +79,7 @@ def run(
         wanted: what each of `handed` is, as in `launcher.jail.spec.Sockets`; the proxy's own is the first.
         handed: sockets, of the jail's network namespace where it has one.
         published: listening sockets, one for each of `plan.publish`.
+        held: keys that stay outside, each with its phantom and its value.
     """
     search_nothing()
     gc.freeze()  # nothing of what was imported is garbage: the first collection would look at all of it
@@ -83,7 +90,8 @@ def run(
         witness = Witness(os.getppid())
         try:
             sockets = [socket.socket(fileno=fd) for fd in handed]
-            _serve(plan, reach, secret, wanted, sockets, [socket.socket(fileno=fd) for fd in published], log, witness)
+            listeners = [socket.socket(fileno=fd) for fd in published]
+            _serve(plan, reach, secret, wanted, sockets, listeners, log, witness, held)
         finally:
             witness.close()
         log.close()
@@ -102,6 +110,7 @@ def _serve(
     published: list[socket.socket],
     log: Log,
     witness: Witness,
+    held: "tuple[tuple[Key, str, str], ...]",
 ) -> None:
     """Serves until a signal, or until one of the listening sockets cannot be served any more."""
     loop = Loop(lambda error: log.fault(repr(error)))
@@ -110,7 +119,8 @@ def _serve(
         signal.signal(number, lambda *_: loop.stop())
     policy = EgressPolicy((rule for rule, _ in plan.domains), (rule for rule, _ in plan.domains_denied))
     gateway = Gateway(policy, Upstreams(os.environ), log, _bounded(Bounds()), witness)
-    server = Server(gateway, secret, log, name_required=plan.server_name == "require")
+    vendors = _vendors(held, plan, gateway) if held else None
+    server = Server(gateway, secret, log, vendors, name_required=plan.server_name == "require")
     confine()
     gc.collect()
     gc.freeze()
@@ -148,6 +158,13 @@ def _serve(
     loop.run()
     if failed:
         raise failed[0]
+
+
+def _vendors(held: "tuple[tuple[Key, str, str], ...]", plan: Plan, gateway: Gateway) -> "Vendors":
+    from launcher.egress.vendors import Vendors  # TLS takes long to load
+
+    allow, deny = (rule for rule, _ in plan.domains), (rule for rule, _ in plan.domains_denied)
+    return Vendors(held, allow, deny, gateway, os.environ)
 
 
 def _bounded(bounds: Bounds) -> Bounds:
@@ -364,11 +381,14 @@ class Server:
         relays: all that are open.
     """
 
-    def __init__(self, gateway: Gateway, secret: str, log: Log, *, name_required: bool) -> None:
-        """See `Exchange` for the arguments."""
+    def __init__(
+        self, gateway: Gateway, secret: str, log: Log, vendors: "Vendors | None" = None, *, name_required: bool
+    ) -> None:
+        """See `Exchange` for the arguments. `vendors`: what a client may take this for, which knows no proxy."""
         self._gateway = gateway
         self._secret = secret
         self._log = log
+        self._vendors = vendors
         self._bounds = gateway.bounds
         self._name_required = name_required
         self._starting: set[Task] = set()
@@ -411,7 +431,7 @@ class Server:
             else:
                 from launcher.egress import http
 
-                relayed = await http.serve(exchange, first)
+                relayed = await http.serve(exchange, first, vendors=self._vendors)
         except (ClientLeft, TimeoutError, OSError):
             return  # the client has left
         finally:

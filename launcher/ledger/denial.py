@@ -13,6 +13,10 @@ BRIDGE = "bridge"
 LAYERS = (LANDLOCK, SECCOMP, GUARD, VIEW, PROXY, VALIDATOR, BRIDGE)
 
 
+KEY = "key"
+"""Operation of what the proxy refused about a key that stays outside."""
+
+
 class Process(NamedTuple):
     """Who asked. `pid` is the machine's number (0: not known); `comm` and `exe` are what the layer could tell."""
 

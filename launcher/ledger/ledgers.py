@@ -11,11 +11,11 @@ from datetime import datetime
 from typing import Any, NamedTuple
 
 from launcher.lean import os
-from launcher.ledger.denial import BRIDGE, PROXY, SECCOMP, Denial, Process
+from launcher.ledger.denial import BRIDGE, KEY, PROXY, SECCOMP, Denial, Process
 from policy import promises
 from policy.errors import Refusal, printable
 from policy.plan import Plan
-from policy.remedy import REACHES, Remedy, remedy, remedy_by_rule, remedy_for_host, toml
+from policy.remedy import KEYS_PASS, KEYS_RISK, REACHES, Remedy, remedy, remedy_by_rule, remedy_for_host, toml
 
 VERSION = 1
 SUFFIX = ".jsonl"
@@ -475,6 +475,9 @@ def answer(denial: Denial, plan: Plan) -> Remedy:
         return Remedy(note=denial.hint)
     if denial.path.startswith("/"):
         return remedy(plan, denial.path, denial.wanted)
+    if denial.operation == KEY:
+        option = denial.hint.startswith("--")
+        return Remedy(denial.hint, KEYS_PASS, "", KEYS_RISK) if option else Remedy(note=denial.hint)
     if denial.host:
         # What the proxy refused came by the proxy, whatever the host: a rule is enough.
         found = (remedy_by_rule if denial.layer == PROXY else remedy_for_host)(plan, denial.host, denial.port)

@@ -13,6 +13,7 @@ Input = tuple[str, str, object]
 
 PRESENT = "some"  # subject: directory, names, suffixes (see `packed`); answer: the sorted entries that are asked for
 ENVIRONMENT = "env"  # subject: a variable's name; answer: its value or None
+NAMED = "says"  # subject: a variable, NUL, a text; answer: whether its value holds the text; None where it is empty
 IDENTITY = "id"  # subject: a path; answer: device, inode, mode, owner of the entry itself (lstat) and of its target
 CONTENT = "stat"  # as IDENTITY, and size, mtime, ctime: changes with a file's content and a directory's entries
 TEXT = "text"  # subject: a small file of /proc, whose stat says nothing; answer: its first bytes
@@ -26,6 +27,9 @@ def ask(kind: str, subject: str, environ: "os._Environ[str] | dict[str, str]") -
     """The answer to one question, as plain data that `marshal` can keep. Absence is an answer too (None)."""
     if kind == ENVIRONMENT:
         return environ.get(subject)
+    if kind == NAMED:
+        name, _, text = subject.partition("\0")
+        return text in value if (value := environ.get(name)) else None
     try:
         if kind == CONTENT:
             return content_of(os.stat(subject))

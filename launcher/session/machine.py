@@ -188,6 +188,10 @@ class Machine:
         answer = self._ask(inputs.ENVIRONMENT, name)
         return answer if isinstance(answer, str) else None
 
+    def says(self, name: str, text: str = "") -> bool:
+        """Whether the caller's environment variable has a value that holds `text`. Nothing else of it is recorded."""
+        return self._ask(inputs.NAMED, f"{name}\0{text}") is True
+
     def kind(self, path: str) -> str | None:
         """What lstat(2) says `path` is; None when absent."""
         if self._pointer(path) is not None:

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 from urllib.parse import urlsplit
 
+from launcher.session import key_sources
 from launcher.session.machine import Machine
 from launcher.session.places import Places
 from policy import runners
@@ -204,6 +205,13 @@ def translated(
         more = tuple((added, (*unless, *dialect.unknown_to)) for added, unless in more)
         arguments = ()
     domains, reach = endpoints_of(spec, name, machine, os.environ)
+    flags = at >= 0 and chosen.strategy.dialect is DialectName.NATIVE
+    logged_in = settings.logins.value != "none" and any(
+        (file.refreshed or file.format == "text") and machine.kind(place_of_user(file, spec, machine))
+        for file in spec.files
+    )
+    ways = (*domains, *reach)
+    found = key_sources.keys_of(spec, settings, machine, ways, logged_in=logged_in, flags=flags)
     return Translation(
         provider=name,
         source=chosen.source,
@@ -215,8 +223,9 @@ def translated(
         credentials=(*spec.credentials.environment, *spec.settings),
         domains=domains,
         reach=reach,
+        keys=tuple(tuple(key._replace(unknown_to=tuple(dialect.unknown_to))) for key in found),
         program=chosen.program,
-        logins=files_of(spec, settings, machine, unattended=bool(switches) and not keep),
+        logins=files_of(spec, settings, machine, unattended=bool(switches) and not keep, keyed=bool(found)),
         bring=_brought(spec, machine) if settings.bring_agents.value else (),
         warnings=(SILENT.format(title=spec.title),) if keep and _is_silent(spec, switches, command) else (),
     )
@@ -248,7 +257,7 @@ def keeps_prompts(settings: Settings) -> bool:
 
 
 def files_of(
-    spec: ProviderSpec, settings: Settings, machine: Machine, *, unattended: bool
+    spec: ProviderSpec, settings: Settings, machine: Machine, *, unattended: bool, keyed: bool
 ) -> tuple[tuple[object, ...], ...]:
     """The provider's files that pass between the user's home and the private one, for the Plan."""
     mode = settings.logins.value
@@ -267,7 +276,7 @@ def files_of(
                 found.append(tuple(Login(host, _inside(file, spec), text, file.entry, kept_out=secrets)))
             canonical = canonical if brought else None
         switched = tuple(file.unattended.items()) if settings.dialect.value == DialectName.NATIVE else ()
-        put = (*file.put.items(), *(switched if unattended else ()))
+        put = (*file.put.items(), *(switched if unattended else ()), *(file.keyed.items() if keyed else ()))
         drop = () if unattended else switched
         if canonical is None and not put and not drop:
             continue

@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from launcher.session.state import Session
     from launcher.session.teach import Wants
     from launcher.vcs.private.lease import Lease
+    from policy.keys import Key
     from policy.plan import Bind
 
 
@@ -222,10 +223,19 @@ class _Parts(terminal.Listener):
             binds, lines = brought.provided(plan, session)
             for line in lines:
                 messages.say(f"paddock: warning: {printable(line)}")
+        keys: tuple[Key, ...] = ()
         if plan.net == "proxy":
             from launcher.egress import handle
 
-            self.egress = handle.Egress(plan, session.directory, _packages)
+            held: tuple[tuple[Key, str], ...] = ()
+            if plan.keys:
+                from launcher.session import key_sources
+                from policy.keys import active, without_covered
+
+                keys = active(plan, arguments, given)
+                held = key_sources.values_of(keys, self._places.home)
+                self._plan = plan = without_covered(plan, keys)
+            self.egress = handle.Egress(plan, session.directory, _packages, held)
             session.slots.update(self.egress.slots)
         if plan.git == "private":
             from launcher.session import private_git
@@ -241,6 +251,10 @@ class _Parts(terminal.Listener):
             self._note()
         session.slots["secret"] = os.urandom(24).hex()
         bound = plan.bind(session.slots)
+        if keys:
+            from policy.keys import told
+
+            bound = told(bound, keys, session.slots)
         bound = bound.replace(binds=(*bound.binds, *binds)) if binds else bound
         if needs_more_than_rlimits(plan):
             from launcher.session import limits

@@ -329,7 +329,10 @@ OPTION_GROUPS: tuple[tuple[str, tuple[str, ...]], ...] = (
     ),
     ("a worktree of its own", ("--new", "--from", "--copy", "--merge", "--rm")),
     ("files", ("--rw", "--ro", "--review", "--deny", "--freeze-root")),
-    ("network", ("--net", "--allow-domain", "--deny-domain", "--reach", "--publish", "--proxy-env")),
+    (
+        "network",
+        ("--net", "--allow-domain", "--deny-domain", "--reach", "--publish", "--keys", "--inject", "--proxy-env"),
+    ),
     ("git", ("--git", "--branch-policy", "--strict-handoff", "--sign")),
     ("environment and limits", ("--env", "--limit")),
     ("the jail", ("--backend", "--config")),

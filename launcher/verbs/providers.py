@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 from launcher.session import messages, places, recognition
 from launcher.verbs import table
 from policy.errors import printable
-from policy.providers.model import Dialect, ProviderFile, Switch
+from policy.providers.model import Dialect, Inject, ProviderFile, Switch
 from policy.providers.registry import (
     DeclaredStrategy,
     SandboxTranslationRegistry,
@@ -71,11 +71,18 @@ def paragraphs(strategy: SandboxTranslationStrategy) -> list[str]:
         *_lines("state", held if spec.state.directories or spec.state.files else []),
         *_lines("files", [_file(file) for file in spec.files]),
         *_lines("brought", [", ".join(spec.bring) + ": read-only, with --bring agents"] if spec.bring else []),
+        *_lines("kept out", [_key(inject) for inject in spec.inject]),
         *_lines("temp", temp),
         *_lines("passed on", [", ".join((*credentials.environment, *spec.settings))]),
         *_lines("per session", [f"{name}: a random value" for name in spec.session_secrets]),
         *_lines("notes", [f"- {note}" for note in spec.notes]),
     ]
+
+
+def _key(inject: Inject) -> str:
+    paths = ", ".join(f"{inject.url}{path}" for path in inject.paths)
+    base = f", or what {inject.base} names" if inject.base else ""
+    return f"{inject.variable}: a phantom for {' and '.join(inject.methods)} of {paths}{base}"
 
 
 def _file(file: ProviderFile) -> str:
@@ -84,6 +91,7 @@ def _file(file: ProviderFile) -> str:
     parts += [f"{', '.join(file.refreshed)} back when refreshed, {_KNOWN_BY}"] if file.refreshed else []
     parts += [f"{name} = {json.dumps(value)} is set" for name, value in file.put.items()]
     parts += [f"{name} = {json.dumps(value)} while its prompts are off" for name, value in file.unattended.items()]
+    parts += [f"{name} = {json.dumps(value)} while a key stays outside" for name, value in file.keyed.items()]
     return f"{file.path}: {'; '.join(parts)}"
 
 

@@ -258,6 +258,8 @@ FLAG_OF = {
     "filesystem.freeze_root": "--freeze-root",
     "network.mode": "--net",
     "network.proxy_env": "--proxy-env",
+    "network.keys": "--keys",
+    "network.inject": "--inject",
     "network.allow_domains": "--allow-domain",
     "network.deny_domains": "--deny-domain",
     "network.reach": "--reach",

@@ -11,6 +11,7 @@ from policy import egress_rules
 from policy.config.layer import Kind, Layer, flag_of
 from policy.config.values import looks_secret
 from policy.errors import Refusal, printable
+from policy.keys import Key, parse_key
 from policy.pasted import quoted
 
 T = TypeVar("T", covariant=True)
@@ -60,6 +61,8 @@ class Settings:
     allow_domains: Strings
     deny_domains: Strings
     proxy_env: Sourced[str]
+    keys: Sourced[str]
+    inject: Strings
     server_name: Sourced[str]
     reach: Strings
     publish: Strings
@@ -88,7 +91,7 @@ class Settings:
     def warnings(self) -> tuple[str, ...]:
         """What was asked for and has no effect."""
         mode = self.network_mode
-        wanted = (*self.allow_domains, *self.reach, *self.publish)
+        wanted = (*self.allow_domains, *self.reach, *self.publish, *self.inject)
         if not wanted or mode.value in ("proxy", "auto"):
             return ()
         first = wanted[0]
@@ -132,6 +135,8 @@ KEYS = {
     "allow_domains": "network.allow_domains",
     "deny_domains": "network.deny_domains",
     "proxy_env": "network.proxy_env",
+    "keys": "network.keys",
+    "inject": "network.inject",
     "server_name": "network.server_name",
     "reach": "network.reach",
     "publish": "network.publish",
@@ -164,6 +169,7 @@ _SCALARS = {
         "freeze_root",
         "network_mode",
         "proxy_env",
+        "keys",
         "server_name",
         "git_mode",
         "branch_policy",
@@ -201,6 +207,7 @@ BOUNDS = {"memory": 75, "disk": 50}
 
 NETWORK_STRICTNESS = ("none", "auto", "proxy", "open")
 SERVER_NAME_STRICTNESS = ("require", "match")
+KEYS_STRICTNESS = ("phantom", "pass")
 LOGINS_STRICTNESS = ("none", "copy", "exchange")
 """Strictest first."""
 
@@ -262,6 +269,8 @@ def loosening(below: Settings, layer: Layer) -> list[str]:
         found.append("filesystem.freeze_root: false instead of true")
     ranked("network_mode", content.network.mode, NETWORK_STRICTNESS)
     widened("allow_domains", content.network.allow_domains)
+    ranked("keys", content.network.keys, KEYS_STRICTNESS)
+    widened("inject", content.network.inject)
     widened("reach", content.network.reach)
     widened("publish", content.network.publish)
     ranked("server_name", content.network.server_name, SERVER_NAME_STRICTNESS)
@@ -334,6 +343,7 @@ def _merged(layers: Sequence[Layer]) -> Settings:
             ("deny", content.filesystem.deny),
             ("allow_domains", content.network.allow_domains),
             ("deny_domains", content.network.deny_domains),
+            ("inject", content.network.inject),
             ("reach", content.network.reach),
             ("publish", content.network.publish),
             ("env_pass", content.environment.pass_),
@@ -349,6 +359,7 @@ def _merged(layers: Sequence[Layer]) -> Settings:
         for attribute, scalar in (
             ("network_mode", content.network.mode),
             ("proxy_env", content.network.proxy_env),
+            ("keys", content.network.keys),
             ("server_name", content.network.server_name),
             ("git_mode", content.git.mode),
             ("branch_policy", content.git.branch_policy),
@@ -381,8 +392,8 @@ def _merged(layers: Sequence[Layer]) -> Settings:
             for pattern in patterns:  # the last layer that names a pattern decides its mode
                 if handoff.get(pattern, ("",))[0] != mode:
                     handoff[pattern] = (mode, Sourced(pattern, _source(layer, f"handoff.{mode}")))
-    missing = {key for key in ("network_mode", "proxy_env", "server_name", "git_mode", "branch_policy", "backend",
-                               "provider", "dialect", "logins") if key not in scalars}  # fmt: skip
+    missing = {key for key in ("network_mode", "proxy_env", "keys", "server_name", "git_mode", "branch_policy",
+                               "backend", "provider", "dialect", "logins") if key not in scalars}  # fmt: skip
     if missing:
         raise ValueError(f"the shipped default sets no {', '.join(sorted(missing))}")
     accumulated: dict[str, Strings] = {name: tuple(entries.values()) for name, entries in lists.items()}
@@ -398,6 +409,8 @@ def _merged(layers: Sequence[Layer]) -> Settings:
         allow_domains=accumulated["allow_domains"],
         deny_domains=accumulated["deny_domains"],
         proxy_env=scalars["proxy_env"],
+        keys=scalars["keys"],
+        inject=accumulated["inject"],
         server_name=scalars["server_name"],
         reach=accumulated["reach"],
         publish=accumulated["publish"],
@@ -448,6 +461,7 @@ class Rules:
     domains: tuple[tuple[str, str], ...]
     domains_denied: tuple[tuple[str, str], ...]
     proxy_env: str
+    inject: tuple[Key, ...]
     server_name: str
     reach: tuple[tuple[str, str], ...]
     publish: tuple[tuple[str, str], ...]
@@ -518,6 +532,7 @@ def rules_of(settings: Settings, root: str, host: Lists) -> Rules:
         domains=_domains(settings.allow_domains),
         domains_denied=_domains(settings.deny_domains),
         proxy_env=settings.proxy_env.value,
+        inject=tuple(parse_key(entry.value, str(entry.source)) for entry in settings.inject),
         server_name=settings.server_name.value,
         reach=tuple((entry.value, str(entry.source)) for entry in settings.reach),
         publish=tuple((entry.value, str(entry.source)) for entry in settings.publish),

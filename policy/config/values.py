@@ -13,6 +13,7 @@ from pydantic import BaseModel, ConfigDict, Field, PlainValidator, ValidationInf
 from policy.egress_rules import MARK, parse_egress_rule, require
 from policy.errors import Refusal
 from policy.hosts import parse_rule
+from policy.keys import parse_key
 
 UNLIMITED = "unlimited"
 
@@ -230,6 +231,16 @@ def published(value: object) -> str:
     return f"{outside}:{inside.rpartition(':')[2]}"
 
 
+def injected(value: object) -> str:
+    """A key that stays outside (`policy.keys.parse_key`), as it was written."""
+    written = text(value)
+    try:
+        parse_key(written)
+    except Refusal as refusal:
+        raise ValueError(f"{refusal.message}; {refusal.hint}") from None
+    return written
+
+
 def access(value: object) -> str:
     """Access letters of a device, in the order of `policy.plan`."""
     letters = text(value)
@@ -317,6 +328,10 @@ class Network(Part):
     """Hosts that it never lets through, whatever else is allowed."""
     proxy_env: Literal["auto", "yes", "no"] | None = None
     """Whether HTTPS_PROXY and the like are set; auto: only where hosts cannot be reached by name without them."""
+    keys: Literal["phantom", "pass"] | None = None
+    """What a jail gets of a known agent's API key: a phantom, which the proxy replaces, or the key itself (pass)."""
+    inject: tuple[Annotated[str, _checked(injected)], ...] = ()
+    """Further keys that stay outside: VARIABLE=URL[,base=NAME][,header=NAME][,path=PATH]...[,from=SOURCE]."""
     server_name: Literal["match", "require"] | None = None
     """Whether a TLS handshake in a tunnel must name its server (require), or may omit the name (match)."""
     reach: tuple[Annotated[str, _checked(loopback)], ...] = ()

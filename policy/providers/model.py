@@ -19,6 +19,7 @@ A file looks like this (all keys except ``schema``, ``name``, ``title``, ``nativ
     [state]                             # see `State`
     [credentials]                       # see `Credentials`
     [[files]]                           # see `ProviderFile`
+    [[inject]]                          # see `Inject`: keys that stay outside of the jail
     [bring]                             # see `ProviderSpec.bring`
     [temp]                              # see `Temp`
     [quiet]                             # variables that switch telemetry and self-updates off
@@ -39,6 +40,7 @@ from typing import Annotated, Literal, Self
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError, model_validator
 
+from policy import keys
 from policy.errors import Refusal
 from policy.hosts import parse_rule
 
@@ -104,6 +106,8 @@ class ProviderFile(BaseModel):
     """Dotted path -> value that the copy is given besides, whatever the user's own file says."""
     unattended: dict[Dotted, str | bool | int] = {}
     """The same where the provider's questions are off; what was put so is taken away where they are kept."""
+    keyed: dict[Dotted, str | bool | int | list[str]] = {}
+    """The same where a key stays outside: else some ask again for each phantom."""
 
     @model_validator(mode="after")
     def _is_consistent(self) -> Self:
@@ -118,7 +122,7 @@ class ProviderFile(BaseModel):
             raise ValueError("of TOML, parts are copied in (only, brought), and nothing comes back")
         if self.brought and returning and not self.only:
             raise ValueError("where parts are brought, only says what is copied in besides")
-        detailed = returning or self.only or self.brought or self.put or self.unattended
+        detailed = returning or self.only or self.brought or self.put or self.unattended or self.keyed
         if self.format == "text" and detailed:
             raise ValueError("for a text file, only path and moved can be set")
         return self
@@ -151,6 +155,11 @@ def _programme(name: str) -> str:
         _base_name(rest)
         return name
     return _base_name(name)
+
+
+def _api(url: str) -> str:
+    keys.api(url)
+    return url
 
 
 def _no_reserved(name: str) -> str:
@@ -225,6 +234,37 @@ class Credentials(_Frozen):
 
     environment: list[Variable] = []
     """Names of the environment variables that are passed through when they are set."""
+
+
+class Inject(_Frozen):
+    """A key that stays outside, where the provider can be told the URL of its vendor's API.
+
+    In `environment` and `arguments`, ``{url}`` stands for the URL that the jail sees. Where the caller has set one of
+    the variables himself, his words count and the key passes as it is; not so `base`, whose value is the API then.
+    """
+
+    variable: Variable
+    """Holds the key outside, and a phantom in the jail."""
+    url: Annotated[str, AfterValidator(_api)]
+    """Of the API, where `base` says nothing else."""
+    base: Variable | None = None
+    """One of `settings`: the URL of the API."""
+    header: Annotated[str, Field(pattern=r"^[a-z][a-z0-9-]*$")] = "authorization"
+    """In which the API wants the key."""
+    format: Annotated[str, Field(pattern=r"^([!-~]+ )?\{key\}$")] = "Bearer {key}"
+    """Of the header's value."""
+    prefix: Annotated[str, Field(pattern=r"^[A-Za-z0-9_-]*$")] = ""
+    """What a phantom begins with, where clients look at it."""
+    suffix: Annotated[str, Field(pattern=r"^[A-Za-z0-9_-]*$")] = ""
+    """What it ends with, where clients remember that."""
+    methods: list[Annotated[str, Field(pattern=r"^[A-Z]+$")]] = list(keys.METHODS)
+    """What a phantom is good for: methods."""
+    paths: Annotated[list[Annotated[str, Field(pattern=r"^/[A-Za-z0-9._~/:-]*$")]], Field(min_length=1)]
+    """And paths below the API's, each with what lies below it."""
+    environment: dict[Variable, str] = {}
+    """Further variables of the jail."""
+    arguments: list[str] = []
+    """Given where the dialect's arguments go, in the native dialect."""
 
 
 class Temp(_Frozen):
@@ -328,6 +368,8 @@ class ProviderSpec(_Frozen):
     """What proves who the user is."""
     files: list[ProviderFile] = []
     """Logins and settings that pass between the user's home and the worktree's private one."""
+    inject: list[Inject] = []
+    """Keys that stay outside of the jail."""
     bring: dict[HomePath, Literal[""] | Below] = {}
     """The user's instructions, skills, commands and agents for it: path -> where below the directory that the state
     variable names, "" for what that does not move. With ``/*`` behind both: each thing in a directory, which stays
@@ -371,6 +413,7 @@ _TABLES: dict[str, type[BaseModel]] = {
     "native": Dialect,
     "contract": Dialect,
     "files": ProviderFile,
+    "inject": Inject,
     "sandbox_off": Switch,
     "prompts_off": Switch,
 }

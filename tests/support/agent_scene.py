@@ -271,7 +271,15 @@ def copilot(scene: Scene) -> Agent:
     return Agent(("copilot", "--acp"), environment)
 
 
-def talk(scene: Scene, agent: Agent, script: list[Step], log: Path, *, verb: str = "acp") -> Conversation:
+def talk(
+    scene: Scene,
+    agent: Agent,
+    script: list[Step],
+    log: Path,
+    *,
+    verb: str = "acp",
+    environment: Mapping[str, str] | None = None,
+) -> Conversation:
     """One prompt to the agent in a jail, by an editor that offers everything.
 
     Args:
@@ -280,13 +288,14 @@ def talk(scene: Scene, agent: Agent, script: list[Step], log: Path, *, verb: str
         script: what its model does.
         log: file for what is said on standard error.
         verb: of `paddock`: with the bridge, or `run`, a mere prefix.
+        environment: in the place of the scene's.
     """
     scene.model.script = script
     grace = ("--grace", str(acp_editor.PATIENCE)) if verb == "acp" else ()
     return acp_editor.converse(
         scene.who.command(scene.words(*grace, *agent.options, "--", *agent.command, verb=verb)),
         cwd=scene.worktree,
-        env=scene.who.environment(scene.environment | agent.environment),
+        env=scene.who.environment({**(scene.environment if environment is None else environment), **agent.environment}),
         login=agent.login,
         stderr=log,
     )

@@ -6,12 +6,13 @@ import json
 import os
 import socket
 import socketserver
+import ssl
 import subprocess
 import sys
 import threading
 from base64 import b64encode
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterator, Mapping, Sequence
-from contextlib import asynccontextmanager, contextmanager
+from contextlib import asynccontextmanager, contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypeVar
@@ -22,8 +23,10 @@ from launcher.egress.gateway import Bounds, Gateway
 from launcher.egress.log import FILE, Log
 from launcher.egress.outside import Upstreams
 from launcher.egress.proxy import Forward, Server
+from launcher.egress.vendors import Vendors
 from launcher.loop import Loop, Signal
 from policy.egress_rules import EgressPolicy
+from policy.keys import Key
 from tests.support import internet
 from tests.support.identity import Who, Word
 
@@ -116,7 +119,8 @@ def world(directory: Path) -> Iterator[World]:
             process.stdout.close()
 
 
-# A company's proxy that lets nobody out and remembers who wanted where: what leaves a jail would come by here.
+# A company's proxy that lets nobody out but to its own stand-ins of vendors, and remembers who wanted where: what
+# leaves a jail would come by here.
 
 
 @dataclass
@@ -126,10 +130,14 @@ class CompanyProxy:
     Attributes:
         port: on 127.0.0.1.
         asked: first lines of the requests.
+        vendors: hosts, each with the port of the loopback that stands for it.
+        tls: in which it speaks for them.
     """
 
     port: int
     asked: list[str] = field(default_factory=list)
+    vendors: dict[str, int] = field(default_factory=dict)
+    tls: ssl.SSLContext | None = None
 
     @property
     def environment(self) -> dict[str, str]:
@@ -142,8 +150,37 @@ class _Handler(socketserver.StreamRequestHandler):
 
     def handle(self) -> None:
         line = self.rfile.readline(4096).decode("latin-1").strip()
-        self.server.proxy.asked.append(line)  # type: ignore[attr-defined]  # ours, below
+        proxy: CompanyProxy = self.server.proxy  # type: ignore[attr-defined]  # ours, below
+        proxy.asked.append(line)
+        host = line.split()[1].partition(":")[0] if " " in line else ""
+        if host in proxy.vendors and proxy.tls is not None:
+            while self.rfile.readline(4096).strip():
+                pass
+            self.wfile.write(b"HTTP/1.1 200 OK\r\n\r\n")
+            self._stand_for(proxy.vendors[host], proxy.tls)
+            return
         self.wfile.write(b"HTTP/1.1 502 Bad Gateway\r\nContent-Length: 0\r\nConnection: close\r\n\r\n")
+
+    def _stand_for(self, port: int, tls: ssl.SSLContext) -> None:
+        with (
+            suppress(OSError),
+            tls.wrap_socket(self.connection, server_side=True) as client,
+            socket.create_connection(("127.0.0.1", port)) as there,
+        ):
+
+            def back() -> None:
+                with suppress(OSError):
+                    while data := there.recv(65536):
+                        client.sendall(data)
+                    client.shutdown(socket.SHUT_RDWR)
+
+            thread = threading.Thread(target=back)
+            thread.start()
+            with suppress(OSError):
+                while data := client.recv(65536):
+                    there.sendall(data)
+            there.shutdown(socket.SHUT_RDWR)
+            thread.join()
 
 
 class _Server(socketserver.ThreadingTCPServer):
@@ -194,12 +231,19 @@ async def server(handler: Handler) -> AsyncIterator[int]:
 
 @asynccontextmanager
 async def proxy(
-    directory: Path, bounds: Bounds = BOUNDS, env: Mapping[str, str] = {}, forward_to: int = 0
+    directory: Path,
+    bounds: Bounds = BOUNDS,
+    env: Mapping[str, str] = {},
+    forward_to: int = 0,
+    *,
+    allow: Sequence[str] = ("127.0.0.1", "localhost", "example.com"),
+    held: Sequence[tuple[Key, str, str]] = (),
 ) -> AsyncIterator[int]:
-    """A proxy that allows localhost and 127.0.0.1: its port."""
+    """A proxy: its port. It allows localhost and 127.0.0.1 without more, and holds keys."""
     log = Log(f"{directory}/{FILE}", bounds.log_bytes)
-    gateway = Gateway(EgressPolicy(("127.0.0.1", "localhost", "example.com")), Upstreams(env), log, bounds)
-    serving = Server(gateway, SECRET, log, name_required=False)
+    gateway = Gateway(EgressPolicy(allow), Upstreams(env), log, bounds)
+    vendors = Vendors(tuple(held), allow, (), gateway, env) if held else None
+    serving = Server(gateway, SECRET, log, vendors, name_required=False)
     forward = Forward(ipaddress.ip_address("127.0.0.1"), forward_to, "rule", log) if forward_to else None
     faults: list[BaseException] = []
     loop = Loop(faults.append)

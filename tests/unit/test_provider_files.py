@@ -34,9 +34,12 @@ def spec(name: str) -> ProviderSpec:
     return found
 
 
-def found(name: str, environ: dict[str, str], *, unattended: bool = True, **options: str | bool) -> dict[str, Login]:
+def found(
+    name: str, environ: dict[str, str], *, unattended: bool = True, keyed: bool = False, **options: str | bool
+) -> dict[str, Login]:
     """Place in the private home -> the file."""
-    rows = recognition.files_of(spec(name), settings(**options), Machine(environ), unattended=unattended)
+    machine = Machine(environ)
+    rows = recognition.files_of(spec(name), settings(**options), machine, unattended=unattended, keyed=keyed)
     return {login.inside: login for login in (Login(*row) for row in rows)}  # type: ignore[arg-type]  # plain tuples
 
 

@@ -125,7 +125,10 @@ class _Handler(BaseHTTPRequestHandler):
         self._send(*self.server.model.respond(self.path, headers, json.loads(text or b"{}")))
 
     def do_GET(self) -> None:
-        """Has no models to list: agents work with the one that they are told."""
+        """Has no models to list, agents work with the one that they are told; and speaks HTTP only."""
+        if self.headers.get("Upgrade"):
+            self._send(426, "application/json", b'{"error": {"message": "by HTTP, please"}}')
+            return
         self.server.model.unknown.append(f"GET {self.path}")
         self._send(404, "application/json", b'{"error": {"message": "no such thing"}}')
 

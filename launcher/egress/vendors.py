@@ -1,0 +1,435 @@
+"""Keys that stay outside: a client in the jail takes the proxy for its vendor's API, and shows a phantom of the key.
+
+Each request is judged and written again as any other (`launcher.egress.http`); the phantom goes, and every other
+credential with it, and the key comes in. What is answered passes as it comes, event streams and upgraded connections
+too. The vendor is spoken to by TLS with the machine's authorities. Loaded only where a session has such keys: TLS takes
+as long to load as everything else of the proxy.
+"""
+
+import hmac
+import os
+import socket
+import ssl
+import time
+from collections.abc import Iterable, Mapping
+from typing import NamedTuple
+from urllib.parse import parse_qsl
+
+import h11
+
+from launcher.egress import http
+from launcher.egress.exchange import ClientLeft, Exchange, http_answer
+from launcher.egress.gateway import Denied, Failed, Gateway
+from launcher.ledger.denial import KEY
+from launcher.loop import Task, Timeout, current, receive, running, send_all, sleep
+from policy.egress_rules import EgressPolicy, Request, Verdict
+from policy.keys import Key, api
+
+_CHUNK = 65536
+
+_CREDENTIALS = frozenset(
+    (b"authorization", b"x-api-key", b"api-key", b"x-goog-api-key", b"cookie", b"proxy-authorization")
+)
+"""Headers by which a request could say whose it is. Of a request with a phantom, only the key itself remains."""
+
+_IN_URL = frozenset((b"key", b"api_key", b"api-key", b"apikey", b"access_token", b"token"))
+"""The same in a query: there a foreign key would count beside the one that is put in."""
+
+_REUSED_WITHIN = 20.0
+"""Seconds after which an idle connection to a vendor is not used again: the other side closes it about then."""
+
+_BUNDLES = (
+    "/etc/ssl/certs/ca-certificates.crt",
+    "/etc/pki/tls/certs/ca-bundle.crt",
+    "/etc/ssl/ca-bundle.pem",
+    "/etc/ssl/cert.pem",
+)
+"""Where machines have their authorities in one file (OpenSSL's directory of single ones would be read late, and is out
+of reach by then)."""
+
+_OF_ONE_HOP = frozenset((b"connection", b"keep-alive", b"proxy-connection", b"proxy-authenticate", b"upgrade"))
+"""Headers of an answer that are about the connection to the vendor (RFC 9110 section 7.6.1)."""
+
+_SWITCHING = 101
+_HTTP, _HTTPS = 80, 443
+
+_NO_PHANTOM = "the request shows no key of this session"
+_HINT = "the key in this environment is good in this session alone; paddock help keys"
+
+
+class Route(NamedTuple):
+    """A key with what belongs to it.
+
+    Attributes:
+        header: in which its phantom comes.
+        phantom, real: values of that header.
+        origin: of the API.
+        tls: whether that is spoken to by TLS.
+        policy: what the phantom is good for.
+        variable: the phantom's, for people.
+        suggestion: the option that opens more.
+    """
+
+    header: bytes
+    phantom: bytes
+    real: bytes
+    origin: Request
+    tls: bool
+    policy: EgressPolicy
+    variable: str
+    suggestion: str
+
+    def is_shown(self, headers: Iterable[tuple[bytes, bytes]]) -> bool:
+        """Whether these headers hold the phantom, in a time that reveals nothing about it."""
+        shown = False
+        for name, value in headers:
+            shown |= name == self.header and hmac.compare_digest(value.strip(), self.phantom)
+        return shown
+
+
+class Connection:
+    """A connection to a vendor, by TLS or not; owns its socket, which is non-blocking. One task reads, one writes."""
+
+    def __init__(self, sock: socket.socket, origin: Request, tls: bool) -> None:  # of its place
+        """Connected, and not secured yet."""
+        self._sock = sock
+        self._tls: ssl.SSLObject | None = None
+        self._incoming, self._outgoing = ssl.MemoryBIO(), ssl.MemoryBIO()
+        self._place = (origin, tls)
+        self.writer = h11.Connection(h11.CLIENT)
+        self.used = time.monotonic()
+
+    async def secure(self, context: ssl.SSLContext) -> None:
+        """The handshake. Raises OSError, `ssl.SSLError` among them."""
+        self._tls = context.wrap_bio(self._incoming, self._outgoing, server_hostname=str(self._place[0].host))
+        while True:
+            try:
+                self._tls.do_handshake()
+            except ssl.SSLWantReadError:
+                await self._flush()
+                await self._more()
+            else:
+                await self._flush()
+                return
+
+    async def receive(self) -> bytes:
+        """What the vendor says next; b"" at its end. Raises OSError."""
+        if self._tls is None:
+            return await receive(self._sock, _CHUNK)
+        while True:
+            try:
+                return self._tls.read(_CHUNK)
+            except ssl.SSLWantReadError:
+                # What OpenSSL wants to answer (a new key, RFC 8446 section 4.6.3) goes with what is sent next.
+                await self._more()
+            except (ssl.SSLZeroReturnError, ssl.SSLEOFError):
+                return b""
+
+    async def send(self, data: bytes) -> None:
+        """Sends everything. Raises OSError."""
+        if self._tls is None:
+            await send_all(self._sock, data)
+        elif data:
+            self._tls.write(data)
+            await self._flush()
+
+    def is_fresh(self, ready: "Ready") -> bool:
+        """Whether it can carry another request to the same place: nothing has come since the last answer."""
+        if self._place != (ready.origin, ready.tls):
+            return False
+        if self.writer.our_state is not h11.IDLE or time.monotonic() - self.used > _REUSED_WITHIN:
+            return False
+        try:
+            self._sock.recv(1, socket.MSG_PEEK | socket.MSG_DONTWAIT)
+        except BlockingIOError:
+            return True
+        except OSError:
+            return False
+        return False  # its end, or what nobody has asked for
+
+    def close(self) -> None:
+        """Closes it. Safe to call twice."""
+        self._sock.close()
+
+    async def _flush(self) -> None:
+        if data := self._outgoing.read():
+            await send_all(self._sock, data)
+
+    async def _more(self) -> None:
+        data = await receive(self._sock, _CHUNK)
+        if data:
+            self._incoming.write(data)
+        else:
+            self._incoming.write_eof()
+
+
+class Vendors:
+    """The APIs that a session's phantoms lead to."""
+
+    def __init__(
+        self,
+        held: tuple[tuple[Key, str, str], ...],
+        allow: Iterable[str],
+        deny: Iterable[str],
+        gateway: Gateway,
+        environ: Mapping[str, str],
+    ) -> None:
+        """Reads the machine's authorities, so it is to be made before this process is confined.
+
+        Args:
+            held: keys, each with its phantom and its value.
+            allow: the session's rules: where no phantom is shown, they count, and private addresses need one of them.
+            deny: what beats them, and the keys' own.
+            gateway: of the session.
+            environ: the caller's, which may name further authorities.
+        """
+        allowed, denied = tuple(allow), tuple(deny)
+        self._routes = [_route(key, phantom, value, denied) for key, phantom, value in held]
+        self._plain = EgressPolicy(allowed, denied)
+        own = (route.origin.where for route in self._routes)
+        self._gateway = gateway.with_policy(EgressPolicy((*own, *allowed), denied))
+        self._context = _trusting(environ) if any(route.tls for route in self._routes) else None
+
+    async def serve(self, exchange: Exchange, connection: h11.Connection, request: h11.Request) -> None:
+        """Serves a client's request, and all that follow on its connection.
+
+        Raises:
+            ClientLeft: it has left.
+            OSError: the same, in the kernel's words.
+        """
+        vendor: Connection | None = None
+        try:
+            while True:
+                try:
+                    ready = self._ready(exchange, request)
+                    if vendor is None or not vendor.is_fresh(ready):
+                        if vendor is not None:
+                            vendor.close()
+                        vendor = await self._opened(exchange, ready)
+                except http.Bad as error:
+                    await http.bad(exchange, error.status, str(error), error.host)
+                    return
+                except Foreign as error:
+                    await exchange.dismiss(http_answer(401, "Unauthorized", "egress-key", str(error), _HINT))
+                    return
+                except Denied as refusal:
+                    await exchange.dismiss(http.denied(refusal.verdict))
+                    return
+                except Failed as error:
+                    await exchange.dismiss(http_answer(502, "Bad Gateway", "egress-unreachable", str(error)))
+                    return
+                if not await _answered(exchange, connection, vendor, ready):
+                    return
+                with Timeout(exchange.gateway.bounds.idle_seconds):
+                    request = await http.next_request(exchange, connection)
+        except (h11.ProtocolError, TimeoutError):
+            return  # in the middle of an answer there is nobody to tell
+        finally:
+            if vendor is not None:
+                vendor.close()
+
+    def _ready(self, exchange: Exchange, request: h11.Request) -> "Ready":
+        """The request as its vendor gets it. Raises `Denied`, `Foreign` and `http.Bad`."""
+        shown = [route for route in self._routes if route.is_shown(request.headers)]
+        places = {(route.origin, route.tls) for route in shown or self._routes}
+        (origin, tls), *others = places
+        if not shown and (others or not self._plain.decide(origin).allowed):
+            exchange.denied(origin, KEY, Verdict(False, "", _NO_PHANTOM))
+            raise Foreign(_NO_PHANTOM)
+        if others:
+            raise self._refused(exchange, origin, "phantoms of two APIs in one request")
+        words = {
+            word.strip().lower()
+            for name, value in request.headers
+            if name == b"connection"
+            for word in value.split(b",")
+        }
+        upgrade = [value for name, value in request.headers if name == b"upgrade" and b"upgrade" in words]
+        raw = [(name, value) for name, value in request.headers.raw_items() if name.lower() != b"host"]
+        there = h11.Request(
+            method=request.method,
+            target=request.target,
+            headers=[(b"Host", origin.where.encode()), *raw],
+            http_version=request.http_version,
+        )
+        head = http.understood(there, origin)
+        headers = list(head.headers)
+        for route in shown:
+            verdict = route.policy.decide(head.wanted)
+            if not verdict.allowed:
+                reason = f"{verdict.reason}, and the key in {route.variable} is good for nothing else"
+                verdict = verdict._replace(reason=reason, suggestion=route.suggestion)
+                raise exchange.gateway.denied(head.wanted, KEY, verdict, exchange.client)
+        if shown:
+            if name := next(
+                (name for name, _ in parse_qsl(head.path.partition(b"?")[2]) if name.lower() in _IN_URL), b""
+            ):
+                raise self._refused(exchange, origin, f"a credential in the URL beside the key ({name.decode()})")
+            dropped = _CREDENTIALS | {route.header for route in self._routes}
+            headers = [(name, value) for name, value in headers if name.lower() not in dropped]
+            headers += [(route.header, route.real) for route in shown]
+        if upgrade:
+            headers += [(b"Connection", b"Upgrade"), (b"Upgrade", upgrade[0])]
+        default = _HTTPS if tls else _HTTP
+        authority = origin.where.removesuffix(f":{default}").encode()
+        final = h11.Request(method=request.method, target=head.path, headers=[(b"Host", authority), *headers])
+        return Ready(origin, tls, head.wanted.method, final)
+
+    @staticmethod
+    def _refused(exchange: Exchange, origin: Request, why: str) -> Denied:
+        return exchange.gateway.denied(origin, KEY, Verdict(False, "", why), exchange.client)
+
+    async def _opened(self, exchange: Exchange, ready: "Ready") -> Connection:
+        """A connection to the vendor. Raises `Denied` and `Failed`."""
+        sock, _ = await self._gateway.open(ready.origin, ready.method, exchange.client)
+        vendor = Connection(sock, ready.origin, ready.tls)
+        try:
+            if self._context is not None and ready.tls:
+                with Timeout(exchange.gateway.bounds.dial_seconds):
+                    await vendor.secure(self._context)
+        except OSError as error:  # TimeoutError and ssl.SSLError are such
+            vendor.close()
+            why = (
+                error.verify_message
+                if isinstance(error, ssl.SSLCertVerificationError)
+                else error.strerror or str(error)
+            )
+            raise Failed(f"{ready.origin.where} cannot be spoken to by TLS: {why}") from None
+        except BaseException:
+            vendor.close()
+            raise
+        return vendor
+
+
+class Foreign(Exception):
+    """A request without a phantom of the session's, to a place that nothing else allows."""
+
+
+class Ready(NamedTuple):
+    """A request as its vendor gets it: where it goes, whether by TLS, its method, and all of its head."""
+
+    origin: Request
+    tls: bool
+    method: str
+    request: h11.Request
+
+
+async def _answered(exchange: Exchange, connection: h11.Connection, vendor: Connection, ready: Ready) -> bool:
+    """Passes one request and its answer on; whether the client's connection can carry another one."""
+    writer = vendor.writer
+    await vendor.send(writer.send(ready.request) or b"")
+    upload = running().spawn(_upload(exchange, connection, vendor, current()))
+    try:
+        while True:
+            event = writer.next_event()
+            if event is h11.NEED_DATA:
+                with Timeout(exchange.gateway.bounds.idle_seconds):
+                    data = await vendor.receive()
+                writer.receive_data(data)
+            elif isinstance(event, h11.InformationalResponse) and event.status_code == _SWITCHING:
+                await exchange.send(connection.send(event) or b"")
+                upload.cancel()
+                await sleep(0)
+                await _joined(exchange, connection, vendor)
+                return False
+            elif isinstance(event, h11.InformationalResponse | h11.Response):
+                headers = [
+                    (name, value) for name, value in event.headers.raw_items() if name.lower() not in _OF_ONE_HOP
+                ]
+                kind = type(event)
+                passed = kind(status_code=event.status_code, headers=headers, reason=event.reason)
+                await exchange.send(connection.send(passed) or b"")
+            elif isinstance(event, h11.Data | h11.EndOfMessage):
+                await exchange.send(connection.send(event) or b"")
+                if isinstance(event, h11.EndOfMessage):
+                    break
+            else:
+                return False
+    finally:
+        upload.cancel()
+    vendor.used = time.monotonic()
+    if connection.their_state is h11.SEND_BODY:
+        await exchange.dismiss(b"")  # it has its answer, and sends on
+        return False
+    if writer.our_state is h11.DONE and writer.their_state is h11.DONE:
+        writer.start_next_cycle()
+    if connection.our_state is not h11.DONE or connection.their_state is not h11.DONE:
+        return False
+    connection.start_next_cycle()
+    return True
+
+
+async def _upload(exchange: Exchange, connection: h11.Connection, vendor: Connection, download: Task) -> None:
+    """Passes a request's body on; then ends the download as soon as the client has left, which nobody pays for then."""
+    try:
+        while True:
+            event = connection.next_event()
+            if event is h11.NEED_DATA:
+                connection.receive_data(await exchange.receive())
+            elif isinstance(event, h11.Data):
+                await vendor.send(vendor.writer.send(event) or b"")
+            elif isinstance(event, h11.EndOfMessage):
+                # Without the fields behind the content, which nobody has judged.
+                await vendor.send(vendor.writer.send(h11.EndOfMessage()) or b"")
+                break
+            else:
+                return
+        connection.receive_data(await exchange.receive())  # the next request, which has its turn later
+    except ClientLeft:
+        download.cancel()
+    except (OSError, h11.ProtocolError):
+        return  # what the vendor says of it is still to be read
+
+
+async def _joined(exchange: Exchange, connection: h11.Connection, vendor: Connection) -> None:
+    """Copies both ways after an upgrade, until one side ends."""
+    download = current()
+
+    async def up() -> None:
+        try:
+            await vendor.send(connection.trailing_data[0])
+            while True:
+                await vendor.send(await exchange.receive())
+        except (ClientLeft, OSError):
+            download.cancel()
+
+    upload = running().spawn(up())
+    try:
+        await exchange.send(vendor.writer.trailing_data[0])
+        while True:
+            with Timeout(exchange.gateway.bounds.idle_seconds):
+                data = await vendor.receive()
+            if not data:
+                return
+            await exchange.send(data)
+    finally:
+        upload.cancel()
+
+
+def _route(key: Key, phantom: str, value: str, denied: Iterable[str]) -> Route:
+    found = api(key.url)
+    own = key.origin.startswith("provider ")
+    return Route(
+        header=key.header.encode(),
+        phantom=key.format.replace("{key}", phantom).encode(),
+        real=key.format.replace("{key}", value).encode(),
+        origin=found.origin,
+        tls=found.tls,
+        policy=EgressPolicy(key.rules, denied),
+        variable=key.variable,
+        suggestion="--keys pass" if own else f"more path= or method= in the --inject of {key.variable}",
+    )
+
+
+def _trusting(environ: Mapping[str, str]) -> ssl.SSLContext:
+    """Trusts what the machine trusts, and what the caller has node trust besides. Nothing where that cannot be read."""
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    context.set_alpn_protocols(["http/1.1"])
+    known = (ssl.get_default_verify_paths().cafile, *filter(os.path.exists, _BUNDLES))
+    for path in (next(filter(None, known), None), environ.get("NODE_EXTRA_CA_CERTS")):
+        if path:
+            try:
+                context.load_verify_locations(path)
+            except OSError:
+                continue  # the handshake says what is missing
+    return context

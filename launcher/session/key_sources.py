@@ -1,0 +1,177 @@
+"""Keys that stay outside: which of a known agent's, and where all of them come from.
+
+What is read here goes to the proxy alone, by the memory that it is forked with. Launch path of plans with keys.
+"""
+
+from launcher.lean import os
+from launcher.safefs import walk
+from policy.errors import Refusal
+from policy.keys import Key, api, local, rules
+from policy.plan import SYSTEM_PATH
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from launcher.session.machine import Machine
+    from policy.config.settings import Settings
+    from policy.providers.model import Inject, ProviderSpec
+
+    Ways = tuple[tuple[str, str], ...]
+
+_LARGEST = 65536
+_PATIENCE = 120.0
+"""Seconds for a command, which may ask the user for a password."""
+
+
+def keys_of(
+    spec: "ProviderSpec", settings: "Settings", machine: "Machine", ways: "Ways", *, logged_in: bool, flags: bool
+) -> tuple[Key, ...]:
+    """The keys of the caller's that stay outside: those that he has, and does not use in a way of his own.
+
+    Args:
+        spec: of the provider.
+        settings: whether keys stay outside, the network, and variables that are passed or set on purpose.
+        machine: the Plan depends on what is looked at.
+        ways: to its vendor's hosts, as `Plan.domains` and `Plan.reach` have them.
+        logged_in: it has a login of the caller's.
+        flags: the provider's programme is started, which takes arguments.
+    """
+    if settings.keys.value != "phantom" or settings.network_mode.value not in ("auto", "proxy"):
+        return ()
+    chosen = {entry.value for entry in settings.env_pass} | {entry.value[0] for entry in settings.env_set}
+    others = (*spec.credentials.environment, *spec.settings)
+    taken = []
+    for inject in spec.inject:
+        own = (inject.variable, *filter(None, (inject.base,)), *inject.environment)
+        if not machine.says(inject.variable) or not chosen.isdisjoint(own):
+            continue
+        if any(machine.says(other, inject.variable) for other in others) or any(map(machine.says, inject.environment)):
+            continue
+        url = inject.url
+        if inject.base and machine.says(inject.base):
+            url = "" if machine.says(inject.base, "@") else machine.env(inject.base) or ""
+        try:
+            api(url)
+        except ValueError:
+            continue
+        taken.append((inject, url))
+    held = {inject.variable for inject, _ in taken}
+    alone = not logged_in and not any(machine.says(each) for each in spec.credentials.environment if each not in held)
+    return tuple(_key(inject, url, spec.name, ways, alone=alone, flags=flags) for inject, url in taken)
+
+
+def _key(inject: "Inject", url: str, name: str, ways: "Ways", *, alone: bool, flags: bool) -> Key:
+    """One key. `ways`: the provider's; `alone`: nothing else that it has could be meant for the vendor's hosts."""
+    origin, here = api(url).origin, local(url)
+    hosts = (str(origin.host), origin.where)
+    environment = {variable: value.replace("{url}", here) for variable, value in inject.environment.items()}
+    if inject.base:
+        environment[inject.base] = here
+    return Key(
+        variable=inject.variable,
+        source=f"env:{inject.variable}",
+        url=url,
+        header=inject.header,
+        format=inject.format,
+        rules=rules(url, tuple(inject.methods), tuple(inject.paths)),
+        prefix=inject.prefix,
+        suffix=inject.suffix,
+        environment=tuple(environment.items()),
+        arguments=tuple(text.replace("{url}", here) for text in inject.arguments) if flags else (),
+        covers=tuple(way for way in ways if alone and way[0] in hosts),
+        origin=f"provider {name}",
+    )
+
+
+def values_of(keys: tuple[Key, ...], home: str) -> tuple[tuple[Key, str], ...]:
+    """The keys with their values.
+
+    Args:
+        keys: of a launch.
+        home: of the user, for ``file:~/...``.
+
+    Raises:
+        Refusal: key-missing, key-unusable.
+    """
+    found: list[tuple[Key, str]] = []
+    for key in keys:
+        kind, _, where = key.source.partition(":")
+        value = _READERS[kind](key, where, home).strip()
+        if not value:
+            raise _missing(key, "it is empty")
+        if not value.isascii() or not value.isprintable():
+            raise Refusal(
+                "key-unusable",
+                f"the key of {key.variable} cannot stand in a header",
+                context=f"{key.source} has characters other than printable ASCII, or several lines",
+                hint="the source should give the key alone",
+            )
+        found.append((key, value))
+    return tuple(found)
+
+
+def _missing(key: Key, why: str) -> Refusal:
+    return Refusal(
+        "key-missing",
+        f"the key of {key.variable} cannot be read from {key.source}: {why}",
+        context=f"it was to stay outside of the jail, as {key.origin} says",
+        hint="give it there, or leave the key out",
+    )
+
+
+def _from_environment(key: Key, where: str, _home: str) -> str:
+    return os.environ.get(where) or ""
+
+
+def _from_file(key: Key, where: str, home: str) -> str:
+    path = f"{home}{where[1:]}" if where.startswith("~/") else where
+    if not path.startswith("/"):
+        raise _missing(key, "the path is relative")
+    try:
+        data = walk.read_regular(path, _LARGEST, follow=True)
+    except OSError as error:
+        raise _missing(key, error.strerror or str(error)) from None
+    if data is None:
+        raise _missing(key, "it is not a regular file, or too large")
+    return data.decode("latin-1")
+
+
+def _from_command(key: Key, where: str, home: str) -> str:
+    """What the user's own command prints: with his terminal for its questions, and in his home directory.
+
+    Not with his PATH, which may lead into a worktree.
+    """
+    import subprocess
+
+    environment = {**os.environ, "PATH": SYSTEM_PATH}
+    try:
+        ended = subprocess.run(
+            ["/bin/sh", "-c", where], stdout=subprocess.PIPE, cwd=home, env=environment, timeout=_PATIENCE, check=False
+        )
+    except (OSError, subprocess.TimeoutExpired) as error:
+        raise _missing(key, str(error)) from None
+    if ended.returncode:
+        raise _missing(key, f"the command ended with status {ended.returncode}")
+    return ended.stdout[:_LARGEST].decode("latin-1")
+
+
+def _from_keyring(key: Key, where: str, _home: str) -> str:
+    from launcher.session import packages
+
+    packages.enable()
+    try:
+        import keyring
+    except ImportError:
+        raise Refusal(
+            "keyring-missing",
+            "the user's keyring cannot be asked",
+            context=f"{key.source} is wanted by {key.origin}, and the package keyring is not installed",
+            hint="install paddock-launcher[keyring]",
+        ) from None
+    service, _, user = where.rpartition("/")
+    try:
+        return keyring.get_password(service, user) or ""
+    except Exception as error:  # of whatever backend there is
+        raise _missing(key, str(error) or type(error).__name__) from None
+
+
+_READERS = {"env": _from_environment, "file": _from_file, "cmd": _from_command, "keyring": _from_keyring}

@@ -1,0 +1,119 @@
+"""Real agents work by phantoms: what their jail holds is of no use elsewhere, and the key is not in it."""
+
+import json
+import ssl
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import trustme
+
+from tests.support import agent_scene
+from tests.support.agent_scene import KEY, Agent, Scene
+from tests.support.features import need
+from tests.support.models.script import Run, Step
+
+VENDORS = ("api.anthropic.com", "api.openai.com", "generativelanguage.googleapis.com")
+
+SEARCH = Path(__file__).parent.parent / "support" / "programs" / "search.py"
+"""Looks for the key, which it is told backwards, wherever a process of the jail can read."""
+
+
+@pytest.fixture
+def vendors(scene: Scene) -> dict[str, str]:
+    """What a user has exported whose keys are for the vendors' own hosts, behind his company's proxy and authority."""
+    ca, place = trustme.CA(), scene.outside.parent / "ca.pem"
+    ca.cert_pem.write_to_path(place)
+    place.chmod(0o644)
+    tls = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    ca.issue_cert(*VENDORS).configure_cert(tls)
+    scene.company.tls = tls
+    scene.company.vendors = dict.fromkeys(VENDORS, scene.model.port)
+    (scene.worktree / "search.py").write_text(SEARCH.read_text())
+    kept = {name: value for name, value in scene.environment.items() if not name.endswith(("_BASE_URL", "_API_KEY"))}
+    return kept | {"SSL_CERT_FILE": str(place)}
+
+
+def claude() -> Agent:
+    return Agent(("claude-agent-acp",), {"ANTHROPIC_API_KEY": KEY})
+
+
+def claude_token() -> Agent:
+    return Agent(("claude-agent-acp",), {"ANTHROPIC_AUTH_TOKEN": KEY})
+
+
+def codex() -> Agent:
+    return Agent(("codex-acp",), {"OPENAI_API_KEY": KEY}, login="api-key")
+
+
+def codex_key() -> Agent:
+    return Agent(("codex-acp",), {"CODEX_API_KEY": KEY}, login="api-key")
+
+
+def opencode() -> Agent:
+    return _opencode("anthropic", "ANTHROPIC_API_KEY")
+
+
+def opencode_openai() -> Agent:
+    return _opencode("openai", "OPENAI_API_KEY")
+
+
+def _opencode(vendor: str, variable: str) -> Agent:
+    settings = {"model": f"{vendor}/m", "provider": {vendor: {"models": {"m": {"name": "M"}}}}}
+    environment = {"OPENCODE_CONFIG_CONTENT": json.dumps(settings), "OPENCODE_DISABLE_MODELS_FETCH": "1"}
+    return Agent(("opencode", "acp"), {variable: KEY, **environment})
+
+
+def goose() -> Agent:
+    environment = {"GOOSE_PROVIDER": "openai", "GOOSE_MODEL": "m", "OPENAI_API_KEY": KEY}
+    return Agent(("goose", "acp", "--with-builtin", "developer"), environment, through_terminal=True)
+
+
+def goose_anthropic() -> Agent:
+    environment = {"GOOSE_PROVIDER": "anthropic", "GOOSE_MODEL": "m", "ANTHROPIC_API_KEY": KEY}
+    return Agent(("goose", "acp", "--with-builtin", "developer"), environment, through_terminal=True)
+
+
+def gemini() -> Agent:
+    return Agent(
+        ("gemini", "--acp"), {"GEMINI_API_KEY": KEY}, login="gemini-api-key", options=agent_scene.THROUGH_EDITOR
+    )
+
+
+def qwen() -> Agent:
+    environment = {"OPENAI_API_KEY": KEY, "OPENAI_MODEL": "m"}
+    return Agent(
+        ("qwen", "--acp", "--auth-type", "openai"), environment, login="openai", options=agent_scene.THROUGH_EDITOR
+    )
+
+
+def copilot() -> Agent:
+    environment = {
+        "COPILOT_OFFLINE": "true",
+        "COPILOT_PROVIDER_TYPE": "openai",
+        "COPILOT_PROVIDER_API_KEY": KEY,
+        "COPILOT_PROVIDER_BASE_URL": "https://api.openai.com/v1",
+        "COPILOT_MODEL": "m",
+    }
+    return Agent(("copilot", "--acp"), environment)
+
+
+@pytest.mark.parametrize(
+    "make",
+    [claude, claude_token, codex, codex_key, opencode, opencode_openai, goose, goose_anthropic, gemini, qwen, copilot],
+)
+def test_an_agent_works_by_a_phantom_and_the_key_is_nowhere_in_its_jail(
+    scene: Scene, vendors: dict[str, str], make: Callable[[], Agent], tmp_path: Path
+) -> None:
+    """Its vendor, by TLS, sees the user's key; its own shell finds none, wherever it looks."""
+    need("userns")
+    agent = make()
+    script: list[Step] = [Run(f"python3 search.py {KEY[::-1]}")]
+    told = agent_scene.talk(scene, agent, script, tmp_path / "stderr", environment=vendors)
+    assert (told.stop_reason, told.status) == ("end_turn", 0), told.stderr
+    keys = {value for request in scene.model.requests for value in request.headers.values() if KEY in value}
+    assert keys, "the vendor saw no key"
+    assert all(any(KEY in value for value in request.headers.values()) for request in scene.model.requests)
+    assert "looked at" in scene.model.results[0]
+    assert "found" not in scene.model.results[0]
+    assert json.dumps([request.body for request in scene.model.requests]).find(KEY) == -1

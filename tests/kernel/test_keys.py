@@ -1,0 +1,314 @@
+"""Keys that stay outside: a command works by a phantom, and finds the key nowhere, on every backend."""
+
+import json
+import os
+import shlex
+import subprocess
+import threading
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.support.features import need
+from tests.support.paddock import Paddock, Session
+from tests.support.programs.scene import SWITCHES
+
+KEY = "the-key-that-stays-outside"
+SEARCH = Path(__file__).parent.parent / "support" / "programs" / "search.py"
+CURL = 'curl -sS -H "Authorization: Bearer $TOKEN"'
+
+
+@dataclass
+class Api:
+    """A vendor's API: what each request brought."""
+
+    port: int
+    seen: list[tuple[str, str | None]] = field(default_factory=list)
+
+    @property
+    def url(self) -> str:
+        """Of the API."""
+        return f"http://127.0.0.1:{self.port}/v1"
+
+    @property
+    def option(self) -> str:
+        """A key for it."""
+        return f"--inject=TOKEN={self.url},base=API_URL,path=/chat"
+
+
+class _Server(ThreadingHTTPServer):
+    api: Api
+
+
+class _Handler(BaseHTTPRequestHandler):
+    server: _Server
+    protocol_version = "HTTP/1.1"
+
+    def do_GET(self) -> None:
+        self.server.api.seen.append((self.path, self.headers["Authorization"]))
+        self.send_response(200)
+        self.send_header("Content-Length", "7")
+        self.end_headers()
+        self.wfile.write(b"served\n")
+
+    do_POST = do_GET
+
+    def log_message(self, *_: object) -> None:
+        """Says nothing."""
+
+
+@pytest.fixture
+def api() -> Iterator[Api]:
+    """An API on this machine's loopback."""
+    with _Server(("127.0.0.1", 0), _Handler) as server:
+        server.api = Api(server.server_address[1])
+        thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.05})
+        thread.start()
+        yield server.api
+        server.shutdown()
+        thread.join()
+
+
+Launch = tuple[dict[str, str], tuple[str, ...]]
+
+
+@pytest.fixture(params=SWITCHES)
+def launch(request: pytest.FixtureRequest) -> Launch:
+    """What selects a backend, and the key in the environment."""
+    environment, options = SWITCHES[request.param]
+    need("bubblewrap" if "bubblewrap" in options else "landlock")
+    return {**environment, "TOKEN": KEY}, options
+
+
+def in_jail(paddock: Paddock, launch: Launch, line: str, *options: str) -> "subprocess.CompletedProcess[str]":
+    environment, more = launch
+    return paddock.run(*more, *options, "--", "sh", "-c", line, env=environment)
+
+
+def searched(paddock: Paddock) -> str:
+    """A shell line that looks for the key wherever it can read. The programme lies in the worktree."""
+    paddock.who.run(["sh", "-c", f"cat > {shlex.quote(str(paddock.worktree / 'search.py'))}"], stdin=SEARCH.read_text())
+    return f"/usr/bin/python3 search.py {KEY[::-1]}"
+
+
+def test_a_command_works_by_a_phantom_and_finds_no_key(paddock: Paddock, api: Api, launch: Launch) -> None:
+    """Not in an environment, a file, or the memory of any process that it can look at."""
+    line = f"{CURL} $API_URL/chat; {searched(paddock)}; echo $TOKEN"
+    ended = in_jail(paddock, launch, line, api.option)
+    assert ended.returncode == 0, ended.stderr
+    served, looked, phantom = ended.stdout.splitlines()
+    assert served == "served", ended.stderr
+    assert looked.startswith("looked at"), ended.stdout
+    assert phantom != KEY
+    assert api.seen == [("/v1/chat", f"Bearer {KEY}")]
+    kept = [path for top in (paddock.state, paddock.cache) for path in top.rglob("*") if path.is_file()]
+    assert kept
+    assert [path for path in kept if KEY.encode() in path.read_bytes() or phantom.encode() in path.read_bytes()] == []
+
+
+def test_a_key_that_is_passed_is_found(paddock: Paddock, api: Api, launch: Launch) -> None:
+    """So the search would have found it."""
+    ended = in_jail(paddock, launch, searched(paddock), "--env", "TOKEN", "--reach", str(api.port))
+    assert "found in /proc/" in ended.stdout, ended.stderr
+
+
+def test_a_phantom_is_refused_beyond_its_rules_and_that_is_a_denial(paddock: Paddock, api: Api, launch: Launch) -> None:
+    """Other paths, a key of somebody else's, and the API without any: none of it gets there."""
+    line = f"""
+        {CURL} $API_URL/files; {CURL} -X DELETE $API_URL/chat; {CURL} "$API_URL/chat?key=foreign"
+        curl -sS -H "Authorization: Bearer foreign" $API_URL/chat; curl -sS $API_URL/chat
+        {CURL} -m 5 --noproxy '*' {api.url}/chat || echo no way
+        env -u HTTP_PROXY -u http_proxy {CURL} -m 5 {api.url}/chat || echo no way
+    """
+    ended = in_jail(paddock, launch, line, api.option)
+    assert api.seen == [], ended.stdout
+    assert ended.stdout.count("no way") == 2, ended.stdout
+    kinds = [json.loads(text)["errorType"] for text in ended.stdout.splitlines() if text.startswith("{")]
+    assert kinds == ["egress-denied"] * 3 + ["egress-key"] * 2
+    denials = [json.loads(text) for text in paddock.call("denials", "--json").stdout.splitlines()]
+    told = [denial for denial in denials if denial["operation"] == "key"]
+    assert {(denial["host"], denial["port"]) for denial in told} == {("127.0.0.1", api.port)}
+    assert sum(denial["count"] for denial in told) == 5
+    assert {denial["process"]["comm"] for denial in told} == {"curl"}
+    assert not any(denial["allow"]["flag"] for denial in told)
+
+
+def test_a_phantom_is_worth_nothing_to_another_session_or_later(paddock: Paddock, api: Api, launch: Launch) -> None:
+    """Not even at the first one's own proxy, for whom is not in its jail."""
+    environment, options = launch
+    waiting = ("sh", "-c", "echo ready; cat")
+    with Session(paddock, environment, waiting, (*options, api.option)) as first:
+        got = first.run("sh", "-c", "echo $TOKEN $API_URL; " + f"{CURL} $API_URL/chat")
+        (phantom, url), served = got.stdout.splitlines()[0].split(), got.stdout.splitlines()[1]
+        assert served == "served", got.stderr
+        steal = f"""
+            curl -sS -H 'Authorization: Bearer {phantom}' $API_URL/chat
+            curl -sS -m 5 --noproxy '*' -H 'Authorization: Bearer {phantom}' {url}/chat || echo no way
+        """
+        stolen = in_jail(paddock, launch, steal, api.option)
+    assert len(api.seen) == 1, stolen.stdout
+    assert stolen.stdout.count("egress-key") >= 1
+    later = paddock.who.run(["curl", "-sS", "-m", "5", "-H", f"Authorization: Bearer {phantom}", f"{url}/chat"])
+    assert later.returncode != 0
+    assert len(api.seen) == 1
+
+
+def test_the_key_is_read_anew_at_each_launch(paddock: Paddock, api: Api) -> None:
+    """The Plan, which is kept, knows only its name; without a value nothing starts."""
+    for value in ("one", "two"):
+        assert in_jail(paddock, ({"TOKEN": value}, ()), f"{CURL} $API_URL/chat", api.option).stdout == "served\n"
+    assert [header for _, header in api.seen] == ["Bearer one", "Bearer two"]
+    said = paddock.refused("run", api.option, "--", "true")
+    assert said.reference == "key-missing"
+    assert "TOKEN cannot be read from env:TOKEN: it is empty" in said.text
+    for value in ("two\nlines", "with\x01control", "sch\u00f6n"):
+        assert paddock.refused("run", api.option, "--", "true", env={"TOKEN": value}).reference == "key-unusable"
+
+
+def test_a_key_comes_from_a_file_or_a_command(paddock: Paddock, api: Api) -> None:
+    """Of the user's own, outside of the jail; the command with the system's PATH, never one of the worktree's."""
+    home = paddock.who.home
+    plant = "printf '#!/bin/sh\necho planted' > bin/printf; chmod +x bin/printf"
+    line = f"echo from-a-file > {home}/key; mkdir -p bin; {plant}"
+    paddock.who.run(["sh", "-c", line], cwd=paddock.worktree)
+    option = api.option.replace(",path", ",method=GET,path")
+    sources = {
+        "file:~/key": "from-a-file",
+        f"file:{home}/key": "from-a-file",
+        "cmd:printf 'a,%s' b": "a,b",
+        "env:OTHER": "another",
+    }
+    path = f"{paddock.worktree}/bin:{os.environ['PATH']}"
+    for source, value in sources.items():
+        ended = paddock.run(
+            f"{option},from={source}", "--", "sh", "-c", f"{CURL} $API_URL/chat", env={"OTHER": "another", "PATH": path}
+        )
+        assert ended.stdout == "served\n", ended.stderr
+        assert api.seen[-1] == ("/v1/chat", f"Bearer {value}")
+    for source, why in {
+        "file:~/missing": "No such file",
+        "file:key": "the path is relative",
+        "file:/dev/zero": "not a regular file",
+        "cmd:exit 3": "status 3",
+        "cmd:true": "it is empty",
+    }.items():
+        said = paddock.refused("run", f"{option},from={source}", "--", "true")
+        assert said.reference == "key-missing"
+        assert why in said.text
+
+
+AGENT = '#!/bin/sh\neval "$WORK"\n'
+
+
+def agent(paddock: Paddock, name: str) -> str:
+    """A stand-in for a known agent, outside of the worktree: does what WORK says."""
+    line = f"mkdir -p bin && cat > bin/{name} && chmod +x bin/{name}"
+    paddock.who.run(["sh", "-c", line], cwd=paddock.place, stdin=AGENT)
+    return str(paddock.place / "bin" / name)
+
+
+def as_claude(
+    paddock: Paddock, work: str, *words: str, options: tuple[str, ...] = (), env: Mapping[str, str] = {}
+) -> "subprocess.CompletedProcess[str]":
+    """What Claude Code's stand-in says."""
+    return paddock.run(*options, "--env", f"WORK={work}", "--", agent(paddock, "claude"), *words, env=env)
+
+
+SHOWN = "echo $ANTHROPIC_API_KEY $ANTHROPIC_BASE_URL"
+
+
+def test_a_known_agents_key_stays_outside_by_itself(user_paddock: Paddock, api: Api) -> None:
+    """And is at the vendor whom the user's own base URL names."""
+    env = {"ANTHROPIC_API_KEY": KEY, "ANTHROPIC_BASE_URL": api.url.removesuffix("/v1")}
+    ask = 'curl -sS -H "x-api-key: $ANTHROPIC_API_KEY" $ANTHROPIC_BASE_URL/v1/messages -d {}'
+    ended = as_claude(user_paddock, f"{ask}; {SHOWN}", env=env)
+    served, shown = ended.stdout.splitlines()
+    assert served == "served", ended.stdout
+    assert shown.startswith("sk-ant-api03-")
+    assert shown.endswith(" http://127.0.0.1:3128")
+    assert api.seen == [("/v1/messages", None)]
+
+
+def test_an_agent_that_asks_about_a_new_key_does_not_ask_about_each_phantom(user_paddock: Paddock) -> None:
+    """Claude Code remembers the last 20 characters of what it was told to use."""
+    work = "cat $CLAUDE_CONFIG_DIR/.claude.json; echo; echo $ANTHROPIC_API_KEY"
+    told = as_claude(user_paddock, work, env={"ANTHROPIC_API_KEY": KEY})
+    *lines, phantom = told.stdout.splitlines()
+    settings = json.loads("".join(lines))
+    assert settings["customApiKeyResponses"]["approved"] == [phantom[-20:]]
+    assert settings["hasCompletedOnboarding"] is True
+
+
+@pytest.mark.parametrize(
+    ("options", "words", "more"),
+    [
+        (("--keys", "pass"), (), {}),
+        (("--env", "ANTHROPIC_API_KEY"), (), {}),
+        (("--net", "open"), (), {}),
+        ((), ("--settings", '{"apiKeyHelper": "echo $ANTHROPIC_API_KEY"}'), {}),
+        ((), (), {"ANTHROPIC_MODEL": "by ANTHROPIC_API_KEY"}),
+        ((), (), {"ANTHROPIC_BASE_URL": "not a URL"}),
+    ],
+)
+def test_a_key_that_the_user_uses_in_a_way_of_his_own_passes(
+    user_paddock: Paddock, options: tuple[str, ...], words: tuple[str, ...], more: dict[str, str]
+) -> None:
+    """He names it himself: in an option, in the command's words, or in a setting that is passed."""
+    for _ in range(2):  # the second time by the Plan that was kept
+        ended = as_claude(user_paddock, SHOWN, *words, options=options, env={"ANTHROPIC_API_KEY": KEY, **more})
+        assert ended.stdout.split()[0] == KEY, ended.stderr
+
+
+def test_a_value_that_the_command_line_gives_is_the_agents(user_paddock: Paddock) -> None:
+    """It is meant for the jail."""
+    options = ("--env", "ANTHROPIC_API_KEY=given")
+    ended = as_claude(user_paddock, SHOWN, options=options, env={"ANTHROPIC_API_KEY": KEY})
+    assert ended.stdout == "given\n", ended.stderr
+
+
+def test_the_vendors_host_is_reached_by_the_phantom_alone(user_paddock: Paddock) -> None:
+    """Unless something else of the user's is meant for it: a login, or a key that passes."""
+    lookup = "getent hosts api.anthropic.com >/dev/null && echo resolved || echo refused"
+    key = {"ANTHROPIC_API_KEY": KEY}
+    assert as_claude(user_paddock, lookup, env=key).stdout == "refused\n"
+    denials = [json.loads(text) for text in user_paddock.call("denials", "--json").stdout.splitlines()]
+    assert [denial["host"] for denial in denials] == ["api.anthropic.com"]
+    command = ("--provider", "claude-code", "--", "true")
+    lines = user_paddock.call("explain", "--plan", *command, env=key).stdout.splitlines()
+    (line,) = [line for line in lines if line.startswith("key ")]
+    assert "ANTHROPIC_API_KEY is a phantom, for GET,POST api.anthropic.com:443/v1/messages" in line
+    assert "not reached otherwise: api.anthropic.com" in line
+    assert KEY not in "".join(lines)
+    login = user_paddock.who.home / ".claude/.credentials.json"
+    user_paddock.who.run(["sh", "-c", f"mkdir -p {login.parent}; echo '{{}}' > {login}"])
+    lines = user_paddock.call("explain", "--plan", *command, env=key).stdout.splitlines()
+    assert "not reached otherwise" not in "".join(lines)
+
+
+def test_a_key_that_is_no_key_is_refused(user_paddock: Paddock) -> None:
+    """With what is wrong, before anything starts."""
+    wrong: dict[str, Any] = {
+        "TOKEN": "must begin with https://",
+        "TOKEN=example.com": "must begin with https://",
+        "TOKEN=ftp://example.com": "must begin with https://",
+        "TOKEN=https://me:pw@example.com": "user name",
+        "TOKEN=https://example.com/?a=b": "query",
+        "TO KEN=https://example.com": "not a variable name",
+        "TOKEN=https://example.com,base=A-B": "not a variable name",
+        "TOKEN=https://example.com,heder=x": "none of base=",
+        "TOKEN=https://example.com,header=a b": "header is a name",
+        "TOKEN=https://example.com,format=none": "format is {key}",
+        "TOKEN=https://example.com,path=/a/../b": "path is not plain",
+        "TOKEN=https://example.com,method=get": "not an HTTP method",
+        "TOKEN=https://example.com,from=vault:x": "none of env:NAME",
+        "TOKEN=https://example.com,base=A,base=B": "given twice",
+        "TOKEN=https://exa_mple.com": "",
+    }
+    for text, why in wrong.items():
+        said = user_paddock.refused("run", "--inject", text, "--", "true")
+        assert said.reference == "usage", said.text
+        assert why in said.text
