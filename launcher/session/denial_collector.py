@@ -21,6 +21,9 @@ if TYPE_CHECKING:
 _SHOWN = 5
 _SETTLE = 0.1
 _AWAIT_ENDS = 0.3
+_PROXY_LOG = "egress.jsonl"
+"""As `launcher.egress.log.FILE`."""
+
 _HANDED_ON = 3.0
 """Seconds for a busy service to hand on what the kernel has told it, at most."""
 
@@ -183,14 +186,20 @@ class Denials:
         return notes
 
     def _from_proxy(self) -> None:
-        if self._plan.net == "proxy":
-            from launcher.ledger import ledgers
+        path = f"{self._directory}/{_PROXY_LOG}"
+        if self._plan.net != "proxy" or not os.path.exists(path):
+            return
+        with open(path, "rb") as file:
+            content = file.read()
+        # A client's quotation marks are escaped there. Importing what JSON takes is half of a short command's launch.
+        if b'"deny"' not in content and b'"lost"' not in content:
+            return
+        from launcher.ledger import ledgers
 
-            path = f"{self._directory}/{ledgers.PROXY_LOG}"
-            refused, lost = ledgers.read_proxy_log(path)
-            self._lost += lost
-            for found in refused:
-                self.add(found)
+        refused, lost = ledgers.read_proxy_log(path)
+        self._lost += lost
+        for found in refused:
+            self.add(found)
 
     def _belongs(self, pid: int) -> bool:
         """Whether a process is the jail's init or lives below it."""

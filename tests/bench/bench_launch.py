@@ -35,6 +35,7 @@ def contestants(place: Path) -> list[Contestant]:
 
     paddock = (str(environment.paddock), *OPTIONS, true)
     default = (str(environment.paddock), "run", "--net", "none", "--", true)
+    ruled = (str(environment.paddock), "run", "--allow-domain", "example.com:443", "--git", "readonly", "--", true)
     # Its own cache: plans are found by the command line, and a changed ability makes a new one each time.
     guard = {"PADDOCK_NO_USERNS": "1", "XDG_CACHE_HOME": str(place / "home/.cache/guard")}
     found = [
@@ -48,6 +49,7 @@ def contestants(place: Path) -> list[Contestant]:
         *found,
         entry("paddock run, warm", *paddock),
         entry("paddock run, private git", *default),
+        entry("paddock run, with a rule", *ruled),
         entry("paddock run, guard", *paddock, variables=guard),
         entry("paddock run, cold", *paddock, cold=True),
     ]

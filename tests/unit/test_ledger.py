@@ -2,13 +2,17 @@
 
 import json
 import os
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from launcher.egress import log
 from launcher.ledger import ledgers
 from launcher.ledger.denial import GUARD, LANDLOCK, PROXY, SECCOMP, Denial, Process, of_guard
+from launcher.session import denial_collector
 from policy import egress_rules, promises
 from policy.errors import Refusal
 from policy.plan import VERSION, Plan
@@ -168,6 +172,35 @@ def test_the_proxys_log_is_read(tmp_path: Path) -> None:
     assert (found.layer, found.host, found.port, lost) == (PROXY, "example.com", 443, 7)
     assert ledgers.answer(found, plan()).flag == "--allow-domain example.com:443"
     assert ledgers.read_proxy_log(str(tmp_path / "none")) == ([], 0)
+
+
+END = """
+import sys
+sys.path.append(sys.argv[1])
+from launcher.session import denial_collector
+from policy.plan import VERSION, Plan
+plan = Plan(**(dict.fromkeys(Plan.FIELDS, ()) | {"version": VERSION, "worktree": "/w", "net": "proxy"}))
+denials = denial_collector.Denials(sys.argv[2], "one", sys.argv[2], plan, -1)
+print(denials.close(), denials.total, "json" in sys.modules)
+"""
+
+
+def test_a_session_that_the_proxy_refused_nothing_reads_no_json(tmp_path: Path) -> None:
+    """Importing what it takes would make up half of a short command's launch; one refusal is worth it."""
+    assert ledgers.PROXY_LOG == denial_collector._PROXY_LOG == log.FILE
+    root = Path(__file__).resolve().parents[2]
+    words = [sys.executable, "-I", "-S", "-c", END, str(root), str(tmp_path)]
+
+    def end() -> str:
+        return subprocess.run(words, capture_output=True, text=True, check=True).stdout.strip()
+
+    assert end() == "[] 0 False"
+    file = tmp_path / ledgers.PROXY_LOG
+    file.write_text(json.dumps(line(decision="allow", host='"deny"', reason='"lost"')) + "\n")
+    assert end() == "[] 0 False"
+    with file.open("a") as more:
+        more.write(json.dumps(line()) + "\n" + json.dumps({"operation": "lost", "count": 7}) + "\n")
+    assert end() == "[] 8 True"
 
 
 def test_the_proxy_knows_better_what_would_help() -> None:
