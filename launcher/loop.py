@@ -357,24 +357,26 @@ class Loop:
 class Threads:
     """Blocking calls, a bounded number at a time, each in a thread that ends with it."""
 
-    def __init__(self, most: int) -> None:
-        """`most`: calls at the same time; further ones wait in their order."""
+    def __init__(self, most: int, each: int) -> None:
+        """Further calls than `most` at the same time, or than `each` of one group, wait in their order."""
         self._free = most
-        self._waiting: list[Signal] = []
+        self._each = each
+        self._busy: dict[str, int] = {}
+        self._waiting: list[tuple[str, Signal]] = []
 
-    async def run(self, function: Callable[[], T]) -> T:
+    async def run(self, function: Callable[[], T], group: str) -> T:
         """What `function` returns or raises. A caller that stops waiting leaves the thread to its end.
 
         Raises:
             OSError: also when there can be no further thread.
         """
-        await self._turn()
+        await self._turn(group)
         loop, over = running(), Signal()
         values: list[T] = []
         errors: list[BaseException] = []
 
         def ended() -> None:
-            self._release()
+            self._release(group)
             over.set()
 
         def work() -> None:
@@ -387,34 +389,44 @@ class Threads:
         try:
             _thread.start_new_thread(work, ())
         except RuntimeError:  # whatever errno pthread_create(3) returned
-            self._release()
+            self._release(group)
             raise OSError(errno.EAGAIN, "there can be no further thread") from None
         await over
         if errors:
             raise errors[0]
         return values[0]
 
-    async def _turn(self) -> None:
-        if self._free:
-            self._free -= 1
-            return
+    async def _turn(self, group: str) -> None:
         turn = Signal()
-        self._waiting.append(turn)
+        waiting = (group, turn)
+        self._waiting.append(waiting)
+        self._start()
         try:
             await turn
         except BaseException:
             if turn.happened:
-                self._release()
+                self._release(group)
             else:
-                self._waiting.remove(turn)
+                self._waiting.remove(waiting)
             raise
 
-    def _release(self) -> None:
-        """Hands the place to the first that waits."""
-        if self._waiting:
-            self._waiting.pop(0).set()
-        else:
-            self._free += 1
+    def _release(self, group: str) -> None:
+        self._free += 1
+        self._busy[group] -= 1
+        if not self._busy[group]:
+            del self._busy[group]
+        self._start()
+
+    def _start(self) -> None:
+        """Gives the first that waits, and whose group has room, its turn."""
+        for waiting in self._waiting if self._free else ():
+            group, turn = waiting
+            if self._busy.get(group, 0) < self._each:
+                self._waiting.remove(waiting)
+                self._free -= 1
+                self._busy[group] = self._busy.get(group, 0) + 1
+                turn.set()
+                return
 
 
 # Non-blocking sockets: a call returns when it is done, and other tasks run meanwhile.

@@ -8,15 +8,12 @@ import time
 from typing import NamedTuple
 
 from launcher.egress.log import NOBODY, Log, Witness
-from launcher.egress.outside import Upstream, Upstreams, is_own, look_up
-from launcher.loop import Threads, Timeout, receive, send_all, writable
+from launcher.egress.outside import Lookups, Upstream, Upstreams, is_own
+from launcher.loop import Timeout, receive, send_all, writable
 from policy.egress_rules import LOCALHOST, EgressPolicy, Request, Verdict
 from policy.hosts import Address
 
 _LOOPBACK: tuple[Address, ...] = (ipaddress.IPv4Address("127.0.0.1"), ipaddress.IPv6Address("::1"))
-
-_LOOKUPS = 16
-"""Names that are resolved at the same time."""
 
 _STAGGER = 0.25
 """Seconds before the next address is tried as well (RFC 8305 section 5)."""
@@ -33,6 +30,8 @@ class Bounds(NamedTuple):
         head_bytes: of a request's head, and of a TLS client's first message.
         head_seconds: until a request's head must be complete.
         resolve_seconds: until a name must be resolved.
+        answer_seconds: for which a name's addresses are used again. They are judged for each connection.
+        failure_seconds: for which a name is not asked for again that could not be resolved.
         dial_seconds: until a connection to the destination must stand.
         idle_seconds: without a byte in either direction, after which a connection is closed. Model servers may
             think for minutes before their first word.
@@ -43,6 +42,8 @@ class Bounds(NamedTuple):
     head_bytes: int = 65536
     head_seconds: float = 30.0
     resolve_seconds: float = 20.0
+    answer_seconds: float = 30.0
+    failure_seconds: float = 3.0
     dial_seconds: float = 30.0
     idle_seconds: float = 3600.0
     log_bytes: int = 16 << 20
@@ -170,7 +171,7 @@ class Gateway:
     """The way out, for one session.
 
     A name is resolved only when the rules allow it, so a name that is not allowed cannot carry anything away in its
-    labels. It is resolved once and the checked addresses are dialled, so an answer that changes in between changes
+    labels. The addresses that are dialled are those that were checked, so an answer that changes in between changes
     nothing.
     """
 
@@ -183,7 +184,7 @@ class Gateway:
         self._policy = policy
         self._upstreams = upstreams
         self._log = log
-        self._threads = Threads(_LOOKUPS)
+        self._lookups = Lookups(bounds.resolve_seconds, bounds.answer_seconds, bounds.failure_seconds)
 
     def with_policy(self, policy: EgressPolicy) -> "Gateway":
         """The same way out by other rules."""
@@ -208,7 +209,7 @@ class Gateway:
             raise self.denied(wanted, operation, verdict, client)
         through = self._upstreams.choose(wanted)
         try:
-            addresses = await self._addresses(wanted)
+            addresses = await self._addresses(wanted, verdict.rule)
         except Failed:
             if through is None:
                 self._log.decision(operation, str(wanted.host), wanted.port, verdict)
@@ -227,17 +228,18 @@ class Gateway:
                 return await dial(good, wanted.port, self.bounds.dial_seconds), None
             return await self._through(through, wanted), through if wanted.method else None
         except Unreachable as error:
+            self._lookups.forget(str(wanted.host))
             raise Failed(f"{wanted.where} cannot be reached: {error}", refused=error.refused) from None
 
-    async def known(self, name: str) -> bool | None:
-        """Whether a name that the rules allow leads anywhere; None when nobody can tell now.
+    async def known(self, name: str, rule: str) -> bool | None:
+        """Whether a name that a rule allows leads anywhere; None when nobody can tell now.
 
         Behind a proxy of the machine's own, names of the outside are often unknown here: then every name does.
         """
         if self._upstreams.choose(Request(name, _HTTPS_PORT)) is not None:
             return True
         try:
-            return bool(await self._looked_up(name, _HTTPS_PORT))
+            return bool(await self._lookups.addresses(name, _HTTPS_PORT, rule))
         except socket.gaierror as error:
             return None if error.errno == socket.EAI_AGAIN else False
         except (OSError, UnicodeError):
@@ -265,27 +267,23 @@ class Gateway:
         process = self._witness.at(theirs, ours) if self._witness is not None else NOBODY
         self._log.decision("lookup", name, 0, verdict, process)
 
-    async def _addresses(self, wanted: Request) -> list[Address]:
+    async def _addresses(self, wanted: Request, rule: str) -> list[Address]:
         host = wanted.host
         if not isinstance(host, str):
             return [host]
         if host == LOCALHOST:
             return list(_LOOPBACK)
         try:
-            return list(dict.fromkeys(await self._looked_up(host, wanted.port)))
+            return list(dict.fromkeys(await self._lookups.addresses(host, wanted.port, rule)))
         except TimeoutError:
             raise Failed(f"{host} was not resolved within {self.bounds.resolve_seconds:.0f} seconds") from None
         except (OSError, UnicodeError) as error:
             raise Failed(f"{host} cannot be resolved: {getattr(error, 'strerror', None) or error}") from None
 
-    async def _looked_up(self, host: str, port: int) -> list[Address]:
-        with Timeout(self.bounds.resolve_seconds):
-            return await self._threads.run(lambda: look_up(host, port))
-
     async def _through(self, through: Upstream, wanted: Request) -> socket.socket:
         """A connection to the upstream proxy, with a tunnel in it when a tunnel is wanted."""
         try:
-            addresses = await self._looked_up(through.host, through.port)
+            addresses = await self._lookups.addresses(through.host, through.port, "")
         except (OSError, UnicodeError) as error:
             raise Failed(f"the proxy {through.host} in your environment cannot be resolved: {error}") from None
         sock = await dial(addresses, through.port, self.bounds.dial_seconds)

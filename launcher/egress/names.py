@@ -9,6 +9,7 @@ RFC 1035 (messages), RFC 6761 (localhost), RFC 7766 (TCP). A name that no rule a
 carries nothing away.
 """
 
+import collections
 import ipaddress
 import socket
 import struct
@@ -25,8 +26,10 @@ _MOST_NAMES = 1 << 16
 """Allowed names of one session: under a wildcard there are as many as somebody asks for."""
 _MOST_TOLD = 1_000
 """Refused names that the log names; further ones are counted."""
-_MOST_ASKED = 64
-"""Questions that wait for the outside at the same time; others are answered SERVFAIL."""
+_MOST_ASKED, _OF_ONE_RULE = 256, 64
+"""Questions that wait for the outside at the same time, and those that the same rule allows; others are answered
+SERVFAIL.
+"""
 _IN_ONE_GO = 32
 """Datagrams that are read before others have a turn."""
 _LONGEST = 512
@@ -143,7 +146,7 @@ class Resolver:
         self._log = log
         self._ipv6 = ipv6
         self._told: set[str] = set()
-        self._asked = 0
+        self._asked: collections.Counter[str] = collections.Counter()
 
     async def datagrams(self, sock: socket.socket) -> None:
         """Serves a UDP socket, for ever."""
@@ -242,18 +245,18 @@ class Resolver:
             reply(answer(asked, _NXDOMAIN))
         elif host != name:
             reply(answer(asked, _NXDOMAIN))
-        elif self._asked >= _MOST_ASKED:
+        elif self._asked.total() >= _MOST_ASKED or self._asked[verdict.rule] >= _OF_ONE_RULE:
             reply(answer(asked, _SERVFAIL))
         else:
-            self._asked += 1
-            running().spawn(self._resolved(asked, parsed, reply)).when_done(self._over)
+            self._asked[verdict.rule] += 1
+            running().spawn(self._resolved(asked, parsed, verdict.rule, reply))
 
-    def _over(self, _: object) -> None:
-        self._asked -= 1
-
-    async def _resolved(self, asked: Question, name: str, reply: Callable[[bytes], None]) -> None:
+    async def _resolved(self, asked: Question, name: str, rule: str, reply: Callable[[bytes], None]) -> None:
         """Answers for an allowed name, which has to be known outside, too."""
-        known = await self._gateway.known(name)
+        try:
+            known = await self._gateway.known(name, rule)
+        finally:
+            self._asked[rule] -= 1
         if not known:
             reply(answer(asked, _SERVFAIL if known is None else _NXDOMAIN))
             return

@@ -5,14 +5,24 @@ import errno
 import ipaddress
 import os
 import socket
+import time
 from collections.abc import Mapping
 from typing import NamedTuple
 
+from launcher.loop import Signal, Threads, Timeout, running
 from policy.egress_rules import LOCALHOST, Request
 from policy.errors import Refusal
 from policy.hosts import Address
 
 _HTTP_PORT = 80
+
+_LOOKUPS, _OF_ONE_RULE = 32, 8
+"""Names that are resolved at the same time, and those that the same rule allows: a zone whose servers do not answer
+holds up names of its own rule only.
+"""
+
+_REMEMBERED = 512
+"""Names whose answers are kept."""
 
 _UNREACHABLE = frozenset(
     (errno.ENETUNREACH, errno.EHOSTUNREACH, errno.ENETDOWN, errno.EADDRNOTAVAIL, errno.EAFNOSUPPORT)
@@ -109,6 +119,71 @@ def look_up(host: str, port: int) -> list[Address]:
     """The addresses of `host` in the resolver's order (RFC 6724). Blocks (getaddrinfo(3))."""
     answers = socket.getaddrinfo(host, port, socket.AF_UNSPEC, socket.SOCK_STREAM)
     return [ipaddress.ip_address(str(answer[4][0]).partition("%")[0]) for answer in answers]
+
+
+class _Answer:
+    """What is known of one name; `waiters` ask while it is looked up."""
+
+    __slots__ = ("addresses", "error", "until", "waiters")
+
+    def __init__(self) -> None:
+        self.addresses: list[Address] = []
+        self.error: Exception | None = None
+        self.until = float("inf")
+        self.waiters: list[Signal] | None = []
+
+
+class Lookups:
+    """Looks names up: each once at a time, and answers for a moment by what it remembers. Judges nothing."""
+
+    def __init__(self, patience: float, kept: float, kept_failing: float) -> None:
+        """Seconds: for one name, and how long its addresses or its failure are kept."""
+        self._patience = patience
+        self._kept = kept
+        self._kept_failing = kept_failing
+        self._threads = Threads(_LOOKUPS, _OF_ONE_RULE)
+        self._answers: dict[str, _Answer] = {}
+
+    async def addresses(self, host: str, port: int, rule: str) -> list[Address]:
+        """The addresses of a name.
+
+        Args:
+            host: the name.
+            port: it is asked for.
+            rule: which allowed it.
+
+        Raises:
+            OSError, UnicodeError: there are none; TimeoutError when nobody answers.
+        """
+        answer = self._answers.get(host)
+        if answer is None or answer.until <= time.monotonic():
+            self._answers.pop(host, None)
+            if len(self._answers) >= _REMEMBERED:
+                del self._answers[next(iter(self._answers))]
+            answer = self._answers[host] = _Answer()
+            running().spawn(self._ask(answer, host, port, rule))
+        if answer.waiters is not None:
+            over = Signal()
+            answer.waiters.append(over)
+            await over
+        if answer.error is not None:
+            raise answer.error.with_traceback(None)
+        return answer.addresses
+
+    def forget(self, host: str) -> None:
+        """Has a name looked up anew: nothing answers at its addresses."""
+        self._answers.pop(host, None)
+
+    async def _ask(self, answer: _Answer, host: str, port: int, rule: str) -> None:
+        try:
+            with Timeout(self._patience):
+                answer.addresses = await self._threads.run(lambda: look_up(host, port), rule)
+        except Exception as error:  # everybody who waits is told
+            answer.error = error
+        answer.until = time.monotonic() + (self._kept if answer.error is None else self._kept_failing)
+        waiters, answer.waiters = answer.waiters or (), None
+        for waiter in waiters:
+            waiter.set()
 
 
 def is_own(address: Address, port: int) -> bool:

@@ -346,14 +346,17 @@ def test_nothing_leaves_by_name_but_what_is_allowed(world: World, paddock: Paddo
     assert {entry["port"] for entry in seen if entry["kind"] == "tcp"} == {22, 80, 8000}
 
 
-def test_a_name_that_leads_elsewhere_later_is_refused_by_name_too(world: World, paddock: Paddock) -> None:
-    """The address in the jail stays; what it leads to is resolved and checked for each connection."""
-    name = f"flip-named-{paddock.who.name}.example"
-    attempts = [named(str(number), name, 8000, GET) for number in range(2)]
+def test_a_dead_zone_holds_up_no_other_name(world: World, paddock: Paddock) -> None:
+    """Hundreds of its names wait for a resolver that says nothing, while names of other rules are found."""
+    hosts = ["good.example", "second.example", "six.example"]
+    attempts = [{"act": "hammer", "name": "hammer", "count": 300, "zone": internet.DEAD[1:], "hosts": hosts}]
     before = len(world.seen())
-    answers = tried(world, paddock, promises.NAMESPACES, attempts, *options([f"{name}:8000"], ()))
-    assert answers["1"].startswith(("HTTP/1.1 403 ", "closed")) or "rror: " in answers["1"], answers
-    assert {entry["side"] for entry in world.seen(before)} <= {"internet"}
+    answers = tried(world, paddock, promises.NAMESPACES, attempts, *options([f"*{internet.DEAD}", *hosts], ()))
+    waiting, _, found = answers["hammer"].partition(" wait, ")
+    assert int(waiting) > 0, answers
+    assert found.count("198.18.0.") + found.count("2001:2::") == len(hosts), answers
+    asked_for = [entry["what"] for entry in world.seen(before) if entry["kind"] == "dns"]
+    assert len({name for name in asked_for if name.endswith(internet.DEAD)}) <= 8
 
 
 def test_lookups_without_end_cost_bounded_memory_and_are_counted(world: World, paddock: Paddock) -> None:
@@ -368,15 +371,18 @@ def test_lookups_without_end_cost_bounded_memory_and_are_counted(world: World, p
 
 
 def test_an_answer_that_changes_meanwhile_changes_nothing(world: World, paddock: Paddock) -> None:
-    """What was checked is what is dialled; the next request is checked anew, and refused."""
+    """What was checked is what is dialled, as long as it is remembered; a session that asks anew is refused."""
     before = len(world.seen())
     name = f"flip-{paddock.who.name}.example"
-    attempts = [plain(str(number), f"http://{name}:8000/x") for number in range(3)]
-    answers = tried(world, paddock, promises.NAMESPACES, attempts, *options([name], ()))
-    seen = [entry for entry in world.seen(before) if entry["kind"] != "dns"]
-    assert answers["0"].startswith("HTTP/1.1 200 ")
-    assert f"{name} resolves to 127.0.0.1, which is loopback" in answers["1"]
-    assert {entry["side"] for entry in seen} == {"internet"}
+    attempts = [plain("by the proxy", f"http://{name}:8000/x"), named("by name", name, 8000, GET)]
+    rules = options([f"{name}:8000"], ())
+    answers = tried(world, paddock, promises.NAMESPACES, attempts, *rules)
+    assert all(answer.startswith("HTTP/1.1 200 ") for answer in answers.values()), answers
+    assert len([entry for entry in world.seen(before) if entry["kind"] == "dns"]) == 2  # A and AAAA
+    later = tried(world, paddock, promises.NAMESPACES, attempts, *rules)
+    assert f"{name} resolves to 127.0.0.1, which is loopback" in later["by the proxy"]
+    assert later["by name"].startswith("HTTP/1.1 403 "), later
+    assert {entry["side"] for entry in world.seen(before)} == {"internet"}
 
 
 def test_a_redirect_is_judged_like_any_request(world: World, paddock: Paddock) -> None:

@@ -59,6 +59,8 @@ NAMES: dict[str, list[str]] = {
 }
 FLIPPING = "flip"
 """Of a name that begins like this, the first answer is a public address, every later one the loopback."""
+DEAD = ".dead.example"
+"""Of names that end like this, the resolver says nothing."""
 
 HTTP_PORTS, TLS_PORT, BANNER_PORT, OTHER_PORTS = (80, 3128, 8000), 443, 22, (53, 853, 5432)
 RETRY_PORT = 8443
@@ -218,7 +220,7 @@ def listen_udp(book: Book, port: int, *, resolver: bool) -> None:
             data, sender = sock.recvfrom(4096)
             name = question(data) if resolver else ""
             book.note("dns" if name else "udp", ("", port), what=name or data.decode("latin-1"))
-            if name:
+            if name and not name.endswith(DEAD):
                 found = NAMES.get(name, [])
                 if name.startswith(FLIPPING):
                     asked[name] += 1

@@ -300,10 +300,12 @@ async def opened(port: int, host: str, to: int) -> tuple[asyncio.StreamReader, a
     return reader, writer
 
 
-async def asked(port: int, request: bytes) -> bytes:
-    """The whole answer to some bytes."""
+async def asked(port: int, request: bytes, *, end: bool = False) -> bytes:
+    """The whole answer to some bytes; with `end` nothing follows them."""
     reader, writer = await asyncio.open_connection("127.0.0.1", port)
     writer.write(request)
+    if end:
+        writer.write_eof()
     try:
         return await reader.read()
     finally:

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from launcher.egress import gateway
+from launcher.egress import outside
 from policy.hosts import Address
 from tests.support.proxied import AUTH, Handler, asked, opened, prompt, proxy, run, server
 
@@ -37,7 +37,7 @@ def unresolving(monkeypatch: pytest.MonkeyPatch) -> None:
             return [ip_address(host)]
         raise socket.gaierror(socket.EAI_NONAME, "not known")
 
-    monkeypatch.setattr(gateway, "look_up", look_up)
+    monkeypatch.setattr(outside, "look_up", look_up)
 
 
 @pytest.mark.usefixtures("unresolving")

@@ -226,12 +226,12 @@ def test_blocking_calls_wait_for_their_turn() -> None:
         return call
 
     async def test() -> list[str]:
-        threads = Threads(2)
+        threads = Threads(2, 2)
         found: list[str] = []
 
         async def ask(name: str) -> None:
             try:
-                found.append(await threads.run(work(name)))
+                found.append(await threads.run(work(name), "group"))
             except OSError as error:
                 found.append(str(error.strerror))
 
@@ -260,12 +260,12 @@ def test_no_further_thread_is_an_error_of_the_call(monkeypatch: pytest.MonkeyPat
         raise RuntimeError("can't start new thread")
 
     async def test() -> int:
-        threads = Threads(1)
+        threads = Threads(1, 1)
         monkeypatch.setattr(_thread, "start_new_thread", refuse)
         with pytest.raises(OSError, match="no further thread"):
-            await threads.run(lambda: 1)
+            await threads.run(lambda: 1, "")
         monkeypatch.setattr(_thread, "start_new_thread", start)
-        return await threads.run(lambda: 2)
+        return await threads.run(lambda: 2, "")
 
     assert looped(test()) == 2
 

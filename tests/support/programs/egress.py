@@ -5,6 +5,7 @@ Runs there by itself: reads a JSON list of attempts from the file it is given, p
 
 import json
 import os
+import select
 import socket
 import sys
 from base64 import b64encode
@@ -135,6 +136,22 @@ def _flood(wanted: dict[str, Any]) -> str:
     return _resolve(wanted)
 
 
+def _hammer(wanted: dict[str, Any]) -> str:
+    """Lookups of `count` names below `zone`, then of each of `hosts`: their codes, and how many of the first wait."""
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as sock:
+        sock.connect(("127.0.0.53", 53))
+        zone = b"".join(bytes((len(label),)) + label.encode() for label in wanted["zone"].split("."))
+        for number in range(wanted["count"]):
+            label = f"n{number}".encode()
+            sock.send(b"\0\1\1\0\0\1\0\0\0\0\0\0" + bytes((len(label),)) + label + zone + b"\0\0\1\0\1")
+        found = [_resolve({"host": host}) for host in wanted["hosts"]]
+        waiting = wanted["count"]
+        while select.select([sock], [], [], 0)[0]:
+            sock.recv(512)
+            waiting -= 1
+        return f"{waiting} wait, {found}"
+
+
 def _listen(wanted: dict[str, Any]) -> str:
     """The allowed twin in a network namespace: the jail's own loopback."""
     with socket.create_server(("127.0.0.1", 0)) as server, socket.create_connection(server.getsockname()):
@@ -152,6 +169,7 @@ ACTS: dict[str, Callable[[dict[str, Any]], str]] = {
     "dns": _dns,
     "by name": _by_name,
     "flood": _flood,
+    "hammer": _hammer,
     "listen": _listen,
 }
 
