@@ -255,6 +255,11 @@ def derive(
         taken = [int(where.rpartition(":")[2]) for where, _ in rules.publish]  # by the jail's own servers
         grants += [(path, DATA, "hosts by name") for path in NAME_FILES]
         binds += [(f"@run/{posixpath.basename(path)}", path, DATA) for path in NAME_FILES]
+        if rule := egress_rules.takes_all_names(named):
+            warnings.append(
+                f"the rule {rule} takes the addresses that hosts get in a jail: they are reached by the proxy only, "
+                "which --proxy-env yes names to clients"
+            )
     binds = ingredients.reachable(binds, denied, [inner for inner, _, _ in nested])
     nested += [(path, WRITE, source) for path, access, source in narrowed if access == "w"]
     if not mounts:

@@ -183,6 +183,14 @@ def routes(rules: Iterable[str]) -> tuple[str, ...]:
     return tuple(dict.fromkeys((FAKE_V4, FAKE_V6, *literal)))
 
 
+def takes_all_names(rules: Iterable[str]) -> str:
+    """The rule that names all of those addresses itself, so that none is left for names; "" without one."""
+    for rule in map(parse_egress_rule, rules):
+        if rule.host.network is not None and str(rule.host.network) in (FAKE_V4, FAKE_V6):
+            return str(rule)
+    return ""
+
+
 def _split_path(text: str) -> tuple[str, str]:
     start = text.find("]") + 1
     colon, slash = text.find(":", start), text.find("/", start)

@@ -104,10 +104,13 @@ class Names:
     """The addresses that names have in one session."""
 
     def __init__(self, policy: EgressPolicy) -> None:
-        """`policy`: addresses that its rules name themselves are given to no name."""
+        """`policy`: those that its grants name themselves are given to no name. A larger range does not mean them."""
         self._v4, self._v6 = ipaddress.IPv4Network(FAKE_V4), ipaddress.IPv6Network(FAKE_V6)
-        networks = [rule.host.network for rule in (*policy.allow, *policy.deny) if rule.host.network is not None]
-        self._taken = [each for each in networks if each.overlaps(self._v4) or each.overlaps(self._v6)]
+        networks = [rule.host.network for rule in policy.allow if rule.host.network is not None]
+        self._taken = [
+            each for each in networks for own in (self._v4, self._v6)
+            if each.network_address in own and each.prefixlen >= own.prefixlen
+        ]  # fmt: skip
         self._next = 0
         self._number: dict[str, int] = {}
         self._name: dict[int, str] = {}

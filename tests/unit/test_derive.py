@@ -42,6 +42,14 @@ def test_every_grant_says_where_it_comes_from() -> None:
     assert all(source for _, source in (*found.denied, *found.read_only))
 
 
+def test_a_rule_that_leaves_no_address_for_names_is_a_warning() -> None:
+    """The range itself; a part of it, one around it and a denial of it leave some."""
+    for rule, warned in (("198.18.0.0/15:80", True), ("[2001:2::/48]", True), ("198.18.0.0/16", False),
+                         ("192.0.0.0/2", False), ("good.example", False)):  # fmt: skip
+        found = plan(net="proxy", domains=((rule, "--allow-domain"),), domains_denied=(("198.18.0.0/15", "--deny"),))
+        assert any(rule in text and "--proxy-env yes" in text for text in found.warnings) == warned, rule
+
+
 def test_what_is_not_there_is_not_granted() -> None:
     """Missing system trees and devices are passed over."""
     granted = {path for path, _, _ in plan().grants}

@@ -10,8 +10,10 @@ import pytest
 
 from launcher.egress import outside
 from launcher.egress.gateway import Bounds
+from launcher.egress.names import Names as AddressesOfNames
 from launcher.egress.outside import Lookups
 from launcher.loop import running, sleep
+from policy.egress_rules import EgressPolicy
 from policy.hosts import Address
 from tests.support.proxied import AUTH, PATIENCE, asked, looped, prompt, proxy, run, server
 
@@ -108,6 +110,18 @@ def test_a_name_is_asked_for_once_at_a_time_and_remembered_for_a_moment(names: N
         assert not any(task.error for task in tasks)
 
     looped(test())
+
+
+def test_names_have_other_addresses_than_those_that_a_grant_names() -> None:
+    """Parts of the networks are passed over; ranges around them, and denials, leave them to names."""
+    for allowed, denied, first in (
+        ((), (), "198.18.0.1"), (("198.18.0.0/24:80",), (), "198.18.1.0"), (("[2001:2::/122]",), (), "198.18.0.64"),
+        (("192.0.0.0/2", "[2000::/3]"), ("198.18.0.0/15",), "198.18.0.1"), (("198.18.0.0/15",), (), "None"),
+    ):  # fmt: skip
+        names = AddressesOfNames(EgressPolicy(("good.example", *allowed), denied))
+        found = names.address("good.example", 4)
+        assert str(found) == first, allowed
+        assert found is None or names.name(found) == "good.example"
 
 
 @pytest.mark.parametrize(("seconds", "second"), [(60.0, b"200"), (0.0, b"403")])
