@@ -45,6 +45,7 @@ NAMES: dict[str, list[str]] = {
     "www.good.example": [SERVER],
     "other.example": [SERVER],
     "second.example": [SECOND],
+    "xn--bcher-kva.example": [SERVER],
     "six.example": [SERVER6],
     "both.example": ["2600:77::dead", SERVER],
     "loop.example": ["127.0.0.1"],
@@ -59,10 +60,14 @@ NAMES: dict[str, list[str]] = {
 }
 FLIPPING = "flip"
 """Of a name that begins like this, the first answer is a public address, every later one the loopback."""
+MANY = ".many.example"
+"""Every name that ends like this is there, at SERVER or, when its first label ends in an odd digit, at SECOND."""
+
 DEAD = ".dead.example"
 """Of names that end like this, the resolver says nothing."""
 
 HTTP_PORTS, TLS_PORT, BANNER_PORT, OTHER_PORTS = (80, 3128, 8000), 443, 22, (53, 853, 5432)
+PARTING_PORT = 9
 RETRY_PORT = 8443
 """TLS, too, with a curve that no client guesses: each is asked for a second hello (HelloRetryRequest)."""
 BANNER = b"220 a server that speaks first\r\n"
@@ -175,6 +180,20 @@ class Banner(socketserver.BaseRequestHandler):
             self.request.sendall(data)
 
 
+class Parting(socketserver.BaseRequestHandler):
+    """Says a word and ends its side first; then notes how much it hears until the other side ends."""
+
+    book: Book
+
+    def handle(self) -> None:
+        self.request.sendall(b"over")
+        self.request.shutdown(socket.SHUT_WR)
+        heard = 0
+        while data := self.request.recv(65536):
+            heard += len(data)
+        self.book.note("heard", self.request.getsockname(), what=str(heard))
+
+
 class Ear(socketserver.BaseRequestHandler):
     """Notes who comes."""
 
@@ -186,8 +205,10 @@ class Ear(socketserver.BaseRequestHandler):
 
 def serve(book: Book, directory: Path) -> None:
     """Starts all TCP servers of one side, and a UDP ear."""
-    handlers = [type(kind.__name__, (kind,), {"book": book, "www": directory / "www"}) for kind in (Pages, Banner, Ear)]
-    pages, banner, ear = handlers
+    handlers = [
+        type(kind.__name__, (kind,), {"book": book, "www": directory / "www"}) for kind in (Pages, Banner, Parting, Ear)
+    ]
+    pages, banner, parting, ear = handlers
     contexts = {port: ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER) for port in (TLS_PORT, RETRY_PORT)}
     for port, context in contexts.items():
         context.load_cert_chain(directory / "server.pem")
@@ -196,6 +217,7 @@ def serve(book: Book, directory: Path) -> None:
     for port, handler in [
         *((port, pages) for port in (*HTTP_PORTS, *contexts)),
         (BANNER_PORT, banner),
+        (PARTING_PORT, parting),
         *((port, ear) for port in OTHER_PORTS),
     ]:
         server = Server(("::", port), handler)
@@ -222,6 +244,8 @@ def listen_udp(book: Book, port: int, *, resolver: bool) -> None:
             book.note("dns" if name else "udp", ("", port), what=name or data.decode("latin-1"))
             if name and not name.endswith(DEAD):
                 found = NAMES.get(name, [])
+                if name.endswith(MANY):
+                    found = [SECOND if int(name.partition(".")[0][-1]) % 2 else SERVER]
                 if name.startswith(FLIPPING):
                     asked[name] += 1
                     found = [SERVER if asked[name] <= 2 else "127.0.0.1"]  # one pair of questions: A and AAAA

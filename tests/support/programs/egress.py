@@ -124,18 +124,6 @@ def _by_name(wanted: dict[str, Any]) -> str:
         return everything(sock) or "closed"
 
 
-def _flood(wanted: dict[str, Any]) -> str:
-    """So many lookups of names that no rule allows, then one of an allowed name."""
-    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as sock:
-        sock.settimeout(PATIENCE)
-        sock.connect(("127.0.0.53", 53))
-        for number in range(wanted["count"]):
-            label = f"n{number}".encode()
-            sock.send(b"\0\1\1\0\0\1\0\0\0\0\0\0" + bytes((len(label),)) + label + b"\4evil\7example\0\0\1\0\1")
-            assert sock.recv(512)[3] & 15 == 3
-    return _resolve(wanted)
-
-
 def _hammer(wanted: dict[str, Any]) -> str:
     """Lookups of `count` names below `zone`, then of each of `hosts`: their codes, and how many of the first wait."""
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as sock:
@@ -168,7 +156,6 @@ ACTS: dict[str, Callable[[dict[str, Any]], str]] = {
     "resolve": _resolve,
     "dns": _dns,
     "by name": _by_name,
-    "flood": _flood,
     "hammer": _hammer,
     "listen": _listen,
 }
