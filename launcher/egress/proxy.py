@@ -294,13 +294,13 @@ class ByName:
         return True
 
     def _wanted(self, address: Address, port: int) -> Request | None:
-        if address.is_loopback:
-            local = Request(LOCALHOST, port)
-            return local if self._policy.decide(local).allowed else None
         if name := self._names.name(address):
             return Request(name, port)
-        literal = Request(address, port)
-        return literal if self._policy.decide(literal).allowed or self._policy.is_narrow(literal) else None
+        hosts: tuple[str | Address, ...] = (LOCALHOST, address) if address.is_loopback else (address,)
+        for wanted in (Request(host, port) for host in hosts):
+            if self._policy.decide(wanted).allowed or self._policy.is_narrow(wanted):
+                return wanted
+        return None
 
 
 class Questions:

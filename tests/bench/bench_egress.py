@@ -1,8 +1,9 @@
 """What the proxy costs: `python -m tests.bench.bench_egress [MEGABYTES]` in the repository.
 
 The same client, in the same minute: without any proxy on the loopback, through tinyproxy where that is installed, and
-in a jail through Paddock's. Latency is that of a whole request with its connection; every figure is said as a ratio to
-the direct one. Then the memory of a thousand idle tunnels, and what a launch pays for having a proxy.
+in a jail through Paddock's, which the client knows of or not ("by name"). Latency is that of a whole request with its
+connection; every figure is said as a ratio to the direct one. Then the memory of a thousand idle tunnels, and what a
+launch pays for having a proxy.
 """
 
 import json
@@ -174,7 +175,8 @@ def main() -> None:
         port = server.server_address[1]
         client = [str(install.base_python()), "-I", "-S", "-c", CLIENT]
         words = [*client, str(port), str(megabytes), str(REQUESTS), "0"]
-        options = ["--git=readonly", "--proxy-env=yes", f"--allow-domain=127.0.0.1:{port}"]
+        by_name = ["--git=readonly", f"--allow-domain=127.0.0.1:{port}"]
+        options = [*by_name, "--proxy-env=yes"]
         roads = {"direct": (words, who.environment())}
         other = tinyproxy(directory)
         if other is None:
@@ -182,6 +184,7 @@ def main() -> None:
         else:
             roads["tinyproxy"] = (words, who.environment({"HTTP_PROXY": other[1]}))
         roads["paddock"] = (paddock.words("run", *options, "--", *words), who.environment())
+        roads["by name"] = (paddock.words("run", *by_name, "--", *words), who.environment())
         try:
             rounds = [
                 {road: measured(argv, paddock.worktree, env) for road, (argv, env) in roads.items()} for _ in range(3)

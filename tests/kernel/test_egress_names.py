@@ -178,6 +178,31 @@ def test_one_name_has_many_forms_and_one_resolver(world: World, paddock: Paddock
     }  # fmt: skip
 
 
+LOOPBACK = """
+import json, socket
+def reached(host, port, path):
+    try:
+        with socket.create_connection((host, port), timeout=20) as sock:
+            sock.sendall(f"GET {path} HTTP/1.1\\r\\nHost: {host}\\r\\nConnection: close\\r\\n\\r\\n".encode())
+            return sock.recv(12).decode()
+    except OSError as error:
+        return type(error).__name__
+print(json.dumps([reached("127.0.0.1", 8000, "/x"), reached("127.0.0.2", 8000, "/x"), reached("127.0.0.1", 80, "/open"),
+                  reached("127.0.0.1", 80, "/closed"), reached("localhost", 3128, "/x")]))
+"""
+
+
+def test_an_address_of_the_loopback_is_reached_by_its_own_rule(world: World, paddock: Paddock, backend: str) -> None:
+    """As any other address that a rule names, with a path or without; its neighbours are not."""
+    before = len(world.seen())
+    rules = ("127.0.0.1:8000", "127.0.0.1:80/open", "localhost.example:3128")
+    found = ran(world, paddock, backend, LOOPBACK, rules)
+    assert found[0] == found[2] == "HTTP/1.1 200", found
+    assert found[3] == "HTTP/1.1 403", found
+    assert not [answer for answer in (found[1], found[4]) if "rror" not in answer], found
+    assert [entry["what"] for entry in world.seen(before) if entry["kind"] == "request"] == ["GET /x", "GET /open"]
+
+
 HOLDING = """
 import socket, sys
 print(socket.gethostbyname(sys.argv[1]), flush=True)
