@@ -11,7 +11,8 @@ from pathlib import Path
 from typing import NamedTuple
 
 from policy.errors import Refusal
-from policy.hosts import Address, HostRule, matches, parse_rule, special
+from policy.hosts import Address, HostRule, is_private, matches, parse_host, parse_rule, special
+from policy.plan import Plan
 
 # Named lists of hosts (`bundles.toml`), which an allow-list can hold as one word: ``@python``.
 
@@ -139,6 +140,22 @@ class Verdict(NamedTuple):
     suggestion: str = ""
 
 
+_URL_PORTS = {"http": 80, "https": 443}
+
+
+def endpoint(url: str) -> Request | None:
+    """Host and port of an HTTP URL; None for anything else, which is for its reader to complain about."""
+    from urllib.parse import urlsplit  # the proxy, which imports this module, has no use for it
+
+    try:
+        parts = urlsplit(url)
+        port = parts.port or _URL_PORTS[parts.scheme]
+        bracketed = f"[{parts.hostname}]" if ":" in (parts.hostname or "") else parts.hostname or ""
+        return Request(parse_host(bracketed), port)
+    except (KeyError, ValueError):
+        return None
+
+
 def parse_egress_rule(text: str) -> EgressRule:
     """The rule that `text` writes: a host rule (`policy.hosts`) with methods in front, or a path behind it, or both.
 
@@ -251,10 +268,16 @@ def canonical_path(target: str) -> str | None:
 class EgressPolicy:
     """The rules of one session. Asked before a name is resolved, and again for each address it leads to."""
 
-    def __init__(self, allow: Iterable[str], deny: Iterable[str] = ()) -> None:
-        """Parses both lists of rules. Refusals: ``host-rule``."""
+    def __init__(self, allow: Iterable[str], deny: Iterable[str] = (), internal: Iterable[str] = ()) -> None:
+        """Parses the lists of rules; names of `internal` may lead to private networks. Refusals: ``host-rule``."""
         self.allow = tuple(map(parse_egress_rule, allow))
         self.deny = tuple(map(parse_egress_rule, deny))
+        self.internal = tuple(map(parse_egress_rule, internal))
+
+    @classmethod
+    def of(cls, plan: Plan) -> "EgressPolicy":
+        """The rules of a Plan."""
+        return cls((rule for rule, _ in plan.domains), (rule for rule, _ in plan.domains_denied), plan.internal)
 
     def decide(self, wanted: Request) -> Verdict:
         """Whether the rules let `wanted` pass, names not resolved. An address still has to pass `judge_address`."""
@@ -313,6 +336,10 @@ class EgressPolicy:
         why = special(address) or ("this machine's own" if own else "")
         if not why or (wanted.host == LOCALHOST and address.is_loopback):
             return Verdict(True, "", "")
+        if not own and is_private(address):
+            for rule in self.internal:
+                if not rule.narrow and matches(rule.host, str(wanted.host), wanted.port):
+                    return Verdict(True, str(rule), "")
         for rule in self.allow:
             grants = rule.host.network is not None and matches(rule.host, str(address), wanted.port)
             if grants and (not rule.narrow or self._fits(rule, there)):

@@ -274,6 +274,10 @@ _V6 = (
     ("2001:db8::/32", "for documentation"),
     ("2002::/16", "IPv4 embedded in a tunnel address"),
     ("3fff::/20", "for documentation"),
+    ("fd00:42::/32", "private, and used by metadata services"),
+    ("fd00:c1::/32", "private, and used by metadata services"),
+    ("fd00:ec2::/32", "private, and used by metadata services"),
+    ("fd20:ce::/32", "private, and used by metadata services"),
     ("fc00::/7", "private"),
     ("fe80::/10", "link-local"),
     ("fec0::/10", "private"),
@@ -283,9 +287,17 @@ _TABLES: dict[int, tuple[tuple[ipaddress.IPv4Network | ipaddress.IPv6Network, st
     4: tuple((ipaddress.IPv4Network(text), what) for text, what in _V4),
     6: tuple((ipaddress.IPv6Network(text), what) for text, what in _V6),
 }
+_PRIVATE = tuple(map(ipaddress.ip_network, ("10.0.0.0/8", "172.16.0.0/12", "192.168.0.0/16", "fc00::/7")))
 _GLOBAL_UNICAST = ipaddress.IPv6Network("2000::/3")
 _NAT64 = ipaddress.IPv6Network("64:ff9b::/96")
 _ISATAP = (0x00005EFE, 0x02005EFE)
+
+
+def is_private(address: Address) -> bool:
+    """Whether `address` is one of somebody's own network (RFC 1918, RFC 4193), written as such; no metadata service."""
+    return special(address) == "private" and any(
+        address.version == network.version and address in network for network in _PRIVATE
+    )
 
 
 def special(address: Address) -> str:

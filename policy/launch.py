@@ -46,6 +46,12 @@ class Host(Protocol):
     def env(self, name: str) -> str | None:
         """The caller's environment variable, or None."""
 
+    def locations(self, pattern: str) -> tuple[tuple[str, str], ...]:
+        """(name, value) of the caller's variables that `pattern` means, which may hold one ``*``; sorted.
+
+        What stands in a URL before its ``@`` is left out of the value, and the ``@`` stays.
+        """
+
     def kind(self, path: str) -> str | None:
         """``file``, ``dir``, ``link``, ``socket``, ``fifo``, ``char``, ``block``; None when absent. Like lstat(2)."""
 

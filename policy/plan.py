@@ -83,6 +83,7 @@ class Plan:
         "net",  # str: "none", "proxy" or "open"
         "domains",  # tuple[tuple[str, str], ...]: (egress rule, source) of what may be reached, for net == "proxy"
         "domains_denied",  # tuple[tuple[str, str], ...]: (egress rule, source), which beat those
+        "internal",  # tuple[str, ...]: those of `domains` whose names may lead to private networks' addresses, too
         "named_ports",  # tuple[int, ...]: ports that can be reached by name, without a proxy in the client
         "routes",  # tuple[str, ...]: networks that are the jail's own then, for the addresses that names get
         "keys",  # tuple[tuple[object, ...], ...]: that stay outside, as fields of policy.keys.Key; for net == "proxy"
@@ -131,6 +132,7 @@ class Plan:
     net: str
     domains: tuple[tuple[str, str], ...]
     domains_denied: tuple[tuple[str, str], ...]
+    internal: tuple[str, ...]
     named_ports: tuple[int, ...]
     routes: tuple[str, ...]
     keys: tuple[tuple[object, ...], ...]
@@ -219,6 +221,7 @@ class Plan:
         if self.net == "proxy":
             lines += [f"allowed   {rule}  [{source}]" for rule, source in self.domains]
             lines += [f"denied    {rule}  [{source}]" for rule, source in self.domains_denied]
+            lines += [f"private   {rule}  [its address may be private]" for rule in self.internal]
             if self.named_ports:
                 lines.append(f"by name   ports {' '.join(map(str, self.named_ports))}, without a proxy in the client")
             lines += [f"reach     {where}  [{source}]" for where, source in self.reach]

@@ -94,7 +94,7 @@ def decide_host(plan: Plan, host: str, port: int) -> HostVerdict:
     wanted = egress_rules.Request(parsed, port)
     held = keys.of(plan)
     plan = keys.without_covered(plan, held)
-    rules = egress_rules.EgressPolicy((rule for rule, _ in plan.domains), (rule for rule, _ in plan.domains_denied))
+    rules = egress_rules.EgressPolicy.of(plan)
     verdict = rules.decide(wanted)
     if verdict.allowed and not isinstance(parsed, str):
         verdict = rules.judge_address(wanted, parsed)

@@ -117,7 +117,7 @@ def _serve(
     signal.set_wakeup_fd(loop.waker, warn_on_full_buffer=False)
     for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
         signal.signal(number, lambda *_: loop.stop())
-    policy = EgressPolicy((rule for rule, _ in plan.domains), (rule for rule, _ in plan.domains_denied))
+    policy = EgressPolicy.of(plan)
     gateway = Gateway(policy, Upstreams(os.environ), log, _bounded(Bounds()), witness)
     vendors = _vendors(held, plan, gateway) if held else None
     server = Server(gateway, secret, log, vendors, name_required=plan.server_name == "require")

@@ -14,6 +14,9 @@ Input = tuple[str, str, object]
 PRESENT = "some"  # subject: directory, names, suffixes (see `packed`); answer: the sorted entries that are asked for
 ENVIRONMENT = "env"  # subject: a variable's name; answer: its value or None
 NAMED = "says"  # subject: a variable, NUL, a text; answer: whether its value holds the text; None where it is empty
+LOCATIONS = (
+    "urls"  # subject: a variable's name with at most one `*`; answer: names and values, see `without_credentials`
+)
 IDENTITY = "id"  # subject: a path; answer: device, inode, mode, owner of the entry itself (lstat) and of its target
 CONTENT = "stat"  # as IDENTITY, and size, mtime, ctime: changes with a file's content and a directory's entries
 TEXT = "text"  # subject: a small file of /proc, whose stat says nothing; answer: its first bytes
@@ -30,6 +33,13 @@ def ask(kind: str, subject: str, environ: "os._Environ[str] | dict[str, str]") -
     if kind == NAMED:
         name, _, text = subject.partition("\0")
         return text in value if (value := environ.get(name)) else None
+    if kind == LOCATIONS:
+        head, star, tail = subject.partition("*")
+        names = [subject] if not star else sorted(
+            name for name in environ
+            if len(name) > len(head + tail) and name.startswith(head) and name.endswith(tail)
+        )  # fmt: skip
+        return tuple((name, without_credentials(environ[name])) for name in names if name in environ)
     try:
         if kind == CONTENT:
             return content_of(os.stat(subject))
@@ -54,6 +64,21 @@ def ask(kind: str, subject: str, environ: "os._Environ[str] | dict[str, str]") -
     except (OSError, ValueError):
         return None
     raise ValueError(kind)
+
+
+def without_credentials(text: str) -> str:
+    """`text` with its URLs' credentials cut out; their ``@`` stays. A word that could be read in two ways is ``@``."""
+    words = text.split()
+    for at, word in enumerate(words):
+        head, *parts = word.split("://")
+        plain = "@" not in head
+        for index, part in enumerate(parts):
+            end = min((part.index(char) for char in "/?#" if char in part), default=len(part))
+            _, mark, host = part[:end].rpartition("@")
+            parts[index] = mark + host + part[end:]
+            plain = plain and "@" not in part[end:]
+        words[at] = "://".join((head, *parts)) if plain else "@"
+    return " ".join(words)
 
 
 def content_of(found: "os.stat_result") -> tuple[int, ...]:

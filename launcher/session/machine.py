@@ -192,6 +192,11 @@ class Machine:
         """Whether the caller's environment variable has a value that holds `text`. Nothing else of it is recorded."""
         return self._ask(inputs.NAMED, f"{name}\0{text}") is True
 
+    def locations(self, pattern: str) -> tuple[tuple[str, str], ...]:
+        """(name, value) of the caller's variables that `pattern` means, without the credentials in their URLs."""
+        answer = self._ask(inputs.LOCATIONS, pattern)
+        return answer if isinstance(answer, tuple) else ()
+
     def kind(self, path: str) -> str | None:
         """What lstat(2) says `path` is; None when absent."""
         if self._pointer(path) is not None:

@@ -19,7 +19,7 @@ from launcher.vcs.private import copied_settings, planted
 from launcher.vcs.worktrees import admin_files
 from launcher.vcs.worktrees.models import worktree_id as worktree_id
 from launcher.vcs.worktrees.store import WorktreeRepository
-from policy import derive, ingredients, promises, toolchains, verdict
+from policy import derive, egress_rules, ingredients, mirrors, promises, toolchains, verdict
 from policy.bring import NOTHING_SECRET, Secrets
 from policy.config import layer
 from policy.config.layer import Kind
@@ -229,6 +229,7 @@ def make(options: Options, command: list[str], cwd: str, places: Places) -> Plan
     rules = _with_obeyed(rules, settings, found, checkouts, machine)
     program = find_command(command[0], cwd, directory, machine)
     others = tuple(dict.fromkeys((*recorded, *checkouts)))
+    rules = _with_mirrors(rules, settings, options, (found.root, *others, places.state), machine)
     support = probe.probe()
     if found.kind == "directory":
         rules = replace(rules, git="readonly")
@@ -338,6 +339,34 @@ def _with_obeyed(
             *rules.handoff_patterns, *((name, PROTECT if name in protect else REPORT) for name in names)
         ),
     )  # fmt: skip
+
+
+def _with_mirrors(
+    rules: Rules, settings: Settings, options: Options, trees: tuple[str, ...], machine: Machine
+) -> Rules:
+    """The rules with the mirrors of the package registries that are allowed by their bundles."""
+    mark = egress_rules.MARK
+    bundles = [entry.value.removeprefix(mark) for entry in settings.allow_domains if entry.value.startswith(mark)]
+    if not bundles or rules.net in ("none", "open"):
+        return rules
+    given = options.get("--env")
+    own = {item.partition("=")[0] for item in given} if isinstance(given, list) else set()
+    own.update(name for name, _ in rules.env_set)
+
+    def taken(name: str) -> bool:
+        passed = (name.startswith(each[:-1]) if each.endswith("*") else name == each for each in rules.env_pass)
+        return name in own or any(passed)
+
+    writable = filter(None, (machine.resolve(path) for path, _ in rules.write))
+    found = mirrors.find(machine, bundles, trees=(*trees, *writable), taken=taken)
+    return replace(
+        rules,
+        domains=tuple((dict(found.domains) | dict(rules.domains)).items()),
+        internal=found.internal,
+        reach=tuple((dict(found.reach) | dict(rules.reach)).items()),
+        env_set=(*found.environment, *rules.env_set),
+        warnings=(*rules.warnings, *found.warnings),
+    )
 
 
 def _with_nested(
@@ -592,7 +621,7 @@ def depend_on_code(machine: Machine) -> None:
         if path and name.partition(".")[0] in ("launcher", "policy"):
             machine.depends_on_content(path)
     data = os.path.dirname(derive.__file__)
-    for name in ("default.toml", "toolchains.toml", "bundles.toml"):
+    for name in ("default.toml", "toolchains.toml", "bundles.toml", "mirrors.toml"):
         machine.depends_on_content(f"{data}/{name}")
 
 

@@ -8,7 +8,6 @@ import sys
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
-from urllib.parse import urlsplit
 
 from launcher.session import key_sources
 from launcher.session.machine import Machine
@@ -16,8 +15,7 @@ from launcher.session.places import Places
 from policy import runners
 from policy.config import values
 from policy.config.settings import Settings
-from policy.egress_rules import LOCALHOST, Request
-from policy.hosts import parse_host
+from policy.egress_rules import LOCALHOST, endpoint
 from policy.launch import Command, Translation
 from policy.logins import Login
 from policy.plan import Conditional, Plan
@@ -29,8 +27,6 @@ from policy.sandbox_context import WorktreeSandboxContext
 
 
 Sourced = tuple[tuple[str, str], ...]
-
-_PORTS = {"http": 80, "https": 443}
 
 
 def endpoints_of(
@@ -54,17 +50,6 @@ def endpoints_of(
         else:
             rules.append((wanted.where, source))
     return tuple(rules), tuple(reach)
-
-
-def endpoint(url: str) -> Request | None:
-    """Host and port of an HTTP URL; None for anything else, which is the provider's to complain about."""
-    try:
-        parts = urlsplit(url)
-        port = parts.port or _PORTS[parts.scheme]
-        bracketed = f"[{parts.hostname}]" if ":" in (parts.hostname or "") else parts.hostname or ""
-        return Request(parse_host(bracketed), port)
-    except (KeyError, ValueError):
-        return None
 
 
 FETCHES = (

@@ -245,7 +245,7 @@ def _led(plan: Plan, host: str, port: int, found: remedy.HostVerdict) -> tuple[r
         return found, ""
     if outside.Upstreams(os.environ).choose(wanted) is not None:
         return found, "the proxy in your environment, which resolves it"
-    rules = EgressPolicy((rule for rule, _ in plan.domains), (rule for rule, _ in plan.domains_denied))
+    rules = EgressPolicy.of(plan)
     outside.search_nothing()
     try:
         addresses = list(dict.fromkeys(outside.look_up(host, port)))

@@ -478,6 +478,7 @@ class Rules:
     handoff_report: tuple[str, ...]
     handoff_patterns: tuple[tuple[str, str], ...]
     warnings: tuple[str, ...]
+    internal: tuple[str, ...] = ()
 
 
 class Lists(Protocol):

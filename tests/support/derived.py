@@ -4,6 +4,7 @@ import os
 import stat
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
+from fnmatch import fnmatch
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -44,6 +45,9 @@ class Disk:
 
     def env(self, name: str) -> str | None:
         return self._environment.get(name)
+
+    def locations(self, pattern: str) -> tuple[tuple[str, str], ...]:
+        return tuple((name, self._environment[name]) for name in sorted(self._environment) if fnmatch(name, pattern))
 
     def kind(self, path: str) -> str | None:
         try:
@@ -226,6 +230,9 @@ class Table:
 
     def env(self, name: str) -> str | None:
         return self.variables.get(name)
+
+    def locations(self, pattern: str) -> tuple[tuple[str, str], ...]:
+        return tuple((name, self.variables[name]) for name in sorted(self.variables) if fnmatch(name, pattern))
 
     def _known(self) -> set[str]:
         found = {"/"}

@@ -53,6 +53,7 @@ NAMES: dict[str, list[str]] = {
     "mapped.example": ["::ffff:127.0.0.1"],
     "nat.example": ["64:ff9b::7f00:1"],
     "mixed.example": ["127.0.0.1", SERVER],
+    "ula.example": ["fd00:77::2"],
     "own.example": [MACHINE],
     "own6.example": [MACHINE6],
     "zero.example": ["0.0.0.0"],

@@ -210,6 +210,47 @@ def test_a_name_leads_to_private_addresses_only_where_they_are_granted(
     assert allowed or verdict.suggestion == f"--allow-domain {Request(ipaddress.ip_address(address), 443).where}"
 
 
+@pytest.mark.parametrize(
+    ("address", "own", "allowed"),
+    [
+        ("10.1.2.3", False, True),
+        ("172.16.0.1", False, True),
+        ("192.168.77.1", False, True),
+        ("fd12:3456::7", False, True),
+        ("11.0.0.1", False, True),
+        ("10.1.2.3", True, False),
+        ("11.0.0.1", True, False),
+        ("127.0.0.1", False, False),
+        ("::1", False, False),
+        ("0.0.0.0", False, False),
+        ("169.254.169.254", False, False),
+        ("fe80::a9fe:a9fe", False, False),
+        ("fd00:ec2::254", False, False),
+        ("fd20:ce::254", False, False),
+        ("fd00:c1::a9fe:a9fe", False, False),
+        ("fd00:42::42", False, False),
+        ("100.100.100.200", False, False),
+        ("192.0.0.192", False, False),
+        ("168.63.129.16", False, False),
+        ("fec0::1", False, False),
+        ("::ffff:10.1.2.3", False, False),
+        ("64:ff9b::10.1.2.3", False, False),
+        ("2002:a01:203::1", False, False),
+        ("224.0.0.1", False, False),
+    ],
+)
+def test_a_mirrors_name_leads_to_private_networks_and_nowhere_else(address: str, own: bool, allowed: bool) -> None:
+    """Not to this machine, links, metadata services; another port or name of the same rules gets nothing of it."""
+    rules = ("mirror.example.com:8081", "mirror.example.com:443", "other.example.com")
+    policy = EgressPolicy(rules, ("10.66.0.0/16",), rules[:1])
+    there = ipaddress.ip_address(address)
+    wanted = Request("mirror.example.com", 8081)
+    assert policy.judge_address(wanted, there, own=own).allowed == allowed
+    for other in (Request("mirror.example.com", 443), Request("other.example.com", 8081)):
+        assert policy.judge_address(other, there, own=own).allowed == (allowed and address == "11.0.0.1")
+    assert not policy.judge_address(wanted, ipaddress.ip_address("10.66.1.1")).allowed
+
+
 def test_a_denied_range_counts_for_what_names_lead_to() -> None:
     """A public one too."""
     policy = EgressPolicy(("example.com",), ("11.0.0.0/8",))

@@ -42,6 +42,7 @@ FIELDS: dict[str, object] = {
     "net": "none",
     "domains": (),
     "domains_denied": (),
+    "internal": ("mirror.example.com:443",),
     "named_ports": (443,),
     "routes": ("198.18.0.0/15",),
     "server_name": "match",

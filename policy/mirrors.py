@@ -1,0 +1,265 @@
+"""Mirrors of package registries that the user's own settings name: found outside, and told to the same tools inside.
+
+Told by variables, without credentials: the files that hold the addresses hold tokens as well. Nothing of this happens
+for an ecosystem whose bundle (``@python`` ...) is not allowed. No file counts that an agent could have written. Pure.
+"""
+
+import configparser
+import re
+import tomllib
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from functools import cache
+from pathlib import Path
+from typing import Any, NamedTuple
+from urllib.parse import urlsplit
+
+from policy import egress_rules, hosts
+from policy.config.values import loopback
+from policy.launch import Host
+from policy.plan import beneath
+
+FILE = Path(__file__).with_name("mirrors.toml")
+
+_MOST = 2048
+"""Characters of one address, and twice as many of one setting."""
+_BETWEEN = re.compile(r"\s*([,|])\s*|\s+")
+_ADDRESS = re.compile(r"(?P<lead>(?:[A-Za-z0-9_.-]+=)?(?:sparse\+)?)(?P<url>[a-z][a-z0-9+.-]*://\S*)")
+_URL = re.compile(r"https?://[A-Za-z0-9._~:/\[\]@!&'()*+;=%-]+")
+_WORD = re.compile(r"[A-Za-z0-9._~:/*+=-]+")
+_CREDENTIALS = (":_authtoken", ":_auth", ":_password", ":username", ":certfile")
+
+
+class Mirrors(NamedTuple):
+    """What was found.
+
+    Attributes:
+        domains: (egress rule, source) of their hosts.
+        internal: those of these rules that may lead to addresses of private networks.
+        reach: (loopback ADDRESS:PORT, source) of those on this machine.
+        environment: variables for the jail.
+        warnings: what the user should know.
+    """
+
+    domains: tuple[tuple[str, str], ...]
+    internal: tuple[str, ...]
+    reach: tuple[tuple[str, str], ...]
+    environment: tuple[tuple[str, str], ...]
+    warnings: tuple[str, ...]
+
+
+@cache
+def table() -> list[dict[str, Any]]:
+    """The known tools."""
+    content = tomllib.loads(FILE.read_text(encoding="utf-8"))
+    if content["schema"] != 1:
+        raise ValueError(f"{FILE} has an unknown version")
+    tools: list[dict[str, Any]] = content["tool"]
+    return tools
+
+
+def find(host: Host, bundles: Iterable[str], *, trees: Iterable[str], taken: Callable[[str], bool]) -> Mirrors:
+    """The mirrors that the user's environment and files name for the ecosystems of `bundles`.
+
+    Args:
+        host: answers; all of them become inputs of the Plan.
+        bundles: names, without the mark.
+        trees: canonical; what lies in them, or is reached through a link in them, may be an agent's word.
+        taken: whether the user passes or sets a variable himself, who then is the one to say it.
+    """
+    search = _Search(host, tuple(trees), taken)
+    wanted = frozenset(bundles)
+    for tool in table():
+        if tool["bundle"] in wanted:
+            search.tool(tool)
+    rules = search.domains
+    return Mirrors(
+        tuple(rules.items()),
+        tuple(rule for rule in rules if rule in search.internal),
+        tuple(search.reach.items()),
+        tuple(search.environment.items()),
+        tuple(search.warnings),
+    )
+
+
+class _Search:
+    def __init__(self, host: Host, trees: tuple[str, ...], taken: Callable[[str], bool]) -> None:
+        self.host, self.trees, self.taken = host, trees, taken
+        self.domains: dict[str, str] = {}
+        self.internal: set[str] = set()
+        self.reach: dict[str, str] = {}
+        self.environment: dict[str, str] = {}
+        self.warnings: dict[str, None] = {}
+
+    def tool(self, tool: Mapping[str, Any]) -> None:
+        """One tool's settings: variables first, as all of these tools have it."""
+        said: dict[str, tuple[str, str]] = {}
+        for path in self._files(tool):
+            shown = _shown(path, self.host.home)
+            for key, value in self._read(path, shown, tool).items():
+                said[key] = (value, f"{key} in {shown}")
+        tokens = [key for key in said if key.startswith("//") and key.lower().endswith(_CREDENTIALS)]
+        for setting in tool["settings"]:
+            for variable, (value, where) in self._values(setting, said).items():
+                source = f"{egress_rules.MARK}{tool['bundle']}: {where}"
+                carried = self._carried(value, source, tool["bundle"], tokens, words="words" in setting)
+                if carried and not any(map(self.taken, (variable, *setting["variables"]))):
+                    self.environment[variable] = carried
+
+    def _values(self, setting: Mapping[str, Any], said: Mapping[str, tuple[str, str]]) -> dict[str, tuple[str, str]]:
+        """The variable that the jail gets -> (value, where it was found)."""
+        own = setting["variables"][0]
+        found: dict[str, tuple[str, str]] = {}
+        for pattern in setting["keys"]:
+            for key in said:
+                part = _part(pattern, key)
+                if part is not None:
+                    name = part.upper().replace("-", "_") if setting.get("upper") else part
+                    found.setdefault(own.replace("*", name), said[key])
+        for pattern in reversed(setting["variables"]):
+            for name, value in self.host.locations(pattern):
+                if value:
+                    found[name if "*" in pattern else own] = (value, f"{name} in your environment")
+        return found
+
+    def _files(self, tool: Mapping[str, Any]) -> Iterator[str]:
+        if any(self.host.env(name) == value for name, value in tool.get("none", {}).items()):
+            return
+        for entry in tool["files"]:
+            for choice in entry.split("|"):
+                path = self._placed(choice)
+                if path is not None:
+                    yield path
+                    break
+
+    def _placed(self, choice: str) -> str | None:
+        """The path that an entry of the table means; None when the variable in it is not set, or names no place."""
+        home = self.host.home.rstrip("/")
+        if choice.startswith("$"):
+            name, slash, rest = choice[1:].partition("/")
+            value = self.host.env(name) or ""
+            value = home + value[1:] if value.startswith("~/") else value
+            return f"{value.rstrip('/')}{slash}{rest}" if value.startswith("/") else None
+        configured = self.host.env("XDG_CONFIG_HOME") or ""
+        if choice.startswith("~/.config/") and configured.startswith("/"):
+            return f"{configured.rstrip('/')}/{choice[10:]}"
+        return home + choice[1:] if choice.startswith("~") else choice
+
+    def _read(self, path: str, shown: str, tool: Mapping[str, Any]) -> dict[str, str]:
+        """What a file says, by key."""
+        trail = self.host.trail(path)
+        if trail.canonical is None:
+            return {}
+        places = (path, trail.canonical, *(link for link, _ in trail.links))
+        why = ""
+        content = None
+        if any(beneath(place, tree) for place in places for tree in self.trees):
+            why = "commands in jails can write there"
+        elif self.host.others_can_write(trail.canonical):
+            why = "other users can write it"
+        elif (content := self.host.read(trail.canonical)) is None:
+            why = "it is too large, or it cannot be read"
+        if content is not None:
+            try:
+                return FORMATS[tool["format"]](content.decode("utf-8"))
+            except (ValueError, configparser.Error):
+                why = f"it is not a file of {tool['format']}"
+        self._warn(f"{egress_rules.MARK}{tool['bundle']}: {shown} is passed over: {why}")
+        return {}
+
+    def _carried(self, text: str, source: str, bundle: str, tokens: Iterable[str], *, words: bool) -> str:
+        """The setting as the jail gets it, without credentials; "" when nothing of it can be told there."""
+        if len(text) > 2 * _MOST:
+            self._warn(f"{source} is passed over: it is too long")
+            return ""
+        kept: list[str] = []
+        for piece in _BETWEEN.split(text.strip()):
+            if piece in (",", "|"):
+                kept.append(piece)
+            elif piece is None:
+                kept.append(" ")
+            elif words and _WORD.fullmatch(piece):
+                kept.append(piece)
+            elif piece:
+                kept.append(self._word(piece, source, bundle, tokens))
+        joined = "".join(kept).strip(" ,|")
+        return re.sub(r"([ ,|])[ ,|]+", r"\1", joined)
+
+    def _word(self, word: str, source: str, bundle: str, tokens: Iterable[str]) -> str:
+        """One address without its credentials; "" when it cannot be told."""
+        found = _ADDRESS.fullmatch(word)
+        try:
+            parts = urlsplit(found["url"] if found else "")
+            bare = parts._replace(netloc=parts.netloc.rpartition("@")[2]).geturl()
+        except ValueError:
+            bare = ""
+        wanted = (
+            egress_rules.endpoint(bare) if _URL.fullmatch(bare) and "@" not in bare and len(bare) <= _MOST else None
+        )
+        if found is None or wanted is None:
+            self._warn(f"{source} is passed over: only plain http and https addresses can be told in the jail")
+            return ""
+        literal = None if isinstance(wanted.host, str) else wanted.host
+        if wanted.host == egress_rules.LOCALHOST or (literal is not None and literal.is_loopback):
+            self.reach.setdefault(loopback(wanted.where), source)
+        elif literal is not None and hosts.special(literal) and not hosts.is_private(literal):
+            self._warn(f"{source} is passed over: {literal} is {hosts.special(literal)}")
+            return ""
+        else:
+            self.domains.setdefault(wanted.where, source)
+            if literal is None and wanted.where not in egress_rules.require(bundle).rules:
+                self.internal.add(wanted.where)
+        if "@" in parts.netloc or any(_belongs(key, bare) for key in tokens):
+            self._warn(
+                f"{source}: the mirror {wanted.where} needs a credential, which does not enter the jail; it may refuse "
+                "what it does not give to everybody"
+            )
+        return found["lead"] + bare
+
+    def _warn(self, text: str) -> None:
+        self.warnings[text] = None
+
+
+def _part(pattern: str, key: str) -> str | None:
+    """What `*` stands for in `key` ("" without one); None where the pattern does not mean this key."""
+    head, star, tail = pattern.partition("*")
+    if not star:
+        return "" if key == pattern else None
+    part = key[len(head) : len(key) - len(tail)]
+    return part if part and key == head + part + tail and re.fullmatch(r"[A-Za-z0-9_.-]+", part) else None
+
+
+def _belongs(key: str, url: str) -> bool:
+    """Whether npm sends what this key holds to the registry: it begins with the address, scheme left out."""
+    return f"{url.partition(':')[2].rstrip('/')}/".startswith(f"{key.rpartition(':')[0].rstrip('/')}/")
+
+
+def _shown(path: str, home: str) -> str:
+    return f"~{path[len(home) :]}" if beneath(path, home) else path
+
+
+def _pip(text: str) -> dict[str, str]:
+    parser = configparser.RawConfigParser()
+    parser.read_string(text)
+    found: dict[str, str] = {}
+    for section in ("global", "install"):
+        for name, value in parser.items(section) if parser.has_section(section) else ():
+            found[name.replace("_", "-").removeprefix("--")] = value
+    return {name: value for name, value in found.items() if value}
+
+
+def _npm(text: str) -> dict[str, str]:
+    parser = configparser.RawConfigParser(
+        delimiters=("=",), inline_comment_prefixes=("#", ";"), strict=False, allow_no_value=True
+    )
+    parser.optionxform = str  # type: ignore[assignment,method-assign]  # keys as they are
+    lines = (line.strip() for line in re.split(r"[\r\n]+", text))
+    parser.read_string("\n".join(["[.]", *lines]))
+    pairs = ((name, value or "") for name, value in parser.items("."))
+    return {name: _unquoted(value) for name, value in pairs if value}
+
+
+def _unquoted(value: str) -> str:
+    return value[1:-1] if len(value) > 1 and value[0] == value[-1] and value[0] in "\"'" else value
+
+
+FORMATS: dict[str, Callable[[str], dict[str, str]]] = {"pip": _pip, "npm": _npm}

@@ -1,0 +1,148 @@
+"""A company's mirror: with its bundle, pip and npm use it in a jail as outside; without, it is not reached."""
+
+import base64
+import hashlib
+import io
+import json
+import subprocess
+import tarfile
+import zipfile
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from policy import promises
+from tests.support.features import need
+from tests.support.paddock import Paddock
+from tests.support.programs.scene import SWITCHES
+from tests.support.proxied import World
+
+Ended = subprocess.CompletedProcess[str]
+
+PIP = "python3 -m pip install -q --disable-pip-version-check --no-deps --target lib demo && echo reached $(ls lib)"
+NPM = "npm install --silent --no-audit --no-fund demo && echo reached $(ls node_modules)"
+USUAL = {"python": PIP, "node": NPM}
+
+
+@pytest.fixture(scope="module")
+def served(world: World) -> World:
+    """A world whose private hosts serve a wheel and a package."""
+    simple = world.directory / "www/simple/demo"
+    simple.mkdir(parents=True)
+    with zipfile.ZipFile(simple / "demo-1.0-py3-none-any.whl", "w") as file:
+        file.writestr("demo_package.py", "")
+        file.writestr("demo-1.0.dist-info/METADATA", "Metadata-Version: 2.1\nName: demo\nVersion: 1.0\n")
+        file.writestr(
+            "demo-1.0.dist-info/WHEEL", "Wheel-Version: 1.0\nGenerator: t\nRoot-Is-Purelib: true\nTag: py3-none-any\n"
+        )
+        file.writestr("demo-1.0.dist-info/RECORD", "")
+    (simple / "index.html").write_text('<a href="demo-1.0-py3-none-any.whl">demo-1.0-py3-none-any.whl</a>')
+    directory = world.directory / "www/npm"
+    directory.mkdir()
+    manifest = json.dumps({"name": "demo", "version": "1.0.0"}).encode()
+    packed = io.BytesIO()
+    with tarfile.open(fileobj=packed, mode="w:gz") as tar:
+        entry = tarfile.TarInfo("package/package.json")
+        entry.size = len(manifest)
+        tar.addfile(entry, io.BytesIO(manifest))
+    (directory / "demo-1.0.0.tgz").write_bytes(packed.getvalue())
+    integrity = "sha512-" + base64.b64encode(hashlib.sha512(packed.getvalue()).digest()).decode()
+    for host in ("private.example", "127.0.0.1:8000"):
+        dist = {"tarball": f"http://{host}/npm/demo-1.0.0.tgz", "integrity": integrity}
+        document = {"name": "demo", "dist-tags": {"latest": "1.0.0"},
+                    "versions": {"1.0.0": json.loads(manifest) | {"dist": dist}}}  # fmt: skip
+        (directory / ("demo" if host[0] == "p" else "loopback")).write_text(json.dumps(document))
+    return world
+
+
+@pytest.fixture(params=promises.BACKENDS)
+def jailed(request: pytest.FixtureRequest, served: World, paddock: Paddock) -> Callable[..., Ended]:
+    """Runs a line of sh(1) in a jail of each backend."""
+    need("landlock")
+    need({promises.NAMESPACES: "userns", promises.BUBBLEWRAP: "bubblewrap"}.get(request.param, "landlock"))
+    env, choice = SWITCHES[request.param]
+
+    def run(line: str, *options: str, **variables: str) -> Ended:
+        words = paddock.words("run", *choice, "--git=readonly", *options, "--", "sh", "-euc", line)
+        plain = {"PATH": "/usr/local/bin:/usr/bin:/bin", **env, **variables}
+        return served.run(paddock.who, words, cwd=paddock.worktree, env=plain)
+
+    return run
+
+
+def settings(paddock: Paddock, host: str) -> None:
+    """The user's own pip.conf and .npmrc name a host, with credentials."""
+    pip = paddock.who.home / ".config/pip/pip.conf"
+    pip.parent.mkdir(parents=True, exist_ok=True)
+    name = host.partition(":")[0]
+    pip.write_text(f"[global]\nindex-url = http://me:swordfish@{host}/simple\ntrusted-host = {name}\n")
+    npm = paddock.who.home / ".npmrc"
+    npm.write_text(f"registry=http://{host}/npm/\n//{host}/npm/:_authToken=swordfish\n")
+    for path in (pip.parent.parent, pip.parent, pip, npm):
+        paddock.who.give(path)
+
+
+@pytest.mark.parametrize("bundle", USUAL)
+def test_a_newcomer_with_a_mirror_only_allows_the_bundle(
+    served: World, paddock: Paddock, jailed: Callable[..., Ended], bundle: str
+) -> None:
+    """The mirror has a private address, and is reached; without the bundle nothing is, and no credential enters."""
+    settings(paddock, "private.example")
+    before = len(served.seen())
+    denied = jailed(USUAL[bundle], "--allow-domain=good.example")
+    assert denied.returncode != 0
+    assert "reached" not in denied.stdout
+    assert not [entry for entry in served.seen(before) if entry["kind"] == "request"]
+    ended = jailed(f"{USUAL[bundle]}; env; ! grep -rs swordfish ~ /proc/self/environ", f"--allow-domain=@{bundle}")
+    assert ended.returncode == 0, ended
+    assert "reached" in ended.stdout
+    assert "swordfish" not in ended.stdout + ended.stderr
+    assert "private.example:80 needs a credential, which does not enter the jail" in ended.stderr
+    assert {e["address"] for e in served.seen(before) if e["kind"] == "request"} == {"10.9.9.9"}
+
+
+def test_a_mirror_on_this_machine_is_reached_at_its_port(
+    served: World, paddock: Paddock, jailed: Callable[..., Ended]
+) -> None:
+    """As with --reach; another port of the loopback is not."""
+    settings(paddock, "127.0.0.1:8000")
+    before = len(served.seen())
+    ended = jailed(f"{PIP}; ! curl -sS --noproxy '*' http://127.0.0.1:80/", "--allow-domain=@python")
+    assert ended.returncode == 0, ended
+    assert "reached" in ended.stdout
+    seen = [entry for entry in served.seen(before) if entry["kind"] == "request"]
+    assert {(entry["side"], entry["port"]) for entry in seen} == {("machine", 8000)}
+
+
+REBOUND = ("metadata", "metadata-shared", "private6", "loop", "loop6", "mapped", "nat", "zero", "own", "own6", "flip")
+
+
+def test_a_mirrors_name_leads_to_no_other_special_address(
+    served: World, paddock: Paddock, jailed: Callable[..., Ended]
+) -> None:
+    """Who answers for the name leads no jail to this machine or a metadata service; the twins are reached."""
+    before = len(served.seen())
+    twins = ("private", "private-c", "ula")
+    urls = " ".join(f"http://{name}.example:8000/" for name in (*REBOUND, *twins))
+    line = 'for url in $PIP_EXTRA_INDEX_URL; do curl -sS -m 20 "$url"; done >/dev/null 2>&1; echo done'
+    ended = jailed(line, "--allow-domain=@python", PIP_EXTRA_INDEX_URL=urls)
+    assert ended.stdout == "done\n", ended
+    seen = [entry for entry in served.seen(before) if entry["kind"] in ("tcp", "request")]
+    assert {entry["address"] for entry in seen} == {"10.9.9.9", "192.168.77.1", "fd00:77::2"}
+
+
+def test_a_changed_setting_is_not_answered_from_the_cache(paddock: Paddock, jailed: Callable[..., Ended]) -> None:
+    """File or variable: the next launch has the new one, and no cached plan holds a credential."""
+    line = "echo $PIP_INDEX_URL"
+    settings(paddock, "one.example")
+    assert jailed(line, "--allow-domain=@python").stdout == "http://one.example/simple\n"
+    assert jailed(line, "--allow-domain=@python").stdout == "http://one.example/simple\n"
+    settings(paddock, "two.example")
+    assert jailed(line, "--allow-domain=@python").stdout == "http://two.example/simple\n"
+    for host in ("three", "four"):
+        url = f"https://me:swordfish@{host}.example/simple"
+        assert jailed(line, "--allow-domain=@python", PIP_INDEX_URL=url).stdout == f"https://{host}.example/simple\n"
+    plans = [path.read_bytes() for path in Path(paddock.cache, "plans").iterdir()]
+    assert any(b"four.example" in plan for plan in plans)
+    assert not any(b"swordfish" in plan for plan in plans)

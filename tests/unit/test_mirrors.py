@@ -1,0 +1,272 @@
+"""Mirrors that the user's own settings name: what of them is told inside, and which hosts are allowed for it."""
+
+import re
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from launcher.session.machine import Machine
+from policy import egress_rules, mirrors
+from policy.mirrors import Mirrors
+
+Find = Callable[..., Mirrors]
+
+
+@pytest.fixture
+def home(tmp_path: Path) -> Path:
+    """An empty home directory."""
+    place = tmp_path / "home"
+    place.mkdir()
+    return place
+
+
+@pytest.fixture
+def find(home: Path) -> Find:
+    """What is found for these variables, where every bundle is allowed; nothing secret is ever recorded."""
+
+    def found(*, trees: tuple[str, ...] = (), taken: tuple[str, ...] = (), **environ: str) -> Mirrors:
+        machine = Machine({"HOME": str(home), **environ})
+        result = mirrors.find(machine, egress_rules.bundles(), trees=trees, taken=taken.__contains__)
+        assert "secret" not in repr((machine.recorded(), result))
+        return result
+
+    return found
+
+
+def put(path: Path, content: str | bytes) -> Path:
+    """A file of the user's."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_bytes(content.encode() if isinstance(content, str) else content)
+    return path
+
+
+def test_the_table_is_in_order() -> None:
+    """Every tool has a known bundle and format, and every variable that stands for several has as many stars."""
+    for tool in mirrors.table():
+        assert tool["bundle"] in egress_rules.bundles()
+        assert tool["format"] in mirrors.FORMATS or not tool["files"]
+        for setting in tool["settings"]:
+            assert setting.keys() <= {"keys", "variables", "words", "upper"}
+            stars = {text.count("*") for text in (*setting["keys"], setting["variables"][0])}
+            assert stars in ({0}, {1})
+
+
+PIP = "[global]\nindex-url = https://mirror.example.com/simple\n"
+
+
+@pytest.mark.parametrize(
+    ("place", "content", "variables", "rules"),
+    [
+        (".config/pip/pip.conf", PIP, {"PIP_INDEX_URL": "https://mirror.example.com/simple"},
+         {"mirror.example.com:443": "@python: index-url in ~/.config/pip/pip.conf"}),
+        (".pip/pip.conf", "[global]\nINDEX_URL: http://mirror.example.com:8081/a/b/\ntrusted_host=mirror.example.com\n",
+         {"PIP_INDEX_URL": "http://mirror.example.com:8081/a/b/", "PIP_TRUSTED_HOST": "mirror.example.com"},
+         {"mirror.example.com:8081": "@python: index-url in ~/.pip/pip.conf"}),
+        (".config/pip/pip.conf", f"{PIP}extra-index-url =\n    https://two.example.com/\n    http://[2001:db8::7]:80/x\n",
+         {"PIP_INDEX_URL": "https://mirror.example.com/simple", "PIP_EXTRA_INDEX_URL": "https://two.example.com/"},
+         {"mirror.example.com:443": "@python: index-url in ~/.config/pip/pip.conf",
+          "two.example.com:443": "@python: extra-index-url in ~/.config/pip/pip.conf"}),
+        (".config/pip/pip.conf", f"{PIP}[install]\nindex-url = http://[fd00:1::7]:8080/x\n",
+         {"PIP_INDEX_URL": "http://[fd00:1::7]:8080/x"},
+         {"[fd00:1::7]:8080": "@python: index-url in ~/.config/pip/pip.conf"}),
+        (".npmrc", "; ours\nregistry = \"https://npm.example.com/a/\" ; x\n  @corp:registry=http://10.1.2.3:4873\nfund=false\n",
+         {"npm_config_registry": "https://npm.example.com/a/", "npm_config_@corp:registry": "http://10.1.2.3:4873"},
+         {"npm.example.com:443": "@node: registry in ~/.npmrc", "10.1.2.3:4873": "@node: @corp:registry in ~/.npmrc"}),
+    ],
+)  # fmt: skip
+def test_a_file_of_the_users_is_told_by_variables(
+    home: Path, find: Find, place: str, content: str, variables: dict[str, str], rules: dict[str, str]
+) -> None:
+    """Each tool's own format; the hosts are allowed with their ports, and say where they come from."""
+    put(home / place, content)
+    found = find()
+    assert dict(found.environment) == variables
+    assert dict(found.domains) == rules
+    assert set(found.internal) == {rule for rule in rules if "example" in rule}
+    assert not found.reach
+
+
+@pytest.mark.parametrize(
+    ("environ", "variables", "rules"),
+    [
+        ({"PIP_INDEX_URL": "https://a.example.com/s", "PIP_EXTRA_INDEX_URL": "https://b.example.com/ http://c.example.com"},
+         {"PIP_INDEX_URL": "https://a.example.com/s", "PIP_EXTRA_INDEX_URL": "https://b.example.com/ http://c.example.com"},
+         ["a.example.com:443", "b.example.com:443", "c.example.com:80"]),
+        ({"NPM_CONFIG_REGISTRY": "https://a.example.com/"}, {"npm_config_registry": "https://a.example.com/"},
+         ["a.example.com:443"]),
+        ({"npm_config_@corp:registry": "https://a.example.com/"}, {"npm_config_@corp:registry": "https://a.example.com/"},
+         ["a.example.com:443"]),
+    ],
+)  # fmt: skip
+def test_a_variable_of_the_users_is_told(
+    find: Find, environ: dict[str, str], variables: dict[str, str], rules: list[str]
+) -> None:
+    """By the first of its names."""
+    found = find(**environ)
+    assert dict(found.environment) == variables
+    assert [rule for rule, _ in found.domains] == rules
+    assert found.domains[0][1].endswith(f": {next(iter(environ))} in your environment")
+
+
+def test_the_tools_own_precedence_counts(home: Path, find: Find, tmp_path: Path) -> None:
+    """A variable before files; the file that a variable names instead of the user's; XDG's; none."""
+    put(home / ".pip/pip.conf", PIP.replace("mirror", "legacy"))
+    assert dict(find().environment)["PIP_INDEX_URL"] == "https://legacy.example.com/simple"
+    put(home / ".config/pip/pip.conf", PIP)
+    assert dict(find().environment)["PIP_INDEX_URL"] == "https://mirror.example.com/simple"
+    put(tmp_path / "xdg/pip/pip.conf", PIP.replace("mirror", "xdg"))
+    moved = find(XDG_CONFIG_HOME=str(tmp_path / "xdg"))
+    assert dict(moved.environment)["PIP_INDEX_URL"] == "https://xdg.example.com/simple"
+    named = put(tmp_path / "named.conf", "[global]\nextra-index-url = https://named.example.com/\n")
+    assert dict(find(PIP_CONFIG_FILE=str(named)).environment) == {"PIP_EXTRA_INDEX_URL": "https://named.example.com/"}
+    assert find(PIP_CONFIG_FILE="/dev/null").environment == ()
+    assert find(PIP_CONFIG_FILE="pip.conf").environment == find().environment  # relative: any directory's
+    put(tmp_path / "venv/pip.conf", PIP.replace("mirror", "venv"))
+    inner = find(VIRTUAL_ENV=str(tmp_path / "venv"))
+    assert dict(inner.environment)["PIP_INDEX_URL"] == "https://venv.example.com/simple"
+    said = find(PIP_INDEX_URL="https://own.example.com")
+    assert [rule for rule, _ in said.domains] == ["own.example.com:443"]
+    put(home / ".npmrc", "registry=https://npm.example.com/\n")
+    put(tmp_path / "npmrc", "registry=https://other.example.com/\n")
+    assert find(npm_config_userconfig=str(tmp_path / "npmrc")).domains[-1][0] == "other.example.com:443"
+
+
+def test_what_the_user_passes_himself_is_not_set(home: Path, find: Find) -> None:
+    """By whichever of its names; the host is allowed all the same."""
+    put(home / ".npmrc", "registry=https://npm.example.com/\n")
+    found = find(taken=("NPM_CONFIG_REGISTRY",))
+    assert found.environment == ()
+    assert [rule for rule, _ in found.domains] == ["npm.example.com:443"]
+
+
+def test_only_the_bundles_that_are_allowed_count(home: Path) -> None:
+    """Nothing is looked at for the others."""
+    put(home / ".npmrc", "registry=https://npm.example.com/\n")
+    machine = Machine({"HOME": str(home)})
+    found = mirrors.find(machine, ["python", "github"], trees=(), taken=lambda name: False)
+    assert not any(found)
+    assert ".npmrc" not in repr(machine.recorded())
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        "https://me:secret@mirror.example.com/simple",
+        "https://secret@mirror.example.com/simple",
+        "https://me:secr%65tsecret@mirror.example.com/simple",
+        "https://me:p@secret@mirror.example.com/simple",
+    ],
+)
+def test_credentials_stay_outside(home: Path, find: Find, value: str) -> None:
+    """The address is told without them, and the user that they are missing; no input, rule or variable holds them."""
+    put(home / ".pip/pip.conf", f"[global]\nindex-url = {value}\n")
+    for found in (find(), find(PIP_INDEX_URL=value)):
+        assert dict(found.environment) == {"PIP_INDEX_URL": "https://mirror.example.com/simple"}
+        assert [rule for rule, _ in found.domains] == ["mirror.example.com:443"]
+        (warning,) = found.warnings
+        assert "needs a credential, which does not enter the jail" in warning
+
+
+def test_a_token_beside_the_registry_stays_outside(home: Path, find: Find) -> None:
+    """As npm keeps it: by the address that it is for."""
+    put(home / ".npmrc", "registry=https://npm.example.com/a/\n//npm.example.com/:_authToken=secret\n")
+    assert "npm.example.com:443 needs a credential" in find().warnings[0]
+    put(home / ".npmrc", "registry=https://npm.example.com/a/\n//npm.example.com/b/:_authToken=secret\n")
+    assert not find().warnings
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        "https://me:sec/secret@mirror.example.com/simple",
+        "me:secret@mirror.example.com/simple",
+        "https://mirror.example.com/@scope/x",
+        "https://mirror.example.com/simple?token=x",
+        "https://mirror.example.com/${HOME}",
+        "https://${HOST}/simple",
+        "https://mirror.example.com/$x",
+        "ssh://mirror.example.com/simple",
+        "file:///srv/simple",
+        "mirror.example.com/simple",
+        "https://",
+        "https://a_b/",
+        "https://mirror.example.com:port/",
+        "https://mirror.example.com:99999/",
+        "https://169.254.169.254/latest",
+        "https://0.0.0.0/",
+        "https://[fd00:ec2::254]/",
+        "https://[fe80::1%25eth0]/",
+        "https://[::ffff:10.0.0.1]/",
+        "https://0x7f.1/",
+        "https://mirr\u00f6r.example.com/",
+        "https://mirror.example.com/\x1b[0m",
+        f"https://mirror.example.com/{'x' * 3000}",
+        f"https://mirror.example.com/{'x' * 9000}",
+    ],
+)
+def test_what_is_no_plain_address_is_passed_over(home: Path, find: Find, value: str) -> None:
+    """In a variable as in a file; the user reads that it is, and nothing of it."""
+    put(home / ".npmrc", f"registry={value}\n")
+    for found in (find(PIP_INDEX_URL=value, npm_config_registry=value), find()):
+        assert not any(found[:4]), found
+        assert found.warnings
+        assert all("is passed over" in line and line.isprintable() for line in found.warnings)
+
+
+@pytest.mark.parametrize("value", ["http://127.0.0.1:3141/root/pypi/", "http://localhost:3141/root/pypi/"])
+def test_a_mirror_on_this_machine_is_a_port_of_its_loopback(find: Find, value: str) -> None:
+    """As a provider's server there is."""
+    found = find(PIP_INDEX_URL=value)
+    assert found.reach == (("127.0.0.1:3141", "@python: PIP_INDEX_URL in your environment"),)
+    assert dict(found.environment) == {"PIP_INDEX_URL": value}
+    assert not found.domains
+
+
+def test_the_public_registry_gets_no_more_than_others(find: Find) -> None:
+    """It has its rule from the bundle, and no private address."""
+    host = egress_rules.require("python").rules[0].partition(":")[0]
+    found = find(PIP_INDEX_URL=f"https://{host}/simple")
+    assert found.internal == ()
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        PIP.encode() + b"# \xff\n",
+        b"\0" * 40,
+        b"registry\n[[[\nregistry=",
+        PIP.encode() * 3,
+        PIP.encode() + b"#" * 100_000,
+    ],
+)
+def test_a_file_that_makes_no_sense_is_passed_over(home: Path, find: Find, content: bytes) -> None:
+    """Binary, huge, broken: nothing is told, the launch goes on, and the user reads which file it is."""
+    put(home / ".config/pip/pip.conf", content)
+    found = find()
+    assert not any(found[:4])
+    assert re.fullmatch(r"@python: ~/.config/pip/pip.conf is passed over: .*", found.warnings[0])
+
+
+def test_no_agent_chooses_a_host(home: Path, find: Find, tmp_path: Path) -> None:
+    """A file in a tree that jails can write, or behind a link there or into it, is passed over, as is everybody's."""
+    tree = tmp_path / "tree"
+    evil = put(tree / "pip.conf", PIP)
+    place = home / ".config/pip/pip.conf"
+    place.parent.mkdir(parents=True)
+    place.symlink_to(evil)
+    outside = put(tmp_path / "outside.conf", PIP)
+    (tree / "link.conf").symlink_to(outside)
+    trees = (str(tree),)
+    for found in (
+        find(trees=trees),
+        find(trees=trees, PIP_CONFIG_FILE=str(tree / "pip.conf")),
+        find(trees=trees, PIP_CONFIG_FILE=str(tree / "link.conf")),
+        find(trees=trees, PIP_CONFIG_FILE=f"{tree}/../tree/pip.conf"),
+        find(trees=trees, VIRTUAL_ENV=str(tree)),
+    ):
+        assert not any(found[:4])
+        assert "commands in jails can write there" in found.warnings[0]
+    assert find(trees=trees, PIP_CONFIG_FILE=str(outside)).domains
+    outside.chmod(0o666)
+    assert "other users can write it" in find(trees=trees, PIP_CONFIG_FILE=str(outside)).warnings[0]
