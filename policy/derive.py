@@ -327,6 +327,7 @@ def derive(
         domains=(*rules.domains, *provider.domains),
         domains_denied=rules.domains_denied,
         internal=rules.internal,
+        files=rules.files,
         named_ports=egress_rules.named_ports(named, taken),
         routes=egress_rules.routes(named) if by_name else (),
         keys=(*provider.keys, *map(tuple, rules.inject)) if rules.net == "proxy" else (),

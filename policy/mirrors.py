@@ -1,7 +1,8 @@
 """Mirrors of package registries that the user's own settings name: found outside, and told to the same tools inside.
 
-Told by variables, without credentials: the files that hold the addresses hold tokens as well. Nothing of this happens
-for an ecosystem whose bundle (``@python`` ...) is not allowed. No file counts that an agent could have written. Pure.
+Told by variables, or by files of their own, without credentials: the user's files hold tokens as well. Nothing of this
+happens for an ecosystem whose bundle (``@python`` ...) is not allowed. No file counts that an agent could have written.
+Pure.
 """
 
 import configparser
@@ -24,7 +25,7 @@ _MOST = 2048
 """Characters of one address, and twice as many of one setting."""
 _BETWEEN = re.compile(r"\s*([,|])\s*|\s+")
 _ADDRESS = re.compile(r"(?P<lead>(?:[A-Za-z0-9_.-]+=)?(?:sparse\+)?)(?P<url>[a-z][a-z0-9+.-]*://\S*)")
-_URL = re.compile(r"https?://[A-Za-z0-9._~:/\[\]@!&'()*+;=%-]+")
+_URL = re.compile(r"https?://[A-Za-z0-9._~:/\[\]@!+=%-]+")  # nothing that a file or a shell could read as more
 _WORD = re.compile(r"[A-Za-z0-9._~:/*+=-]+")
 _CREDENTIALS = (":_authtoken", ":_auth", ":_password", ":username", ":certfile")
 
@@ -37,6 +38,7 @@ class Mirrors(NamedTuple):
         internal: those of these rules that may lead to addresses of private networks.
         reach: (loopback ADDRESS:PORT, source) of those on this machine.
         environment: variables for the jail.
+        files: (path below the private home, content) of files for the tools there.
         warnings: what the user should know.
     """
 
@@ -44,6 +46,7 @@ class Mirrors(NamedTuple):
     internal: tuple[str, ...]
     reach: tuple[tuple[str, str], ...]
     environment: tuple[tuple[str, str], ...]
+    files: tuple[tuple[str, str], ...]
     warnings: tuple[str, ...]
 
 
@@ -77,8 +80,18 @@ def find(host: Host, bundles: Iterable[str], *, trees: Iterable[str], taken: Cal
         tuple(rule for rule in rules if rule in search.internal),
         tuple(search.reach.items()),
         tuple(search.environment.items()),
+        tuple(search.files.items()),
         tuple(search.warnings),
     )
+
+
+class _Found(NamedTuple):
+    """A setting: its value, where it was found, in a file its key and what the pattern's star stands for in it."""
+
+    value: str
+    where: str
+    key: str
+    part: str
 
 
 class _Search:
@@ -88,37 +101,52 @@ class _Search:
         self.internal: set[str] = set()
         self.reach: dict[str, str] = {}
         self.environment: dict[str, str] = {}
+        self.files: dict[str, str] = {}
         self.warnings: dict[str, None] = {}
 
     def tool(self, tool: Mapping[str, Any]) -> None:
         """One tool's settings: variables first, as all of these tools have it."""
-        said: dict[str, tuple[str, str]] = {}
+        entries: dict[str, tuple[str, str]] = {}
         for path in self._files(tool):
             shown = _shown(path, self.host.home)
             for key, value in self._read(path, shown, tool).items():
-                said[key] = (value, f"{key} in {shown}")
-        tokens = [key for key in said if key.startswith("//") and key.lower().endswith(_CREDENTIALS)]
+                entries[key] = (value, f"{key} in {shown}")
+        tokens = [key for key in entries if key.startswith("//") and key.lower().endswith(_CREDENTIALS)]
+        lines: dict[str, str] = {}
         for setting in tool["settings"]:
-            for variable, (value, where) in self._values(setting, said).items():
-                source = f"{egress_rules.MARK}{tool['bundle']}: {where}"
-                carried = self._carried(value, source, tool["bundle"], tokens, words="words" in setting)
-                if carried and not any(map(self.taken, (variable, *setting["variables"]))):
-                    self.environment[variable] = carried
+            variables = setting.get("variables", ())
+            for name, found in self._found(setting, entries).items():
+                source = f"{egress_rules.MARK}{tool['bundle']}: {found.where}"
+                carried = self._carried(found.value, source, tool["bundle"], tokens, words="words" in setting)
+                needed = [each.format(value=carried) for each in setting.get("of", ())]
+                if not carried or (needed and lines.keys().isdisjoint(needed)):
+                    continue
+                if found.key and "inside" in tool:
+                    words = {"key": found.key, "part": found.part, "value": carried, "number": len(lines)}
+                    lines[found.key] = tool["line"].format(**words)
+                elif not any(map(self.taken, (name, *variables))):
+                    self.environment[name] = carried
+        if lines:
+            parts = (tool["head"], *lines.values(), tool.get("tail", ""))
+            self.environment |= {name: value for name, value in tool.get("set", {}).items() if not self.taken(name)}
+            self.files[tool["inside"]] = "".join(f"{part}\n" for part in parts if part)
 
-    def _values(self, setting: Mapping[str, Any], said: Mapping[str, tuple[str, str]]) -> dict[str, tuple[str, str]]:
-        """The variable that the jail gets -> (value, where it was found)."""
-        own = setting["variables"][0]
-        found: dict[str, tuple[str, str]] = {}
+    def _found(self, setting: Mapping[str, Any], entries: Mapping[str, tuple[str, str]]) -> dict[str, _Found]:
+        """What was found, by the variable that could tell it (by its key where there is none)."""
+        variables = setting.get("variables", ())
+        found: dict[str, _Found] = {}
         for pattern in setting["keys"]:
-            for key in said:
-                part = _part(pattern, key)
+            for key in entries:
+                part = _part(pattern, key, setting.get("part", "[A-Za-z0-9_-]+"))
                 if part is not None:
                     name = part.upper().replace("-", "_") if setting.get("upper") else part
-                    found.setdefault(own.replace("*", name), said[key])
-        for pattern in reversed(setting["variables"]):
+                    own = variables[0].replace("*", name) if variables else key
+                    found.setdefault(own, _Found(*entries[key], key, part))
+        for pattern in reversed(variables):
             for name, value in self.host.locations(pattern):
                 if value:
-                    found[name if "*" in pattern else own] = (value, f"{name} in your environment")
+                    own = name if "*" in pattern else variables[0]
+                    found[own] = _Found(value, f"{name} in your environment", "", "")
         return found
 
     def _files(self, tool: Mapping[str, Any]) -> Iterator[str]:
@@ -161,7 +189,7 @@ class _Search:
         if content is not None:
             try:
                 return FORMATS[tool["format"]](content.decode("utf-8"))
-            except (ValueError, configparser.Error):
+            except (ValueError, SyntaxError, configparser.Error):
                 why = f"it is not a file of {tool['format']}"
         self._warn(f"{egress_rules.MARK}{tool['bundle']}: {shown} is passed over: {why}")
         return {}
@@ -177,7 +205,7 @@ class _Search:
                 kept.append(piece)
             elif piece is None:
                 kept.append(" ")
-            elif words and _WORD.fullmatch(piece):
+            elif words and "://" not in piece and _WORD.fullmatch(piece):
                 kept.append(piece)
             elif piece:
                 kept.append(self._word(piece, source, bundle, tokens))
@@ -219,13 +247,13 @@ class _Search:
         self.warnings[text] = None
 
 
-def _part(pattern: str, key: str) -> str | None:
+def _part(pattern: str, key: str, form: str) -> str | None:
     """What `*` stands for in `key` ("" without one); None where the pattern does not mean this key."""
     head, star, tail = pattern.partition("*")
     if not star:
         return "" if key == pattern else None
     part = key[len(head) : len(key) - len(tail)]
-    return part if part and key == head + part + tail and re.fullmatch(r"[A-Za-z0-9_.-]+", part) else None
+    return part if part and key == head + part + tail and re.fullmatch(form, part) else None
 
 
 def _belongs(key: str, url: str) -> bool:
@@ -262,4 +290,50 @@ def _unquoted(value: str) -> str:
     return value[1:-1] if len(value) > 1 and value[0] == value[-1] and value[0] in "\"'" else value
 
 
-FORMATS: dict[str, Callable[[str], dict[str, str]]] = {"pip": _pip, "npm": _npm}
+def _toml(text: str) -> dict[str, str]:
+    """Strings by dotted keys; lists of them as words; of uv's indexes the addresses, with their names."""
+    found: dict[str, str] = {}
+
+    def add(key: str, value: object) -> None:
+        if isinstance(value, str):
+            found[key] = f"{found[key]} {value}" if key in found else value
+        elif isinstance(value, dict) and isinstance(value.get("url"), str) and key == "index":
+            if not value.get("explicit"):
+                name = f"{value['name']}=" if isinstance(value.get("name"), str) else ""
+                add("index.default" if value.get("default") is True else key, name + value["url"])
+        elif isinstance(value, dict):
+            for name, inner in value.items():
+                add(f"{key}.{name}" if key else name, inner)
+        elif isinstance(value, list):
+            for inner in value:
+                add(key, inner)
+
+    add("", tomllib.loads(text))
+    return found
+
+
+def _env(text: str) -> dict[str, str]:
+    pairs = (line.partition("=") for line in text.splitlines() if not line.startswith("#"))
+    return {name: value for name, _, value in pairs if name and value}
+
+
+def _maven(text: str) -> dict[str, str]:
+    if "<!DOCTYPE" in text or "<!ENTITY" in text:
+        raise ValueError("entities could make it any size")
+    from xml.etree import ElementTree
+
+    found: dict[str, str] = {}
+    for mirror in ElementTree.fromstring(text).iterfind("{*}mirrors/{*}mirror"):
+        url, of, blocked = (mirror.findtext(f"{{*}}{name}", "").strip() for name in ("url", "mirrorOf", "blocked"))
+        if blocked != "true":
+            found.setdefault(f"mirror.{of}", url)
+    return found
+
+
+FORMATS: dict[str, Callable[[str], dict[str, str]]] = {
+    "pip": _pip,
+    "npm": _npm,
+    "toml": _toml,
+    "env": _env,
+    "maven": _maven,
+}

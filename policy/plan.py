@@ -78,6 +78,7 @@ class Plan:
         "narrowed",  # tuple[Grant, ...]: "r" or "w", as the user chose in writable trees; the longest path counts
         "binds",  # tuple[Bind, ...]: what is shown at another path than its own, whatever lies there outside
         "brought",  # tuple[Brought, ...]: the user's own things; bound where there are mounts, else copied
+        "files",  # tuple[tuple[str, str], ...]: (path below the private home, content) of settings for tools there
         "handoff",  # tuple[tuple[str, str], ...]: (path, "protect" | "report"), existing hand-off files
         "handoff_patterns",  # tuple[tuple[str, str], ...]: (pattern relative to the worktree, "protect" | "report")
         "net",  # str: "none", "proxy" or "open"
@@ -127,6 +128,7 @@ class Plan:
     narrowed: tuple[Grant, ...]
     binds: tuple[Bind, ...]
     brought: tuple[Brought, ...]
+    files: tuple[tuple[str, str], ...]
     handoff: tuple[tuple[str, str], ...]
     handoff_patterns: tuple[tuple[str, str], ...]
     net: str
@@ -239,6 +241,7 @@ class Plan:
             f"bring     ~/{path}  [{f'{what} {source}' if source else 'not there'}; {who}]"
             for source, path, who in self.brought
         ]
+        lines += [f"file      ~/{path}  [{line}]" for path, text in self.files for line in text.splitlines()[1:]]
         lines += [f"{mode:<9} {path}  [hand-off file]" for path, mode in self.handoff]
         lines.append(f"env       {' '.join(self.env_pass)}")
         lines += [f"env       {name}={value}" for name, value in self.env_set]

@@ -20,6 +20,12 @@ from policy.plan import Bind, Brought, Plan
 NOTE = "brought"
 """Beside the private home, where no jail reaches: what was made in it, as ``KIND PATH``, each ended by a NUL."""
 
+FILES_NOTE = "written"
+"""The same of files for tools, each path ended by a NUL."""
+
+MARK = b"Written by Paddock"
+"""In the first line of such a file; one without it is the command's own."""
+
 MOST_BYTES, MOST_FILES = 64 << 20, 10_000
 """Of one tree that is copied."""
 
@@ -69,17 +75,57 @@ def provided(plan: Plan, session: Session) -> tuple[tuple[Bind, ...], list[str]]
         os.close(around)
 
 
+def written(plan: Plan, session: Session) -> list[str]:
+    """Writes `plan.files` into the private home, for the tools there. Returns what the user should know.
+
+    What a command has there itself stays. What an earlier session was told is removed, unless one still lives there.
+    """
+    home, lines = session.slots["home"], []
+    around = os.open(os.path.dirname(home), os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        fcntl.flock(around, fcntl.LOCK_EX)
+        note = f"{os.path.dirname(home)}/{FILES_NOTE}"
+        before = guarded_files.read(note, follow=False)
+        made = dict.fromkeys(os.fsdecode(before.data).split("\0")[:-1]) if before is not None else {}
+        wanted = dict(plan.files)
+        with Inside(home) as inside:
+            alone = not _others(session, plan.worktree)
+            for path in [path for path in made if path not in wanted and alone]:
+                if MARK in (inside.read(path) or b"")[:80]:
+                    inside.remove(path)
+                del made[path]
+            for path, content in wanted.items():
+                if not inside.exists(path) or MARK in (inside.read(path) or b"")[:80]:
+                    inside.write(path, content.encode())
+                    made[path] = None
+                else:
+                    lines.append(f"~/{path} of the private home is the command's own, so it names no mirror of yours")
+        if made:
+            walk.replace(note, os.fsencode("".join(f"{path}\0" for path in made)), lasting=False)
+        elif before is not None:
+            os.unlink(note)
+    except OSError as error:
+        lines.append(f"mirrors cannot be told in the private home: {error.strerror or error}")
+    finally:
+        os.close(around)
+    return lines
+
+
+def _others(session: Session, root: str) -> list[writers.Writer]:
+    """The other sessions that live in the home."""
+    return [
+        each
+        for each in writers.live(session.places.state, root, own=True, frozen=True)
+        if each.name != session.name and each.worktree in (root, "")
+    ]
+
+
 def _agreed(plan: Plan, session: Session) -> tuple[list[writers.Writer], list[str]]:
     """The others that live in the home, and those of their places that the session keeps for them.
 
     Refusals: bring-home-shared.
     """
-    places, root = session.places, plan.worktree
-    others = [
-        each
-        for each in writers.live(places.state, root, own=True, frozen=True)
-        if each.name != session.name and each.worktree in (root, "")
-    ]
+    others = _others(session, plan.worktree)
     own, kept = session.brings, set[str]()
     for other in others:
         shown = promises.has_mounts(plan.backend) and other.brings[:1] == (SHOWN,)

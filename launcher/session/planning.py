@@ -183,6 +183,8 @@ class Planned(NamedTuple):
     machine: Machine
     git_dir: str
     seeds: tuple[tuple[str, str], ...]
+    trees: tuple[str, ...]
+    """Canonical: what is in them, or reached by a link there, may be an agent's word."""
 
 
 def make(options: Options, command: list[str], cwd: str, places: Places) -> Planned:
@@ -229,7 +231,9 @@ def make(options: Options, command: list[str], cwd: str, places: Places) -> Plan
     rules = _with_obeyed(rules, settings, found, checkouts, machine)
     program = find_command(command[0], cwd, directory, machine)
     others = tuple(dict.fromkeys((*recorded, *checkouts)))
-    rules = _with_mirrors(rules, settings, options, (found.root, *others, places.state), machine)
+    opened = filter(None, (machine.resolve(path) for path, _ in rules.write))
+    trees = (found.root, *others, places.state, *opened)
+    rules = _with_mirrors(rules, settings, options, trees, machine)
     support = probe.probe()
     if found.kind == "directory":
         rules = replace(rules, git="readonly")
@@ -273,7 +277,7 @@ def make(options: Options, command: list[str], cwd: str, places: Places) -> Plan
             written.refuse_agents_git_dir(place, places.state)  # here, and not when there are commits to harvest
     allowed = tuple(entry.value for entry in settings.allow_domains)
     plan = plan.replace(warnings=(*plan.warnings, *recognition.warnings(command, plan, provider, allowed)))
-    return Planned(plan, context_for_tools(plan, context), support, machine, found.common_dir, tools.seeds)
+    return Planned(plan, context_for_tools(plan, context), support, machine, found.common_dir, tools.seeds, trees)
 
 
 def _plain_directory(start: str, machine: Machine) -> checkout.Checkout:
@@ -357,12 +361,12 @@ def _with_mirrors(
         passed = (name.startswith(each[:-1]) if each.endswith("*") else name == each for each in rules.env_pass)
         return name in own or any(passed)
 
-    writable = filter(None, (machine.resolve(path) for path, _ in rules.write))
-    found = mirrors.find(machine, bundles, trees=(*trees, *writable), taken=taken)
+    found = mirrors.find(machine, bundles, trees=trees, taken=taken)
     return replace(
         rules,
         domains=tuple((dict(found.domains) | dict(rules.domains)).items()),
         internal=found.internal,
+        files=found.files,
         reach=tuple((dict(found.reach) | dict(rules.reach)).items()),
         env_set=(*found.environment, *rules.env_set),
         warnings=(*rules.warnings, *found.warnings),

@@ -223,6 +223,11 @@ class _Parts(terminal.Listener):
             binds, lines = brought.provided(plan, session)
             for line in lines:
                 messages.say(f"paddock: warning: {printable(line)}")
+        if plan.files or os.path.lexists(f"{os.path.dirname(session.slots['home'])}/written"):
+            from launcher.session import brought
+
+            for line in brought.written(plan, session):
+                messages.say(f"paddock: warning: {printable(line)}")
         keys: tuple[Key, ...] = ()
         if plan.net == "proxy":
             from launcher.egress import handle

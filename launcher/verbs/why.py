@@ -12,7 +12,7 @@ from urllib.parse import urlsplit
 from launcher import cli
 from launcher.session import mcp_servers, messages, places, planning, view_denials
 from launcher.verbs import forms
-from policy import hosts, remedy, verdict
+from policy import egress_rules, hosts, mirrors, remedy, verdict
 from policy.derive import canonical_form
 from policy.egress_rules import LOCALHOST, EgressPolicy, Request
 from policy.errors import Refusal, printable
@@ -261,6 +261,17 @@ def _led(plan: Plan, host: str, port: int, found: remedy.HostVerdict) -> tuple[r
     return found, " ".join(map(str, addresses[:_SHOWN_ADDRESSES]))
 
 
+def _mirrored(planned: planning.Planned, host: str) -> str:
+    """What allows a host that the user's own settings name as a mirror, and tells the tools of it; "" for others."""
+    found = mirrors.find(planned.machine, egress_rules.bundles(), trees=planned.trees, taken=lambda name: False)
+    for rule, source in (*found.domains, *found.reach):
+        parsed = hosts.parse_rule(rule)
+        if hosts.matches(parsed, host, parsed.port or _PORT):
+            bundle, _, where = source.partition(": ")
+            return f"--allow-domain {bundle} allows {rule}, and has the tools in the jail use it, as outside ({where})"
+    return ""
+
+
 def _about_host(planned: planning.Planned, host: str, port: int) -> tuple[dict[str, object], list[str]]:
     found = remedy.decide_host(planned.plan, host, port)
     leads = ""
@@ -273,6 +284,8 @@ def _about_host(planned: planning.Planned, host: str, port: int) -> tuple[dict[s
     shown = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
     source = next((source for rule, source in (*planned.plan.domains, *planned.plan.domains_denied)
                    if rule == found.rule), "")  # fmt: skip
+    if not found.allowed and planned.plan.net != "open" and (note := _mirrored(planned, host)):
+        found = found._replace(remedy=found.remedy._replace(note=note))
     lines = [f"{shown}: {'allowed' if found.allowed else 'denied'}"]
     for name, text in (
         ("decided by", f"{found.rule}: {source}" if source else found.rule),

@@ -479,6 +479,7 @@ class Rules:
     handoff_patterns: tuple[tuple[str, str], ...]
     warnings: tuple[str, ...]
     internal: tuple[str, ...] = ()
+    files: tuple[tuple[str, str], ...] = ()
 
 
 class Lists(Protocol):

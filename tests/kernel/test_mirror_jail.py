@@ -48,11 +48,10 @@ def served(world: World) -> World:
         tar.addfile(entry, io.BytesIO(manifest))
     (directory / "demo-1.0.0.tgz").write_bytes(packed.getvalue())
     integrity = "sha512-" + base64.b64encode(hashlib.sha512(packed.getvalue()).digest()).decode()
-    for host in ("private.example", "127.0.0.1:8000"):
-        dist = {"tarball": f"http://{host}/npm/demo-1.0.0.tgz", "integrity": integrity}
-        document = {"name": "demo", "dist-tags": {"latest": "1.0.0"},
-                    "versions": {"1.0.0": json.loads(manifest) | {"dist": dist}}}  # fmt: skip
-        (directory / ("demo" if host[0] == "p" else "loopback")).write_text(json.dumps(document))
+    dist = {"tarball": "http://private.example/npm/demo-1.0.0.tgz", "integrity": integrity}
+    version = json.loads(manifest) | {"dist": dist}
+    document = {"name": "demo", "dist-tags": {"latest": "1.0.0"}, "versions": {"1.0.0": version}}
+    (directory / "demo").write_text(json.dumps(document))
     return world
 
 
@@ -81,6 +80,65 @@ def settings(paddock: Paddock, host: str) -> None:
     npm.write_text(f"registry=http://{host}/npm/\n//{host}/npm/:_authToken=swordfish\n")
     for path in (pip.parent.parent, pip.parent, pip, npm):
         paddock.who.give(path)
+
+
+def test_a_project_and_scripts_see_npm_as_outside(paddock: Paddock, jailed: Callable[..., Ended]) -> None:
+    """A scope's registry is known below a shell, too; the worktree's own file beats the user's; what was told goes."""
+    settings(paddock, "private.example")
+    with (paddock.who.home / ".npmrc").open("a") as file:
+        file.write("@corp:registry=http://10.1.2.3:4873/\n")
+    line = "npm config get @corp:registry; npm config get registry; ls -A ~"
+    scope, registry, *names = jailed(line, "--allow-domain=@node").stdout.splitlines()
+    assert (scope, registry) == ("http://10.1.2.3:4873/", "http://private.example/npm/")
+    assert ".npmrc" in names
+    (paddock.worktree / ".npmrc").write_text("registry=http://project.example/\n")
+    paddock.who.give(paddock.worktree / ".npmrc")
+    assert jailed(line, "--allow-domain=@node").stdout.splitlines()[:2] == [scope, "http://project.example/"]
+    scope, _, *names = jailed(line).stdout.splitlines()
+    assert scope == "undefined"
+    assert ".npmrc" not in names
+
+
+def test_what_a_command_has_in_its_home_is_its_own(paddock: Paddock, jailed: Callable[..., Ended]) -> None:
+    """Its own file stays, and a link that it leaves there leads no writing of ours anywhere."""
+    settings(paddock, "private.example")
+    target = paddock.place / "target"
+    target.write_text("precious")
+    paddock.who.give(target)
+    jailed("echo own=1 >~/.npmrc")
+    ended = jailed("cat ~/.npmrc", "--allow-domain=@node")
+    assert ended.stdout == "own=1\n"
+    assert "~/.npmrc of the private home is the command's own" in ended.stderr
+    jailed(f"ln -sf {target} ~/.npmrc; ln -s {paddock.place} ~/.cargo")
+    (paddock.who.home / ".cargo").mkdir()
+    (paddock.who.home / ".cargo/config.toml").write_text('[registries.a]\nindex = "https://crates.example/"\n')
+    paddock.who.give(paddock.who.home / ".cargo")
+    paddock.who.give(paddock.who.home / ".cargo/config.toml")
+    ended = jailed("cat ~/.cargo/config.toml", "--allow-domain=@node", "--allow-domain=@rust")
+    assert 'registries.a.index = "https://crates.example/"' in ended.stdout, ended
+    jailed("true")
+    assert target.read_text() == "precious"
+    assert not (paddock.place / "config.toml").exists()
+
+
+def test_the_user_can_ask_what_is_a_mirror(paddock: Paddock) -> None:
+    """`why` names the bundle, and `explain` shows hosts, variables and files with their sources, no credential."""
+    settings(paddock, "private.example:8081")
+    note = json.loads(paddock.call("why", "private.example:8081", "--json").stdout)["allow"]["note"]
+    assert note.startswith("--allow-domain @python allows private.example:8081")
+    asked = json.loads(paddock.call("why", "private.example:8081", "--json", "--allow-domain", "@node").stdout)
+    assert (asked["allowed"], asked["source"]) == (True, "@node: registry in ~/.npmrc")
+    shown = paddock.call(
+        "explain", "--plan", "--allow-domain", "@python", "--allow-domain", "@node"
+    ).stdout.splitlines()
+    for line in (
+        "allowed   private.example:8081  [@python: index-url in ~/.config/pip/pip.conf]",
+        "private   private.example:8081  [its address may be private]",
+        "env       PIP_INDEX_URL=http://private.example:8081/simple",
+        "file      ~/.npmrc  [registry=http://private.example:8081/npm/]",
+    ):
+        assert line in shown
+    assert not any("swordfish" in line for line in shown)
 
 
 @pytest.mark.parametrize("bundle", USUAL)

@@ -47,8 +47,10 @@ def test_the_table_is_in_order() -> None:
         assert tool["bundle"] in egress_rules.bundles()
         assert tool["format"] in mirrors.FORMATS or not tool["files"]
         for setting in tool["settings"]:
-            assert setting.keys() <= {"keys", "variables", "words", "upper"}
-            stars = {text.count("*") for text in (*setting["keys"], setting["variables"][0])}
+            assert setting.keys() <= {"keys", "variables", "words", "upper", "part", "of"}
+            variables = setting.get("variables", [])
+            assert variables or tool["inside"]
+            stars = {text.count("*") for text in (*setting["keys"], *variables[:1])}
             assert stars in ({0}, {1})
 
 
@@ -71,8 +73,36 @@ PIP = "[global]\nindex-url = https://mirror.example.com/simple\n"
          {"PIP_INDEX_URL": "http://[fd00:1::7]:8080/x"},
          {"[fd00:1::7]:8080": "@python: index-url in ~/.config/pip/pip.conf"}),
         (".npmrc", "; ours\nregistry = \"https://npm.example.com/a/\" ; x\n  @corp:registry=http://10.1.2.3:4873\nfund=false\n",
-         {"npm_config_registry": "https://npm.example.com/a/", "npm_config_@corp:registry": "http://10.1.2.3:4873"},
+         {".npmrc": "registry=https://npm.example.com/a/\n@corp:registry=http://10.1.2.3:4873\n"},
          {"npm.example.com:443": "@node: registry in ~/.npmrc", "10.1.2.3:4873": "@node: @corp:registry in ~/.npmrc"}),
+        (".config/uv/uv.toml", 'index-url = "https://a.example.com/"\nextra-index-url = ["https://b.example.com:1/"]',
+         {"UV_INDEX_URL": "https://a.example.com/", "UV_EXTRA_INDEX_URL": "https://b.example.com:1/"},
+         {"a.example.com:443": "@python: index-url in ~/.config/uv/uv.toml",
+          "b.example.com:1": "@python: extra-index-url in ~/.config/uv/uv.toml"}),
+        (".config/uv/uv.toml", '[[index]]\nname = "corp"\nurl = "https://a.example.com/"\n[[index]]\ndefault = true\n'
+         'url = "https://b.example.com/"\n[[index]]\nexplicit = true\nname = "x"\nurl = "https://c.example.com/"\n',
+         {"UV_INDEX": "corp=https://a.example.com/", "UV_DEFAULT_INDEX": "https://b.example.com/"},
+         {"a.example.com:443": "@python: index in ~/.config/uv/uv.toml",
+          "b.example.com:443": "@python: index.default in ~/.config/uv/uv.toml"}),
+        (".cargo/config.toml", '[registries.my-corp]\nindex = "sparse+https://c.example.com/i/"\n[registry]\ndefault="my-corp"',
+         {".cargo/config.toml": 'registries.my-corp.index = "sparse+https://c.example.com/i/"\n'
+          'registry.default = "my-corp"\n'},
+         {"c.example.com:443": "@rust: registries.my-corp.index in ~/.cargo/config.toml"}),
+        (".cargo/config.toml", '[source.crates-io]\nreplace-with = "m"\n[source.m]\nregistry = "sparse+http://c.example.com/"',
+         {".cargo/config.toml": 'source.m.registry = "sparse+http://c.example.com/"\n'
+          'source.crates-io.replace-with = "m"\n'},
+         {"c.example.com:80": "@rust: source.m.registry in ~/.cargo/config.toml"}),
+        (".config/go/env", "#\nGOPROXY=https://g.example.com/go, https://h.example.com|direct\nGOPRIVATE=*.corp.example\nCC=x",
+         {"GOPROXY": "https://g.example.com/go,https://h.example.com|direct", "GOPRIVATE": "*.corp.example"},
+         {"g.example.com:443": "@go: GOPROXY in ~/.config/go/env",
+          "h.example.com:443": "@go: GOPROXY in ~/.config/go/env"}),
+        (".m2/settings.xml", '<settings xmlns="http://maven.example/1"><mirrors><mirror><url>https://m.example.com/x</url>'
+         "<id>a</id><mirrorOf>external:*,!b</mirrorOf></mirror><mirror><url>https://n.example.com</url><mirrorOf>c</mirrorOf>"
+         "<blocked>true</blocked></mirror></mirrors><servers><server><password>secret</password></server></servers></settings>",
+         {".m2/settings.xml": "<settings><mirrors>\n<mirror><id>mirror0</id><mirrorOf>external:*,!b</mirrorOf>"
+          "<url>https://m.example.com/x</url></mirror>\n</mirrors></settings>\n"},
+         {"m.example.com:443": "@java: mirror.external:*,!b in ~/.m2/settings.xml"}),
+        (".cargo/config.toml", '[source.crates-io]\nreplace-with = "v"\n[source.v]\ndirectory = "v"\n', {}, {}),
     ],
 )  # fmt: skip
 def test_a_file_of_the_users_is_told_by_variables(
@@ -81,7 +111,11 @@ def test_a_file_of_the_users_is_told_by_variables(
     """Each tool's own format; the hosts are allowed with their ports, and say where they come from."""
     put(home / place, content)
     found = find()
-    assert dict(found.environment) == variables
+    told = {path: content.partition("\n")[2] for path, content in found.files}
+    environment = dict(found.environment)
+    assert environment.pop("MAVEN_OPTS", "") == ("-Duser.home=${home}" if ".m2/settings.xml" in told else "")
+    assert environment | told == variables
+    assert all("Written by Paddock" in content.partition("\n")[0] for _, content in found.files)
     assert dict(found.domains) == rules
     assert set(found.internal) == {rule for rule in rules if "example" in rule}
     assert not found.reach
@@ -96,6 +130,17 @@ def test_a_file_of_the_users_is_told_by_variables(
         ({"NPM_CONFIG_REGISTRY": "https://a.example.com/"}, {"npm_config_registry": "https://a.example.com/"},
          ["a.example.com:443"]),
         ({"npm_config_@corp:registry": "https://a.example.com/"}, {"npm_config_@corp:registry": "https://a.example.com/"},
+         ["a.example.com:443"]),
+        ({"UV_INDEX": "corp=https://me:secret@a.example.com/ https://b.example.com:8443/"},
+         {"UV_INDEX": "corp=https://a.example.com/ https://b.example.com:8443/"},
+         ["a.example.com:443", "b.example.com:8443"]),
+        ({"CARGO_REGISTRIES_CORP_INDEX": "sparse+https://secret@a.example.com/"},
+         {"CARGO_REGISTRIES_CORP_INDEX": "sparse+https://a.example.com/"}, ["a.example.com:443"]),
+        ({"GOPROXY": "https://me:secret@a.example.com,https://b.example.com|off"},
+         {"GOPROXY": "https://a.example.com,https://b.example.com|off"}, ["a.example.com:443", "b.example.com:443"]),
+        ({"GOSUMDB": "sum.example.com+033de0ae+Ac4zc/x= https://a.example.com/sum"},
+         {"GOSUMDB": "sum.example.com+033de0ae+Ac4zc/x= https://a.example.com/sum"}, ["a.example.com:443"]),
+        ({"RUSTUP_DIST_SERVER": "https://a.example.com"}, {"RUSTUP_DIST_SERVER": "https://a.example.com"},
          ["a.example.com:443"]),
     ],
 )  # fmt: skip
@@ -134,8 +179,7 @@ def test_the_tools_own_precedence_counts(home: Path, find: Find, tmp_path: Path)
 
 def test_what_the_user_passes_himself_is_not_set(home: Path, find: Find) -> None:
     """By whichever of its names; the host is allowed all the same."""
-    put(home / ".npmrc", "registry=https://npm.example.com/\n")
-    found = find(taken=("NPM_CONFIG_REGISTRY",))
+    found = find(taken=("NPM_CONFIG_REGISTRY",), npm_config_registry="https://npm.example.com/")
     assert found.environment == ()
     assert [rule for rule, _ in found.domains] == ["npm.example.com:443"]
 
@@ -209,7 +253,7 @@ def test_what_is_no_plain_address_is_passed_over(home: Path, find: Find, value: 
     """In a variable as in a file; the user reads that it is, and nothing of it."""
     put(home / ".npmrc", f"registry={value}\n")
     for found in (find(PIP_INDEX_URL=value, npm_config_registry=value), find()):
-        assert not any(found[:4]), found
+        assert not any(found[:5]), found
         assert found.warnings
         assert all("is passed over" in line and line.isprintable() for line in found.warnings)
 
@@ -231,6 +275,24 @@ def test_the_public_registry_gets_no_more_than_others(find: Find) -> None:
 
 
 @pytest.mark.parametrize(
+    ("place", "content"),
+    [
+        (".config/uv/uv.toml", b"index-url = "),
+        (".config/uv/uv.toml", b"x = 1\n" * 2),
+        (".m2/settings.xml", b"<settings>"),
+        (".m2/settings.xml", b'<!DOCTYPE x [<!ENTITY a "aaaa">]><settings/>'),
+        (".npmrc", b"=x\n"),
+    ],
+)
+def test_a_broken_file_of_any_format_is_passed_over(home: Path, find: Find, place: str, content: bytes) -> None:
+    """With a word to the user."""
+    put(home / place, content)
+    found = find()
+    assert not any(found[:5])
+    assert "is passed over: it is not a file of" in found.warnings[0]
+
+
+@pytest.mark.parametrize(
     "content",
     [
         PIP.encode() + b"# \xff\n",
@@ -244,7 +306,7 @@ def test_a_file_that_makes_no_sense_is_passed_over(home: Path, find: Find, conte
     """Binary, huge, broken: nothing is told, the launch goes on, and the user reads which file it is."""
     put(home / ".config/pip/pip.conf", content)
     found = find()
-    assert not any(found[:4])
+    assert not any(found[:5])
     assert re.fullmatch(r"@python: ~/.config/pip/pip.conf is passed over: .*", found.warnings[0])
 
 
@@ -265,7 +327,7 @@ def test_no_agent_chooses_a_host(home: Path, find: Find, tmp_path: Path) -> None
         find(trees=trees, PIP_CONFIG_FILE=f"{tree}/../tree/pip.conf"),
         find(trees=trees, VIRTUAL_ENV=str(tree)),
     ):
-        assert not any(found[:4])
+        assert not any(found[:5])
         assert "commands in jails can write there" in found.warnings[0]
     assert find(trees=trees, PIP_CONFIG_FILE=str(outside)).domains
     outside.chmod(0o666)

@@ -37,6 +37,7 @@ FIELDS: dict[str, object] = {
     "read_only": (("/srv/tree/.vscode/tasks.json", "hand-off"),),
     "binds": (("@git/git", "/srv/tree/.git", "rwx"),),
     "brought": (("/home/me/dotfiles/bashrc", ".bashrc", "--bring"), ("", ".vimrc", "/etc/x bring.files")),
+    "files": ((".npmrc", "registry=https://mirror.example.com/\n"),),
     "handoff": ((".vscode/tasks.json", "protect"),),
     "handoff_patterns": ((".vscode/tasks.json", "protect"), ("Makefile", "report")),
     "net": "none",
