@@ -8,6 +8,8 @@ for worktrees in which something was brought before.
 import fcntl
 import os
 import stat
+from collections.abc import Iterable
+from contextlib import suppress
 
 from launcher.safefs import guarded_files, walk
 from launcher.safefs.guarded_files import Inside
@@ -86,29 +88,34 @@ def written(plan: Plan, session: Session) -> list[str]:
         fcntl.flock(around, fcntl.LOCK_EX)
         note = f"{os.path.dirname(home)}/{FILES_NOTE}"
         before = guarded_files.read(note, follow=False)
-        made = dict.fromkeys(os.fsdecode(before.data).split("\0")[:-1]) if before is not None else {}
+        made = os.fsdecode(before.data).split("\0")[:-1] if before is not None else []
         wanted = dict(plan.files)
+        _note(note, (*made, *wanted))  # first: what a crash leaves is removed by a later session
         with Inside(home) as inside:
-            alone = not _others(session, plan.worktree)
-            for path in [path for path in made if path not in wanted and alone]:
-                if MARK in (inside.read(path) or b"")[:80]:
-                    inside.remove(path)
-                del made[path]
+            if not _others(session, plan.worktree):
+                for path in set(made) - wanted.keys():
+                    if MARK in (inside.read(path) or b"")[:80]:
+                        inside.remove(path)
+                _note(note, wanted)
             for path, content in wanted.items():
                 if not inside.exists(path) or MARK in (inside.read(path) or b"")[:80]:
                     inside.write(path, content.encode())
-                    made[path] = None
                 else:
                     lines.append(f"~/{path} of the private home is the command's own, so it names no mirror of yours")
-        if made:
-            walk.replace(note, os.fsencode("".join(f"{path}\0" for path in made)), lasting=False)
-        elif before is not None:
-            os.unlink(note)
     except OSError as error:
         lines.append(f"mirrors cannot be told in the private home: {error.strerror or error}")
     finally:
         os.close(around)
     return lines
+
+
+def _note(path: str, names: Iterable[str]) -> None:
+    content = "".join(f"{name}\0" for name in dict.fromkeys(names))
+    if content:
+        walk.replace(path, os.fsencode(content), lasting=False)
+    else:
+        with suppress(FileNotFoundError):
+            os.unlink(path)
 
 
 def _others(session: Session, root: str) -> list[writers.Writer]:

@@ -76,7 +76,8 @@ def without_credentials(text: str) -> str:
             end = min((part.index(char) for char in "/?#" if char in part), default=len(part))
             _, mark, host = part[:end].rpartition("@")
             parts[index] = mark + host + part[end:]
-            plain = plain and "@" not in part[end:]
+            port = host.replace("|", ",").partition(",")[0].rpartition("]")[2].partition(":")[2]
+            plain = plain and "@" not in part[end:] and (not port or port.isdigit())
         words[at] = "://".join((head, *parts)) if plain else "@"
     return " ".join(words)
 

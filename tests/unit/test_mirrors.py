@@ -5,7 +5,10 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
+from launcher.session import inputs
 from launcher.session.machine import Machine
 from policy import egress_rules, mirrors
 from policy.mirrors import Mirrors
@@ -210,6 +213,19 @@ def test_credentials_stay_outside(home: Path, find: Find, value: str) -> None:
         assert [rule for rule, _ in found.domains] == ["mirror.example.com:443"]
         (warning,) = found.warnings
         assert "needs a credential, which does not enter the jail" in warning
+
+
+PRINTABLE = st.text(st.characters(min_codepoint=33, max_codepoint=126), min_size=1, max_size=20)
+
+
+@given(PRINTABLE, PRINTABLE, st.sampled_from(["https://", "x=https://", "", "sparse+http://"]))
+def test_no_password_is_recorded(name: str, password: str, scheme: str) -> None:
+    """Whatever characters it has, in front of a host and behind another one; a plain setting is recorded as it is."""
+    url = f"{scheme}{name}ZQ:ZQ{password}ZQ@mirror.example.com/simple"
+    for text in (url, f"https://one.example.com:8080/a {url}", f"{url}|direct", f"https://one.example.com,{url}"):
+        assert f"ZQ{password}ZQ" not in inputs.without_credentials(text)
+    for plain in ("https://[::1]:80/x,https://b.example.com:1|direct", "sum.example.com+ab/c=", "name=http://h/"):
+        assert inputs.without_credentials(plain) == plain
 
 
 def test_a_token_beside_the_registry_stays_outside(home: Path, find: Find) -> None:
