@@ -11,6 +11,8 @@ from policy.plan import SYSTEM_PATH
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from collections.abc import Iterable
+
     from launcher.session.machine import Machine
     from policy.config.settings import Settings
     from policy.providers.model import Inject, ProviderSpec
@@ -23,8 +25,14 @@ _PATIENCE = 120.0
 
 
 def keys_of(
-    spec: "ProviderSpec", settings: "Settings", machine: "Machine", ways: "Ways", *, logged_in: bool, flags: bool
-) -> tuple[Key, ...]:
+    spec: "ProviderSpec",
+    settings: "Settings",
+    machine: "Machine",
+    ways: "Ways",
+    logins: "Iterable[str]",
+    *,
+    flags: bool,
+) -> tuple[tuple[object, ...], ...]:
     """The keys of the caller's that stay outside: those that he has, and does not use in a way of his own.
 
     Args:
@@ -32,7 +40,7 @@ def keys_of(
         settings: whether keys stay outside, the network, and variables that are passed or set on purpose.
         machine: the Plan depends on what is looked at.
         ways: to its vendor's hosts, as `Plan.domains` and `Plan.reach` have them.
-        logged_in: it has a login of the caller's.
+        logins: where logins of the caller's would be.
         flags: the provider's programme is started, which takes arguments.
     """
     if settings.keys.value != "phantom" or settings.network_mode.value not in ("auto", "proxy"):
@@ -55,8 +63,10 @@ def keys_of(
             continue
         taken.append((inject, url))
     held = {inject.variable for inject, _ in taken}
+    logged_in = settings.logins.value != "none" and any(map(machine.kind, logins))
     alone = not logged_in and not any(machine.says(each) for each in spec.credentials.environment if each not in held)
-    return tuple(_key(inject, url, spec.name, ways, alone=alone, flags=flags) for inject, url in taken)
+    found = (_key(inject, url, spec.name, ways, alone=alone, flags=flags) for inject, url in taken)
+    return tuple(tuple(key._replace(unknown_to=tuple(spec.native.unknown_to))) for key in found)
 
 
 def _key(inject: "Inject", url: str, name: str, ways: "Ways", *, alone: bool, flags: bool) -> Key:

@@ -23,9 +23,6 @@ from policy.providers import registry
 from policy.providers.model import ArgumentsPosition, DialectName, ProviderFile, ProviderSpec, Switch
 from policy.sandbox_context import WorktreeSandboxContext
 
-# The hosts that a provider must reach: its own, and those that the caller's environment names as its server.
-
-
 Sourced = tuple[tuple[str, str], ...]
 
 
@@ -190,13 +187,9 @@ def translated(
         more = tuple((added, (*unless, *dialect.unknown_to)) for added, unless in more)
         arguments = ()
     domains, reach = endpoints_of(spec, name, machine, os.environ)
+    places = (place_of_user(file, spec, machine) for file in spec.files if file.refreshed or file.format == "text")
     flags = at >= 0 and chosen.strategy.dialect is DialectName.NATIVE
-    logged_in = settings.logins.value != "none" and any(
-        (file.refreshed or file.format == "text") and machine.kind(place_of_user(file, spec, machine))
-        for file in spec.files
-    )
-    ways = (*domains, *reach)
-    found = key_sources.keys_of(spec, settings, machine, ways, logged_in=logged_in, flags=flags)
+    found = key_sources.keys_of(spec, settings, machine, (*domains, *reach), places, flags=flags)
     return Translation(
         provider=name,
         source=chosen.source,
@@ -208,7 +201,7 @@ def translated(
         credentials=(*spec.credentials.environment, *spec.settings),
         domains=domains,
         reach=reach,
-        keys=tuple(tuple(key._replace(unknown_to=tuple(dialect.unknown_to))) for key in found),
+        keys=found,
         program=chosen.program,
         logins=files_of(spec, settings, machine, unattended=bool(switches) and not keep, keyed=bool(found)),
         bring=_brought(spec, machine) if settings.bring_agents.value else (),

@@ -173,7 +173,7 @@ def test_a_mirror_on_this_machine_is_reached_at_its_port(
     assert {(entry["side"], entry["port"]) for entry in seen} == {("machine", 8000)}
 
 
-REBOUND = ("metadata", "metadata-shared", "private6", "loop", "loop6", "mapped", "nat", "zero", "own", "own6", "flip")
+REBOUND = ("metadata", "metadata-shared", "private6", "loop", "loop6", "mapped", "nat", "zero", "own", "own6")
 
 
 def test_a_mirrors_name_leads_to_no_other_special_address(

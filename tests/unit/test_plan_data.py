@@ -10,8 +10,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from policy import promises
+from policy.keys import parse_key
 from policy.plan import SLOTS, VERSION, Plan, beneath
 from tests.support.install import ROOT
+
+KEY = parse_key("TOKEN=https://api.example.com/v1,method=POST")
 
 FIELDS: dict[str, object] = {
     "version": VERSION,
@@ -44,6 +47,7 @@ FIELDS: dict[str, object] = {
     "domains": (),
     "domains_denied": (),
     "internal": ("mirror.example.com:443",),
+    "keys": (tuple(KEY),),
     "named_ports": (443,),
     "routes": ("198.18.0.0/15",),
     "server_name": "match",
