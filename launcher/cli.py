@@ -135,6 +135,12 @@ OPTIONS: tuple[tuple[str, str, str, str], ...] = (
         "NAME=VALUE",
         "limit processes, memory, open_files, file_size, disk or cpu_time; none lifts a limit",
     ),
+    (
+        "--budget",
+        MANY,
+        "NAME=VALUE",
+        "bound what a key that stays outside is used for: tokens, requests (in a minute) or upload",
+    ),
     ("--backend", ONE, "auto|landlock|bubblewrap", "what enforces the jail (auto: Landlock where available)"),
     ("--config", ONE, "FILE", "read one more configuration file, which overrides all others"),
     ("--session", ONE, "NAME", "name of the session (default: random)"),

@@ -10,7 +10,7 @@ import posixpath
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import replace
 
-from policy import bring, egress_rules, ingredients, promises
+from policy import bring, egress_rules, ingredients, keys, promises
 from policy.config.settings import Rules
 from policy.errors import Refusal
 from policy.ingredients import (
@@ -336,7 +336,8 @@ def derive(
         reach=tuple(dict((*provider.reach, *rules.reach)).items()) if rules.net == "proxy" else (),
         env_pass=tuple(dict.fromkeys((*rules.env_pass, *toolchains.env_pass, *provider.credentials))),
         env_set=environment(rules, provider, toolchains, by_name=by_name),
-        limits=tuple(rules.limits),
+        limits=tuple(limit for limit in rules.limits if limit[0] not in keys.BUDGETS),
+        budget=_budget(rules, provider),
         bounds=rules.bounds,
         git=mode,
         review=ingredients.REVIEW in closed.values(),
@@ -403,6 +404,14 @@ def choose_backend(wanted: str, support: Support) -> str:
 def may_need_bubblewrap(wanted: str, support: Support) -> bool:
     """Whether `choose_backend` will ask for bubblewrap, which it costs some time to try."""
     return wanted == promises.BUBBLEWRAP or (wanted == "auto" and support.landlock_abi < 1)
+
+
+def _budget(rules: Rules, provider: Translation) -> tuple[tuple[str, int], ...]:
+    """What keys that stay outside may be used for. Refusals: ``budget-unheld``, of an agent that none serves."""
+    wanted = tuple(limit for limit in rules.limits if limit[0] in keys.BUDGETS)
+    if wanted and provider.provider and not (rules.net == "proxy" and (provider.keys or rules.inject)):
+        raise keys.unheld(provider.provider, wanted[0][0])
+    return wanted
 
 
 def network_mode(rules: Rules, provider: Translation) -> str:

@@ -18,6 +18,9 @@ SLOT = "key:"
 METHODS = ("GET", "POST")
 """Of an API, where nothing else is said."""
 
+BUDGETS = ("tokens", "requests", "upload")
+"""Limits of what keys that stay outside are used for."""
+
 SOURCES = ("env", "file", "cmd", "keyring")
 
 _PORTS = {"http": 80, "https": 443}
@@ -151,6 +154,16 @@ def parse_key(text: str, origin: str = "--inject") -> Key:
 
 def _refused(text: str, reason: str) -> Refusal:
     return Refusal("key-invalid", f"{text[:80]!r} is not a key that can be put in: {reason}", hint=_EXAMPLE)
+
+
+def unheld(provider: str, budget: str) -> Refusal:
+    """The Refusal for a budget of an agent that works without a phantom."""
+    return Refusal(
+        "budget-unheld",
+        f"the budget of {budget} cannot be held: {provider} has no key that stays outside",
+        context="requests are counted where a phantom is replaced; a login, or a key that passes, is not seen",
+        hint=f"export the agent's API key; or lift the budget: --budget {budget}=none",
+    )
 
 
 def of(plan: Plan) -> tuple[Key, ...]:

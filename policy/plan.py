@@ -94,6 +94,7 @@ class Plan:
         "env_pass",  # tuple[str, ...]: names (or PREFIX_*) taken over from the caller
         "env_set",  # tuple[tuple[str, str], ...]: name and value; values may hold ${slot}
         "limits",  # tuple[tuple[str, int], ...]: name and value (bytes, seconds or a count)
+        "budget",  # tuple[tuple[str, int], ...]: tokens, requests in a minute, bytes of upload for keys
         "bounds",  # tuple[tuple[str, int], ...]: "memory" and "disk" in percent of the machine's, where no limit is
         "git",  # str: "private", "readonly" or "shared"
         "review",  # bool: nothing is handed over; for git == "private", the git directory is the session's own
@@ -144,6 +145,7 @@ class Plan:
     env_pass: tuple[str, ...]
     env_set: tuple[tuple[str, str], ...]
     limits: tuple[tuple[str, int], ...]
+    budget: tuple[tuple[str, int], ...]
     bounds: tuple[tuple[str, int], ...]
     git: str
     review: bool
@@ -246,6 +248,7 @@ class Plan:
         lines.append(f"env       {' '.join(self.env_pass)}")
         lines += [f"env       {name}={value}" for name, value in self.env_set]
         lines += [f"limit     {name} {value}" for name, value in self.limits]
+        lines += [f"budget    {name} {value:,}" for name, value in self.budget]
         of = {"memory": "of the machine's memory", "disk": "of the free disk, for what the session adds"}
         lines += [
             f"limit     {name} {share}% {of[name]}, checked once the session lasts" for name, share in self.bounds

@@ -91,7 +91,7 @@ def run(
         try:
             sockets = [socket.socket(fileno=fd) for fd in handed]
             listeners = [socket.socket(fileno=fd) for fd in published]
-            _serve(plan, reach, secret, wanted, sockets, listeners, log, witness, held)
+            _serve(plan, reach, directory, secret, wanted, sockets, listeners, log, witness, held)
         finally:
             witness.close()
         log.close()
@@ -104,6 +104,7 @@ def run(
 def _serve(
     plan: Plan,
     reach: list[tuple[bytes, int]],
+    directory: str,
     secret: str,
     wanted: tuple[tuple[str, bytes, int], ...],
     handed: list[socket.socket],
@@ -119,7 +120,7 @@ def _serve(
         signal.signal(number, lambda *_: loop.stop())
     policy = EgressPolicy.of(plan)
     gateway = Gateway(policy, Upstreams(os.environ), log, _bounded(Bounds()), witness)
-    vendors = _vendors(held, plan, gateway) if held else None
+    vendors = _vendors(held, plan, gateway, directory) if held else None
     server = Server(gateway, secret, log, vendors, name_required=plan.server_name == "require")
     confine()
     gc.collect()
@@ -160,11 +161,13 @@ def _serve(
         raise failed[0]
 
 
-def _vendors(held: "tuple[tuple[Key, str, str], ...]", plan: Plan, gateway: Gateway) -> "Vendors":
+def _vendors(held: "tuple[tuple[Key, str, str], ...]", plan: Plan, gateway: Gateway, directory: str) -> "Vendors":
+    from launcher.egress import spending
     from launcher.egress.vendors import Vendors  # TLS takes long to load
 
     allow, deny = (rule for rule, _ in plan.domains), (rule for rule, _ in plan.domains_denied)
-    return Vendors(held, allow, deny, gateway, os.environ)
+    counts = spending.Spending(dict(plan.budget), f"{directory}/{spending.FILE}")
+    return Vendors(held, allow, deny, gateway, os.environ, counts)
 
 
 def _bounded(bounds: Bounds) -> Bounds:

@@ -7,11 +7,13 @@ as long to load as everything else of the proxy.
 """
 
 import hmac
+import math
 import os
 import socket
 import ssl
 import time
 from collections.abc import Iterable, Mapping
+from contextlib import suppress
 from typing import NamedTuple
 from urllib.parse import parse_qsl
 
@@ -20,6 +22,7 @@ import h11
 from launcher.egress import http
 from launcher.egress.exchange import ClientLeft, Exchange, http_answer
 from launcher.egress.gateway import Denied, Failed, Gateway
+from launcher.egress.spending import Exceeded, Spending, Tally
 from launcher.ledger.denial import KEY
 from launcher.loop import Task, Timeout, current, receive, running, send_all, sleep
 from policy.egress_rules import EgressPolicy, Request, Verdict
@@ -173,6 +176,7 @@ class Vendors:
         deny: Iterable[str],
         gateway: Gateway,
         environ: Mapping[str, str],
+        spending: Spending,
     ) -> None:
         """Reads the machine's authorities, so it is to be made before this process is confined.
 
@@ -182,7 +186,9 @@ class Vendors:
             deny: what beats them, and the keys' own.
             gateway: of the session.
             environ: the caller's, which may name further authorities.
+            spending: counts what the phantoms are used for.
         """
+        self._spending = spending
         allowed, denied = tuple(allow), tuple(deny)
         self._routes = [_route(key, phantom, value, denied) for key, phantom, value in held]
         self._plain = EgressPolicy(allowed, denied)
@@ -202,6 +208,8 @@ class Vendors:
             while True:
                 try:
                     ready = self._ready(exchange, request)
+                    if ready.counted:
+                        self._spending.begin()
                     if vendor is None or not vendor.is_fresh(ready):
                         if vendor is not None:
                             vendor.close()
@@ -215,10 +223,13 @@ class Vendors:
                 except Denied as refusal:
                     await exchange.dismiss(http.denied(refusal.verdict))
                     return
+                except Exceeded as error:
+                    await self._exceeded(exchange, error, ready.origin)
+                    return
                 except Failed as error:
                     await exchange.dismiss(http_answer(502, "Bad Gateway", "egress-unreachable", str(error)))
                     return
-                if not await _answered(exchange, connection, vendor, ready):
+                if not await self._answered(exchange, connection, vendor, ready):
                     return
                 with Timeout(exchange.gateway.bounds.idle_seconds):
                     request = await http.next_request(exchange, connection)
@@ -265,15 +276,16 @@ class Vendors:
                 (name for name, _ in parse_qsl(head.path.partition(b"?")[2]) if name.lower() in _IN_URL), b""
             ):
                 raise self._refused(exchange, origin, f"a credential in the URL beside the key ({name.decode()})")
-            dropped = _CREDENTIALS | {route.header for route in self._routes}
+            dropped = _CREDENTIALS | {b"accept-encoding"} | {route.header for route in self._routes}
             headers = [(name, value) for name, value in headers if name.lower() not in dropped]
             headers += [(route.header, route.real) for route in shown]
-        if upgrade:
+            headers.append((b"Accept-Encoding", b"identity"))  # so that its tokens can be counted
+        if upgrade and not (shown and self._spending.counts_tokens):
             headers += [(b"Connection", b"Upgrade"), (b"Upgrade", upgrade[0])]
         default = _HTTPS if tls else _HTTP
         authority = origin.where.removesuffix(f":{default}").encode()
         final = h11.Request(method=request.method, target=head.path, headers=[(b"Host", authority), *headers])
-        return Ready(origin, tls, head.wanted.method, final)
+        return Ready(origin, tls, head.wanted.method, bool(shown), final)
 
     @staticmethod
     def _refused(exchange: Exchange, origin: Request, why: str) -> Denied:
@@ -300,85 +312,118 @@ class Vendors:
             raise
         return vendor
 
+    async def _answered(
+        self, exchange: Exchange, connection: h11.Connection, vendor: Connection, ready: "Ready"
+    ) -> bool:
+        """Passes one request and its answer on; whether the client's connection can carry another one."""
+        tally = Tally()
+        writer = vendor.writer
+        await vendor.send(writer.send(ready.request) or b"")
+        upload = running().spawn(self._upload(exchange, connection, vendor, ready, tally, current()))
+        try:
+            while True:
+                event = writer.next_event()
+                if event is h11.NEED_DATA:
+                    with Timeout(exchange.gateway.bounds.idle_seconds):
+                        data = await vendor.receive()
+                    writer.receive_data(data)
+                elif isinstance(event, h11.InformationalResponse) and event.status_code == _SWITCHING:
+                    await exchange.send(connection.send(event) or b"")
+                    upload.cancel()
+                    await sleep(0)
+                    await _joined(exchange, connection, vendor)
+                    return False
+                elif isinstance(event, h11.InformationalResponse | h11.Response):
+                    headers = [
+                        (name, value) for name, value in event.headers.raw_items() if name.lower() not in _OF_ONE_HOP
+                    ]
+                    if isinstance(event, h11.Response):
+                        tally.answered(event.status_code, dict(event.headers))
+                    kind = type(event)
+                    passed = kind(status_code=event.status_code, headers=headers, reason=event.reason)
+                    await exchange.send(connection.send(passed) or b"")
+                elif isinstance(event, h11.Data):
+                    tally.feed(bytes(event.data))
+                    await exchange.send(connection.send(event) or b"")
+                elif isinstance(event, h11.EndOfMessage):
+                    tally.complete()
+                    await exchange.send(connection.send(event) or b"")
+                    break
+                else:
+                    return False
+        finally:
+            upload.cancel()
+            if ready.counted:
+                self._spending.add(tally)
+        vendor.used = time.monotonic()
+        if connection.their_state is h11.SEND_BODY:
+            await exchange.dismiss(b"")  # it has its answer, and sends on
+            return False
+        if writer.our_state is h11.DONE and writer.their_state is h11.DONE:
+            writer.start_next_cycle()
+        if connection.our_state is not h11.DONE or connection.their_state is not h11.DONE:
+            return False
+        connection.start_next_cycle()
+        return True
+
+    async def _upload(
+        self,
+        exchange: Exchange,
+        connection: h11.Connection,
+        vendor: Connection,
+        ready: "Ready",
+        tally: Tally,
+        download: Task,
+    ) -> None:
+        """Passes a request's body on; then ends the download once the client has left: nobody pays for more then."""
+        try:
+            while True:
+                event = connection.next_event()
+                if event is h11.NEED_DATA:
+                    connection.receive_data(await exchange.receive())
+                elif isinstance(event, h11.Data):
+                    tally.sent += len(event.data)
+                    if ready.counted:
+                        self._spending.sent(len(event.data))
+                    await vendor.send(vendor.writer.send(event) or b"")
+                elif isinstance(event, h11.EndOfMessage):
+                    # Without the fields behind the content, which nobody has judged.
+                    await vendor.send(vendor.writer.send(h11.EndOfMessage()) or b"")
+                    break
+                else:
+                    return
+            connection.receive_data(await exchange.receive())  # the next request, which has its turn later
+        except ClientLeft:
+            download.cancel()
+        except Exceeded as error:
+            with suppress(OSError):
+                if connection.our_state is h11.SEND_RESPONSE:
+                    await self._exceeded(exchange, error, ready.origin)
+            download.cancel()
+        except (OSError, h11.ProtocolError):
+            return  # what the vendor says of it is still to be read
+
+    async def _exceeded(self, exchange: Exchange, error: Exceeded, origin: Request) -> None:
+        """Tells a client that a bound is reached: 429 where it may ask again, else 403, after which none does."""
+        exchange.denied(origin, KEY, Verdict(False, "", str(error)))
+        status, phrase = (429, "Too Many Requests") if error.wait else (403, "Blocked by Paddock")
+        again = (("Retry-After", f"{math.ceil(error.wait)}"),) if error.wait else ()
+        hint = "" if error.wait else "ask the user to start Paddock with a larger --budget"
+        await exchange.dismiss(http_answer(status, phrase, "egress-budget", str(error), hint, again))
+
 
 class Foreign(Exception):
     """A request without a phantom of the session's, to a place that nothing else allows."""
 
 
 class Ready(NamedTuple):
-    """A request as its vendor gets it: where it goes, whether by TLS, its method, and all of its head."""
+    """A request as its vendor gets it: where it goes, whether by TLS, its method, whether by a key, and its head."""
 
     origin: Request
     tls: bool
     method: str
+    counted: bool
     request: h11.Request
-
-
-async def _answered(exchange: Exchange, connection: h11.Connection, vendor: Connection, ready: Ready) -> bool:
-    """Passes one request and its answer on; whether the client's connection can carry another one."""
-    writer = vendor.writer
-    await vendor.send(writer.send(ready.request) or b"")
-    upload = running().spawn(_upload(exchange, connection, vendor, current()))
-    try:
-        while True:
-            event = writer.next_event()
-            if event is h11.NEED_DATA:
-                with Timeout(exchange.gateway.bounds.idle_seconds):
-                    data = await vendor.receive()
-                writer.receive_data(data)
-            elif isinstance(event, h11.InformationalResponse) and event.status_code == _SWITCHING:
-                await exchange.send(connection.send(event) or b"")
-                upload.cancel()
-                await sleep(0)
-                await _joined(exchange, connection, vendor)
-                return False
-            elif isinstance(event, h11.InformationalResponse | h11.Response):
-                headers = [
-                    (name, value) for name, value in event.headers.raw_items() if name.lower() not in _OF_ONE_HOP
-                ]
-                kind = type(event)
-                passed = kind(status_code=event.status_code, headers=headers, reason=event.reason)
-                await exchange.send(connection.send(passed) or b"")
-            elif isinstance(event, h11.Data | h11.EndOfMessage):
-                await exchange.send(connection.send(event) or b"")
-                if isinstance(event, h11.EndOfMessage):
-                    break
-            else:
-                return False
-    finally:
-        upload.cancel()
-    vendor.used = time.monotonic()
-    if connection.their_state is h11.SEND_BODY:
-        await exchange.dismiss(b"")  # it has its answer, and sends on
-        return False
-    if writer.our_state is h11.DONE and writer.their_state is h11.DONE:
-        writer.start_next_cycle()
-    if connection.our_state is not h11.DONE or connection.their_state is not h11.DONE:
-        return False
-    connection.start_next_cycle()
-    return True
-
-
-async def _upload(exchange: Exchange, connection: h11.Connection, vendor: Connection, download: Task) -> None:
-    """Passes a request's body on; then ends the download as soon as the client has left, which nobody pays for then."""
-    try:
-        while True:
-            event = connection.next_event()
-            if event is h11.NEED_DATA:
-                connection.receive_data(await exchange.receive())
-            elif isinstance(event, h11.Data):
-                await vendor.send(vendor.writer.send(event) or b"")
-            elif isinstance(event, h11.EndOfMessage):
-                # Without the fields behind the content, which nobody has judged.
-                await vendor.send(vendor.writer.send(h11.EndOfMessage()) or b"")
-                break
-            else:
-                return
-        connection.receive_data(await exchange.receive())  # the next request, which has its turn later
-    except ClientLeft:
-        download.cancel()
-    except (OSError, h11.ProtocolError):
-        return  # what the vendor says of it is still to be read
 
 
 async def _joined(exchange: Exchange, connection: h11.Connection, vendor: Connection) -> None:

@@ -190,7 +190,7 @@ class Service:
             own=own, environment=os.environ, open_files=opened, parse=parse,
             declared=upkeep.declared_credentials(places),
         )  # fmt: skip
-        self.sampler = Sampler()
+        self.sampler = Sampler(f"{places.state}/sessions")
         self.jobs = Jobs()
         self.tickets = TicketRuns(database, self.supervisor, self.jobs)
         self.collector = upkeep.Collector(self.supervisor, places, self.jobs, self.tickets)

@@ -264,6 +264,7 @@ class Usage(Frozen):
         cpu_percent: of one processor, since the look before.
         read_bytes: from storage.
         written_bytes: to storage.
+        tokens: that requests with keys that stay outside have taken, in and out.
     """
 
     time: float
@@ -274,6 +275,7 @@ class Usage(Frozen):
     cpu_percent: float
     read_bytes: int
     written_bytes: int
+    tokens: int = 0
 
 
 class Transition(Frozen):

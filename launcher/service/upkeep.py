@@ -28,7 +28,7 @@ from launcher.service.shims import Groups, Shim
 from launcher.service.supervisor import Live, Supervisor
 from launcher.service.tables import session_of
 from launcher.service.ticket_runs import TicketRuns
-from launcher.session import state
+from launcher.session import key_sources, state
 from launcher.session.places import Places
 from policy.errors import Refusal
 from policy.providers.model import DialectName
@@ -53,8 +53,9 @@ class Sampler:
         logs: bytes of all sessions' logs.
     """
 
-    def __init__(self) -> None:
-        """Nothing was seen yet."""
+    def __init__(self, sessions: str) -> None:
+        """Nothing was seen yet. `sessions`: where their directories are."""
+        self._sessions = sessions
         self.usage: dict[str, Usage] = {}
         self.free: dict[str, int] = {}
         self.logs = 0
@@ -86,7 +87,9 @@ class Sampler:
             if before is not None and now > before.time:
                 spent = max(0.0, usage.cpu_seconds - before.cpu_seconds)
                 usage = usage.model_copy(update={"cpu_percent": round(100 * spent / (now - before.time), 1)})
-            found[name] = usage
+            counts = key_sources.usage(f"{self._sessions}/{name}")
+            tokens = counts.get("input", 0) + counts.get("output", 0)
+            found[name] = usage.model_copy(update={"tokens": tokens}) if tokens else usage
         return found
 
 

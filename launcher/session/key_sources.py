@@ -6,7 +6,7 @@ What is read here goes to the proxy alone, by the memory that it is forked with.
 from launcher.lean import os
 from launcher.safefs import walk
 from policy.errors import Refusal
-from policy.keys import Key, api, local, rules
+from policy.keys import BUDGETS, Key, api, local, rules
 from policy.plan import SYSTEM_PATH
 
 TYPE_CHECKING = False
@@ -63,8 +63,11 @@ def keys_of(
             continue
         taken.append((inject, url))
     held = {inject.variable for inject, _ in taken}
-    logged_in = settings.logins.value != "none" and any(map(machine.kind, logins))
-    alone = not logged_in and not any(machine.says(each) for each in spec.credentials.environment if each not in held)
+    budget = any(limit.value[0] in BUDGETS for limit in settings.limits)  # which nothing may pass by
+    logged_in = not budget and settings.logins.value != "none" and any(map(machine.kind, logins))
+    alone = budget or not (
+        logged_in or any(machine.says(each) for each in spec.credentials.environment if each not in held)
+    )
     found = (_key(inject, url, spec.name, ways, alone=alone, flags=flags) for inject, url in taken)
     return tuple(tuple(key._replace(unknown_to=tuple(spec.native.unknown_to))) for key in found)
 
@@ -117,6 +120,34 @@ def values_of(keys: tuple[Key, ...], home: str) -> tuple[tuple[Key, str], ...]:
             )
         found.append((key, value))
     return tuple(found)
+
+
+def spent(directory: str, keys: tuple[Key, ...]) -> list[str]:
+    """What the keys of a session were used for, as a line; none where they were not."""
+    found = usage(directory)
+    if not (found.get("requests") or found.get("refused")):
+        return []
+    names = ", ".join(key.variable for key in keys)
+    text = (
+        f"{found['requests']:,} requests with the key in {names}: {found['input']:,} tokens in, {found['output']:,} out"
+    )
+    text += f", {found['estimated']:,} of them estimated" if found["estimated"] else ""
+    return [text, *([f"{found['refused']:,} more were refused by the session's budget"] if found["refused"] else [])]
+
+
+def usage(directory: str) -> dict[str, int]:
+    """What the proxy has counted so far (`launcher.egress.spending`); empty where it counts nothing."""
+    try:
+        data = walk.read_regular(f"{directory}/usage.json", 4096)
+    except OSError:
+        return {}
+    import json
+
+    try:
+        found = json.loads(data or b"{}")
+    except ValueError:  # just being made
+        return {}
+    return {name: value for name, value in found.items() if isinstance(value, int)}
 
 
 def _missing(key: Key, why: str) -> Refusal:

@@ -189,6 +189,7 @@ class _Parts(terminal.Listener):
         self._logins: Logins | None = None
         self._carrier: Carrier | None = None
         self.lost: Refusal | None = None
+        self._keys: tuple[Key, ...] = ()
         self.limits: Limits | None = None
         self._generous: Generous | None = None
         self.egress: Egress | None = None
@@ -228,16 +229,18 @@ class _Parts(terminal.Listener):
 
             for line in brought.written(plan, session):
                 messages.say(f"paddock: warning: {printable(line)}")
-        keys: tuple[Key, ...] = ()
+        keys = self._keys
         if plan.net == "proxy":
             from launcher.egress import handle
 
             held: tuple[tuple[Key, str], ...] = ()
             if plan.keys:
                 from launcher.session import key_sources
-                from policy.keys import active, without_covered
+                from policy.keys import active, unheld, without_covered
 
-                keys = active(plan, arguments, given)
+                keys = self._keys = active(plan, arguments, given)
+                if plan.budget and plan.provider and not keys:
+                    raise unheld(plan.provider, plan.budget[0][0])
                 held = key_sources.values_of(keys, self._places.home)
                 self._plan = plan = without_covered(plan, keys)
             self.egress = handle.Egress(plan, session.directory, _packages, held)
@@ -378,6 +381,10 @@ class _Parts(terminal.Listener):
             self.passed = self.passed or self._generous.passed
         if self.egress is not None and (lost := self.egress.close()):
             self.lines.append(lost)
+        if self._keys:
+            from launcher.session import key_sources
+
+            self.lines += key_sources.spent(self._session.directory, self._keys)
         if self.denials is not None:
             self.lines += self.denials.close()
         if self._logins is not None:

@@ -334,7 +334,7 @@ OPTION_GROUPS: tuple[tuple[str, tuple[str, ...]], ...] = (
         ("--net", "--allow-domain", "--deny-domain", "--reach", "--publish", "--keys", "--inject", "--proxy-env"),
     ),
     ("git", ("--git", "--branch-policy", "--strict-handoff", "--sign")),
-    ("environment and limits", ("--env", "--limit")),
+    ("environment and limits", ("--env", "--limit", "--budget")),
     ("the jail", ("--backend", "--config")),
     ("the session", ("--session", "--supervised", "--detach", "--report", "--dry-run", "--quiet", "--verbose")),
 )

@@ -14,11 +14,12 @@ from launcher.vcs.disk import Present
 from launcher.vcs.private import ref_files
 from launcher.vcs.worktrees.store import WorktreeRepository
 from launcher.verbs import table
-from launcher.verbs.table import ago, brief_ending, client, columns, counted, cut, ending, show_json, size
+from launcher.verbs.table import ago, brief_ending, client, columns, counted, cut, ending, show_json, size, tokens
 from policy.errors import Refusal, printable
 from policy.pasted import joined
 
-_HEADING = ("SESSION", "STATE", "AGE", "CPU", "MEMORY", "WORKTREE", "ENDED BY", "COMMAND")
+_HEADING = ("SESSION", "STATE", "AGE", "CPU", "MEMORY", "TOKENS", "WORKTREE", "ENDED BY", "COMMAND")
+_TOKENS = _HEADING.index("TOKENS")
 _COMMAND, _ENDING, _WORKTREE = 24, 40, 30
 """Columns that the command has at least, and the reason of an end and the worktree at most."""
 
@@ -41,7 +42,7 @@ def ps(*, every: bool, limit: int, as_json: bool) -> int:
 
 def session_lines(sessions: list[dict[str, Any]]) -> list[str]:
     """Sessions as lines, a heading first."""
-    rows = []
+    rows: list[tuple[str, ...]] = []
     places = worktrees(sessions)
     for session in sessions:
         usage = session["usage"]
@@ -51,13 +52,17 @@ def session_lines(sessions: list[dict[str, Any]]) -> list[str]:
             ago(session["created"]),
             f"{usage['cpu_percent']:.0f}%" if usage else "-",
             size(usage["memory"]) if usage else "-",
+            tokens(session),
             cut(short_place(places, session), _WORKTREE) or "-",
             cut(brief_ending(session), _ENDING) or "-",
             joined(session["command"]),
         ))  # fmt: skip
-    widths = [max(len(row[column]) for row in (_HEADING, *rows)) for column in range(len(_HEADING) - 1)]
+    heading: tuple[str, ...] = _HEADING
+    if all(row[_TOKENS] == "-" for row in rows):
+        heading, *rows = ((*row[:_TOKENS], *row[_TOKENS + 1 :]) for row in (heading, *rows))
+    widths = [max(len(row[column]) for row in (heading, *rows)) for column in range(len(heading) - 1)]
     room = max(_COMMAND, columns() - sum(widths) - 2 * len(widths))
-    return table.lines(_HEADING, [(*row[:-1], cut(row[-1], room)) for row in rows])
+    return table.lines(heading, [(*row[:-1], cut(row[-1], room)) for row in rows])
 
 
 def worktrees(sessions: list[dict[str, Any]]) -> dict[str, tuple[str, str]]:
@@ -118,6 +123,7 @@ def described(session: dict[str, Any]) -> list[str]:
         count = counted(usage["processes"], "process", "processes")
         lines.append(f"uses      {count}, {size(usage['memory'])} of memory, "
                      f"{usage['cpu_seconds']:.1f} s of processor time ({usage['cpu_percent']:.0f}% now)")  # fmt: skip
+        lines += [f"tokens    {usage['tokens']:,}, by keys that stay outside"] if usage["tokens"] else []
     if outcome := session["outcome"]:
         lines += _outcome(outcome)
     if session["log_note"]:

@@ -61,6 +61,20 @@ def size(count: int) -> str:
     return str(count)
 
 
+def amount(count: int) -> str:
+    """A number of things for people."""
+    for unit, name in ((10**6, "M"), (10**3, "k")):
+        if count >= unit:
+            return f"{count / unit:.1f}{name}"
+    return str(count)
+
+
+def tokens(session: "dict[str, Any]") -> str:
+    """What a session's keys have taken, for a column."""
+    used = (session["usage"] or {}).get("tokens", 0)
+    return amount(used) if used else "-"
+
+
 def columns() -> int:
     """How many columns a line has: the terminal's; without one, enough for most."""
     return os.get_terminal_size(1).columns if os.isatty(1) else 160

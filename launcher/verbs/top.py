@@ -13,7 +13,7 @@ from launcher.service.client import Client
 from launcher.session import messages
 from launcher.verbs.ps import session_lines, short_place, worktrees
 from launcher.verbs.style import BOLD, DIM, GREEN, RED, YELLOW, styled
-from launcher.verbs.table import ago, client, counted, cut, lines, size
+from launcher.verbs.table import ago, client, counted, cut, lines, size, tokens
 from policy.pasted import joined
 
 _WIDE, _NAME, _SHORT_NAME = 100, 40, 24
@@ -104,7 +104,7 @@ def _screen(health: dict[str, Any], sessions: list[dict[str, Any]]) -> list[str]
         "AGE",
         "CPU",
         "MEMORY",
-        *(("PROCS", "CLIENTS", "WORKTREE") if wide else ()),
+        *(("TOKENS", "PROCS", "CLIENTS", "WORKTREE") if wide else ()),
         "COMMAND",
     )
     cells = []
@@ -117,8 +117,8 @@ def _screen(health: dict[str, Any], sessions: list[dict[str, Any]]) -> list[str]
             ago(session["created"]),
             f"{usage['cpu_percent']:.0f}%" if usage else "-",
             size(usage["memory"]) if usage else "-",
-            *((usage["processes"] if usage else "-", session["attached"], cut(short_place(places, session), 24))
-              if wide else ()),
+            *((tokens(session), usage["processes"] if usage else "-", session["attached"],
+               cut(short_place(places, session), 24)) if wide else ()),
             joined(session["command"]),
         ))  # fmt: skip
     first, *others = [cut(line, columns) for line in lines(heading, cells)]

@@ -317,7 +317,7 @@ def layer(options: Mapping[str, str | list[str] | bool], *, cwd: str, home: str)
     if AGENTS in brought:
         tables["bring"]["agents"] = True
     limits = tables["limits"] = {}
-    for item in _many(options, "--limit"):
+    for item in (*_many(options, "--limit"), *_many(options, "--budget")):
         name, equals, value = item.partition("=")
         if not equals:
             raise _usage(f"--limit {item} needs a value", f"--limit {name}=VALUE")

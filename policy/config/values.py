@@ -24,6 +24,8 @@ _PUBLISHED = re.compile(
     r"(?:(\[[0-9A-Fa-f:]+\]|localhost|[0-9]+(?:\.[0-9]+){3}):)?([0-9]{1,5})(?::([0-9]{1,5}))?", re.ASCII
 )
 _SIZES = {"": 1, "k": 1 << 10, "m": 1 << 20, "g": 1 << 30, "t": 1 << 40}
+_AMOUNTS = {"": 1, "k": 1000, "m": 10**6, "g": 10**9}
+_AMOUNT = re.compile(r"([0-9]{1,18})([kmg]?)", re.IGNORECASE | re.ASCII)
 _TIMES = {"": 1, "s": 1, "m": 60, "h": 3600, "d": 86400}
 _LARGEST = (1 << 63) - 1  # rlimits are unsigned 64 bit, cgroup files and off_t signed
 
@@ -136,6 +138,11 @@ def size(value: object) -> int | None:
 def seconds(value: object) -> int | None:
     """Seconds: an integer, or a string with a unit (``90s``, ``10m``, ``2h``, ``1d``); None for unlimited."""
     return _measured(value, _TIME, _TIMES, "a time such as 600 (seconds), '90s', '10m' or '2h'")
+
+
+def amount(value: object) -> int | None:
+    """A number: an integer, or a string with a unit of powers of 1000 (``500k``, ``2M``); None for unlimited."""
+    return _measured(value, _AMOUNT, _AMOUNTS, "a number such as 20000, '500k' or '2M'")
 
 
 def count(value: object) -> int | None:
@@ -367,6 +374,9 @@ Seconds = Annotated[int | None, PlainValidator(seconds)]
 Count = Annotated[int | None, PlainValidator(count)]
 
 
+Amount = Annotated[int | None, PlainValidator(amount)]
+
+
 class Limits(Part):
     """Upper bounds; "unlimited" lifts one."""
 
@@ -382,6 +392,12 @@ class Limits(Part):
     """Size of the private home and temporary directories."""
     cpu_time: Seconds = None
     """Processor time of the session."""
+    tokens: Amount = None
+    """Tokens that a session's requests with keys that stay outside may take, in and out together."""
+    requests: Count = None
+    """Such requests in a minute."""
+    upload: Bytes = None
+    """What such requests may send, all together."""
 
 
 class Backend(Part):

@@ -36,7 +36,7 @@ INTAKE = frozenset(
 CONFINED = {
     "launcher.bridges.acp": ("agent_requests", "client_requests", "lines", "rulings", "terminals"),
     "launcher.bridges.files": ("file_worker", "reading", "scope", "searching", "writing"),
-    "launcher.egress": ("exchange", "gateway", "hello", "http", "names", "proxy", "socks", "vendors"),
+    "launcher.egress": ("exchange", "gateway", "hello", "http", "names", "proxy", "socks", "spending", "vendors"),
     "launcher.service": ("screen",),
 }
 """Modules that read an agent's bytes confined only: the bridge confines itself before it reads a line (`cell.confine`),

@@ -289,6 +289,43 @@ def test_the_vendors_host_is_reached_by_the_phantom_alone(user_paddock: Paddock)
     assert "not reached otherwise" not in "".join(lines)
 
 
+def test_a_budget_ends_what_a_key_is_good_for(paddock: Paddock, api: Api, launch: Launch) -> None:
+    """On every backend; the end says what was used, and what was refused."""
+    line = f"for i in 1 2 3 4; do {CURL} -d 12345 $API_URL/chat; done"
+    ended = in_jail(paddock, launch, line, api.option, "--budget", "upload=10")
+    assert ended.stdout.count("served\n") == 2
+    assert "the session's budget of 10 bytes to send is used up" in ended.stdout
+    assert len(api.seen) == 2
+    assert "paddock: 2 requests with the key in TOKEN: 0 tokens in, 0 out" in ended.stderr
+    assert "paddock: 2 more were refused by the session's budget" in ended.stderr
+
+
+def test_a_budget_that_nothing_can_hold_is_refused(user_paddock: Paddock) -> None:
+    """A login, and a key that passes, are not seen; without an agent there is nothing to be held."""
+    command = ("--provider", "claude-code", "--", "true")
+    key = {"ANTHROPIC_API_KEY": KEY}
+    for options in (("--budget", "tokens=2M"), ("--limit", "requests=3"), ("--budget", "tokens=1", "--keys", "pass")):
+        env = key if "--keys" in options else {}
+        said = user_paddock.refused("run", *options, *command, env=env)
+        assert said.reference == "budget-unheld"
+    words = ("--budget", "tokens=2M", "--provider", "claude-code", "--", "true", "$ANTHROPIC_API_KEY")
+    assert user_paddock.refused("run", *words, env=key | {"A": "B"}).reference == "budget-unheld"
+    assert user_paddock.run("--budget", "tokens=2M", *command, env=key).returncode == 0
+    assert user_paddock.run("--budget", "tokens=2M", "--", "true").returncode == 0
+    assert user_paddock.refused("run", "--budget", "tokens=many", *command).reference == "usage"
+    lines = user_paddock.call("explain", "--plan", "--budget", "tokens=2M", *command, env=key).stdout
+    assert "budget    tokens 2,000,000" in lines
+
+
+def test_with_a_budget_a_login_opens_no_other_way(user_paddock: Paddock) -> None:
+    """Nothing that is not counted reaches the vendor."""
+    login = user_paddock.who.home / ".claude/.credentials.json"
+    user_paddock.who.run(["sh", "-c", f"mkdir -p {login.parent}; echo '{{}}' > {login}"])
+    command = ("--budget", "tokens=2M", "--provider", "claude-code", "--", "true")
+    lines = user_paddock.call("explain", "--plan", *command, env={"ANTHROPIC_API_KEY": KEY}).stdout
+    assert "not reached otherwise: api.anthropic.com" in lines
+
+
 def test_a_key_that_is_no_key_is_refused(user_paddock: Paddock) -> None:
     """With what is wrong, before anything starts."""
     wrong: dict[str, Any] = {

@@ -23,6 +23,7 @@ from launcher.egress.gateway import Bounds, Gateway
 from launcher.egress.log import FILE, Log
 from launcher.egress.outside import Upstreams
 from launcher.egress.proxy import Forward, Server
+from launcher.egress.spending import Spending
 from launcher.egress.vendors import Vendors
 from launcher.loop import Loop, Signal
 from policy.egress_rules import EgressPolicy
@@ -238,11 +239,12 @@ async def proxy(
     *,
     allow: Sequence[str] = ("127.0.0.1", "localhost", "example.com"),
     held: Sequence[tuple[Key, str, str]] = (),
+    spending: Spending | None = None,
 ) -> AsyncIterator[int]:
     """A proxy: its port. It allows localhost and 127.0.0.1 without more, and holds keys."""
     log = Log(f"{directory}/{FILE}", bounds.log_bytes)
     gateway = Gateway(EgressPolicy(allow), Upstreams(env), log, bounds)
-    vendors = Vendors(tuple(held), allow, (), gateway, env) if held else None
+    vendors = Vendors(tuple(held), allow, (), gateway, env, spending or Spending({})) if held else None
     serving = Server(gateway, SECRET, log, vendors, name_required=False)
     forward = Forward(ipaddress.ip_address("127.0.0.1"), forward_to, "rule", log) if forward_to else None
     faults: list[BaseException] = []

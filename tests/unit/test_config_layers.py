@@ -47,6 +47,9 @@ def test_every_key_is_read() -> None:
         file_size = 30
         disk = "1T"
         cpu_time = "2h"
+        tokens = "2M"
+        requests = 60
+        upload = "1M"
         [backend]
         choice = "landlock"
         [provider]
@@ -65,6 +68,7 @@ def test_every_key_is_read() -> None:
     assert content.git.mode == "shared"
     assert content.limits.model_dump() == {
         "processes": 10, "memory": 1 << 30, "open_files": 20, "file_size": 30, "disk": 1 << 40, "cpu_time": 7200,
+        "tokens": 2_000_000, "requests": 60, "upload": 1 << 20,
     }  # fmt: skip
     assert (content.backend.choice, content.provider.name, content.provider.dialect) == (
         "landlock",

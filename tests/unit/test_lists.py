@@ -53,6 +53,20 @@ def test_a_long_command_is_cut_and_that_is_seen() -> None:
         assert last.endswith("…") == (len(command[0]) > len(last))
 
 
+def test_tokens_have_a_column_where_there_are_some() -> None:
+    """In powers of 1000; a session without any has a dash."""
+    usage = {"cpu_percent": 1, "memory": 1 << 20, "processes": 2}
+    session: dict[str, Any] = {
+        "name": "s", "state": "running", "usage": usage, "created": None, "outcome": None, "worktree": None,
+        "command": ["x"],
+    }  # fmt: skip
+    assert "TOKENS" not in ps.session_lines([session])[0]
+    used = [{**session, "usage": {**usage, "tokens": number}} for number in (7, 1_234, 2_345_678)]
+    heading, *rows = ps.session_lines([session, *used])
+    at = heading.index("TOKENS")
+    assert [row[at:].split()[0] for row in rows] == ["-", "7", "1.2k", "2.3M"]
+
+
 @pytest.mark.parametrize(("width", "height", "shown"), [(120, 6, 2), (60, 5, 1), (0, 0, 3)])
 def test_top_fits_the_terminal(monkeypatch: pytest.MonkeyPatch, width: int, height: int, shown: int) -> None:
     """Lines are cut, what does not fit is counted, and a command cannot move the cursor; 80 by 24 if nobody knows."""

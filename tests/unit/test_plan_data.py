@@ -48,6 +48,7 @@ FIELDS: dict[str, object] = {
     "domains_denied": (),
     "internal": ("mirror.example.com:443",),
     "keys": (tuple(KEY),),
+    "budget": (("tokens", 2_000_000),),
     "named_ports": (443,),
     "routes": ("198.18.0.0/15",),
     "server_name": "match",

@@ -1,0 +1,198 @@
+"""What a session's phantoms are used for: requests, bytes and tokens, counted and bounded.
+
+Vendors say in their answers how many tokens a request took (Anthropic's Messages, OpenAI's Responses and Chat
+Completions, Gemini). The last word of an answer counts. Of a stream that says nothing, or that nobody read to its end,
+the tokens are estimated from its size, so that a client cannot choose not to be counted.
+"""
+
+import json
+import os
+import time
+from collections import deque
+from collections.abc import Callable, Mapping
+from typing import Any
+
+FILE = "usage.json"
+"""In the session's directory: the counts, as JSON, in one line."""
+
+_MINUTE = 60.0
+_LONGEST = 1 << 20
+"""Bytes of an answer, or of a line of a stream, that are looked at."""
+
+_PER_TOKEN = 4
+"""Bytes, where tokens are estimated."""
+
+_MOST = 1 << 40
+_ERROR = 400
+_WIDTH = 200
+
+_INPUT = ("input_tokens", "prompt_tokens", "promptTokenCount")
+_CACHED = ("cache_creation_input_tokens", "cache_read_input_tokens")
+_OUTPUT = ("output_tokens", "completion_tokens", "candidatesTokenCount")
+_THOUGHT = ("thoughtsTokenCount",)
+
+
+class Exceeded(Exception):
+    """A bound is reached; `wait` is the number of seconds after which another request may be made, 0 for never."""
+
+    def __init__(self, text: str, wait: float = 0.0) -> None:
+        super().__init__(text)
+        self.wait = wait
+
+
+class Spending:
+    """The counts of one session.
+
+    Attributes:
+        requests: how many went to a vendor.
+        input, output: tokens.
+        estimated: how many of these were not reported.
+        upload: bytes of the requests' contents.
+        refused: requests that a bound refused.
+    """
+
+    def __init__(self, bounds: Mapping[str, int], path: str = "", clock: Callable[[], float] = time.monotonic) -> None:
+        """Opens the file, where one is given.
+
+        Args:
+            bounds: ``tokens``, ``requests`` (in a minute) and ``upload``, each where there is one.
+            path: of the file.
+            clock: seconds.
+        """
+        self._bounds = dict(bounds)
+        self._clock = clock
+        flags = os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW
+        self._fd = os.open(path, flags, 0o600) if path else -1
+        self._recent: deque[float] = deque()
+        self.requests = self.input = self.output = self.estimated = self.upload = self.refused = 0
+
+    @property
+    def counts_tokens(self) -> bool:
+        """Whether what cannot be counted has to be refused."""
+        return "tokens" in self._bounds
+
+    def begin(self) -> None:
+        """Counts a request that is to be made. Raises `Exceeded` where a bound forbids it."""
+        now = self._clock()
+        while self._recent and self._recent[0] <= now - _MINUTE:
+            self._recent.popleft()
+        try:
+            self._check(now)
+        except Exceeded:
+            self.refused += 1
+            self._write()
+            raise
+        self._recent.append(now)
+        self.requests += 1
+
+    def _check(self, now: float) -> None:
+        tokens, most = self.input + self.output, self._bounds.get("tokens", _MOST)
+        if tokens >= most:
+            raise Exceeded(f"the session's budget of {most:,} tokens is used up: {tokens:,}")
+        if self.upload >= (bytes_ := self._bounds.get("upload", _MOST)):
+            raise Exceeded(f"the session's budget of {bytes_:,} bytes to send is used up")
+        if len(self._recent) >= (rate := self._bounds.get("requests", _MOST)):
+            raise Exceeded(f"the session may make {rate:,} requests in a minute", self._recent[0] + _MINUTE - now)
+
+    def sent(self, size: int) -> None:
+        """Counts a piece of a request's content. Raises `Exceeded` in the middle of what is too much."""
+        self.upload += size
+        if self.upload > (most := self._bounds.get("upload", _MOST)):
+            self.refused += 1
+            self._write()
+            raise Exceeded(f"the session's budget of {most:,} bytes to send is used up")
+
+    def add(self, tally: "Tally") -> None:
+        """Counts an answer, complete or not."""
+        found = tally.end()
+        self.input += found[0]
+        self.output += found[1]
+        self.estimated += found[2]
+        self._write()
+
+    def _write(self) -> None:
+        if self._fd == -1:
+            return
+        names = ("requests", "input", "output", "estimated", "upload", "refused")
+        text = json.dumps({name: getattr(self, name) for name in names})
+        try:
+            os.pwrite(self._fd, f"{text:<{_WIDTH}}\n".encode(), 0)
+        except OSError:  # the disk is full: the counts hold all the same
+            return
+
+
+class Tally:
+    """One request's bytes, and its answer's tokens.
+
+    Attributes:
+        sent: bytes of the request's content so far.
+    """
+
+    def __init__(self) -> None:
+        """Nothing is known yet."""
+        self.sent = 0
+        self._stream = self._readable = self._known = self._complete = self._free = False
+        self._text = b""
+        self._size = 0
+        self._tokens = [0, 0]
+
+    def answered(self, status: int, headers: Mapping[bytes, bytes]) -> None:
+        """The head of the answer; header names in lower case."""
+        self._stream = headers.get(b"content-type", b"").lower().startswith(b"text/event-stream")
+        self._readable = headers.get(b"content-encoding", b"identity") == b"identity"
+        self._readable &= status < _ERROR
+        self._free = status >= _ERROR
+
+    def feed(self, data: bytes) -> None:
+        """The answer's next bytes."""
+        self._size += len(data)
+        if not self._readable:
+            return
+        self._text += data
+        if self._stream:
+            *lines, self._text = self._text.split(b"\n")
+            for line in lines:
+                self._look(line.removeprefix(b"data:"))
+        if len(self._text) > _LONGEST:
+            self._text = b""
+            self._readable = self._stream  # a line of a stream is passed over, another answer is too long
+
+    def complete(self) -> None:
+        """The answer has ended as it should."""
+        self._complete = True
+        if self._readable:
+            self._look(self._text.removeprefix(b"data:"))
+
+    def end(self) -> tuple[int, int, int]:
+        """Tokens in, tokens out, and how many of them are estimated."""
+        if self._known and (self._complete or not self._stream):
+            return self._tokens[0], self._tokens[1], 0
+        if self._free or not self._size or (self._readable and not self._stream):
+            return 0, 0, 0  # an error, a list of models, a count of tokens
+        given = self._tokens[0] or self.sent // _PER_TOKEN
+        made = max(self._tokens[1], self._size // _PER_TOKEN)
+        return given, made, made + (0 if self._tokens[0] else given)
+
+    def _look(self, text: bytes) -> None:
+        if b'"usage' not in text:
+            return
+        try:
+            found = json.loads(text)
+        except (ValueError, RecursionError):
+            return
+        for usage in _usages(found):
+            self._known = True
+            self._tokens[0] = max(self._tokens[0], _sum(usage, _INPUT) + _sum(usage, _CACHED))
+            self._tokens[1] = max(self._tokens[1], _sum(usage, _OUTPUT) + _sum(usage, _THOUGHT))
+
+
+def _usages(found: Any) -> list[dict[str, Any]]:  # noqa: ANN401  # JSON
+    """Where the APIs have them: at the top, or in the message or response that an event is about."""
+    tops = [found, *(found.get(name) for name in ("message", "response"))] if isinstance(found, dict) else []
+    places = [top.get(name) for top in tops if isinstance(top, dict) for name in ("usage", "usageMetadata")]
+    return [usage for usage in places if isinstance(usage, dict)]
+
+
+def _sum(usage: dict[str, Any], names: tuple[str, ...]) -> int:
+    values = (usage.get(name) for name in names)
+    return sum(value for value in values if type(value) is int and 0 <= value < _MOST)
