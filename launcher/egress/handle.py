@@ -105,7 +105,7 @@ class Egress:
         try:
             if own_network:
                 for text, _ in plan.publish:
-                    published.append(_published(*destination(text.rpartition(":")[0])))
+                    published.append(_published(text))
                 ours, theirs = _socket.socketpair(_AF_UNIX, _SOCK_STREAM)
                 routes = tuple(_network(text) for text in plan.routes)
                 self.sockets = (ours.detach(), inside(plan, port, granted, _POOL if published else 0), routes)
@@ -117,15 +117,13 @@ class Egress:
                 inherited = (syscalls.listening_tcp(_LOOPBACK, 0),)
                 port = _port_of(inherited[0])
                 self.addresses = ((_LOOPBACK, port), *granted)
-        except OSError as error:
+        except BaseException as error:
             for fd in published:
                 os.close(fd)
-            raise Refusal(
-                "proxy-unavailable",
-                "the network proxy cannot be started",
-                context=error.strerror or str(error),
-                hint="a published port may be in use: choose another one with --publish" if plan.publish else "",
-            ) from None
+            if not isinstance(error, OSError):
+                raise
+            why = error.strerror or str(error)
+            raise Refusal("proxy-unavailable", "the network proxy cannot be started", context=why) from None
         self.slots = {
             "proxy": f"{USER}:{secret}@127.0.0.1:{port}",
             "proxy_port": str(port),
@@ -136,9 +134,8 @@ class Egress:
         self._pid = os.fork()
         if self._pid == 0:
             wanted = self.sockets[1] or (("tcp", _LOOPBACK, port),)
-            _work(
-                plan, directory, prepare, secret, wanted, inherited, tuple(published), launcher, own_network, phantoms
-            )
+            ends = (inherited, tuple(published))
+            _work(plan, directory, prepare, secret, wanted, *ends, launcher, own_network, phantoms)
         self._pidfd = syscalls.pidfd_open(self._pid)
         for fd in (*inherited, *published):
             os.close(fd)
@@ -203,8 +200,10 @@ def inside(
     return (("tcp", _LOOPBACK, port), *by_name, *reach, *([("free", b"", 0)] * pool))
 
 
-def _published(packed: bytes, port: int) -> int:
+def _published(text: str) -> int:
     """A listening socket of the machine's, also where connections of an earlier session still fade (tcp(7))."""
+    where, _, inner = text.rpartition(":")
+    packed, port = destination(where)
     family = _AF_INET if len(packed) == 4 else _AF_INET6
     sock = _socket.socket(family, _SOCK_STREAM)
     try:
@@ -212,9 +211,13 @@ def _published(packed: bytes, port: int) -> int:
         sock.setblocking(False)
         sock.bind((_socket.inet_ntop(family, packed), port))
         sock.listen(_BACKLOG)
-    except OSError:
+    except OSError as error:
         sock.close()
-        raise
+        raise Refusal(
+            "publish-taken",
+            f"port {port} of this machine cannot be published: {error.strerror or error}",
+            hint=f"name another one: --publish PORT:{inner}",
+        ) from None
     return sock.detach()
 
 

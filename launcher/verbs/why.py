@@ -261,6 +261,15 @@ def _led(plan: Plan, host: str, port: int, found: remedy.HostVerdict) -> tuple[r
     return found, " ".join(map(str, addresses[:_SHOWN_ADDRESSES]))
 
 
+def _with_address(found: remedy.HostVerdict, led: remedy.HostVerdict) -> remedy.HostVerdict:
+    """What would allow a host that no rule names, and that leads to an address which needs a rule of its own."""
+    if led is found or not led.remedy.flag:
+        return found
+    lines = found.remedy.toml.replace('"]', f'", "{led.remedy.flag.partition(" ")[2]}"]')
+    both = found.remedy._replace(flag=f"{found.remedy.flag} {led.remedy.flag}", toml=lines, risk=led.remedy.risk)
+    return found._replace(reason=f"{found.reason}; {led.reason}" if found.reason else led.reason, remedy=both)
+
+
 def _mirrored(planned: planning.Planned, host: str) -> str:
     """What allows a host that the user's own settings name as a mirror, and tells the tools of it; "" for others."""
     found = mirrors.find(planned.machine, egress_rules.bundles(), trees=planned.trees, taken=lambda name: False)
@@ -275,11 +284,12 @@ def _mirrored(planned: planning.Planned, host: str) -> str:
 def _about_host(planned: planning.Planned, host: str, port: int) -> tuple[dict[str, object], list[str]]:
     found = remedy.decide_host(planned.plan, host, port)
     leads = ""
-    if found.allowed and planned.plan.net == "proxy":
-        found, leads = _led(planned.plan, host, port, found)
+    if planned.plan.net != "open" and (found.allowed or "--allow-domain" in found.remedy.flag):
+        led, leads = _led(planned.plan, host, port, found)
+        found = led if found.allowed else _with_address(found, led)
     local = bool(remedy.loopback(hosts.parse_host(host), port))
     layer = "" if found.allowed else verdict.layers_for_hosts(planned.plan, local=local)
-    if leads and not found.allowed:
+    if leads and not found.allowed and found.rule:
         layer = "the proxy, which connects to none of these addresses"
     shown = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
     source = next((source for rule, source in (*planned.plan.domains, *planned.plan.domains_denied)

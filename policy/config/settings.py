@@ -91,7 +91,11 @@ class Settings:
     def warnings(self) -> tuple[str, ...]:
         """What was asked for and has no effect."""
         mode = self.network_mode
-        wanted = (*self.allow_domains, *self.reach, *self.publish, *self.inject)
+        wanted = [
+            entry
+            for entry in (*self.allow_domains, *self.reach, *self.publish, *self.inject)
+            if entry.source.kind >= mode.source.kind  # else who chose the mode later meant to close, or open, all of it
+        ]
         if not wanted or mode.value in ("proxy", "auto"):
             return ()
         first = wanted[0]

@@ -373,6 +373,22 @@ def test_an_answer_that_changes_meanwhile_changes_nothing(world: World, paddock:
     assert {entry["side"] for entry in world.seen(before)} == {"internet"}
 
 
+def test_why_names_every_rule_that_a_private_host_needs(world: World, paddock: Paddock) -> None:
+    """Before any rule is there; with what it names the host is reached, and a public host needs one rule only."""
+    said = world.run(paddock.who, paddock.words("why", "private.example:8000"), cwd=paddock.worktree)
+    flags = "--net proxy --allow-domain private.example:8000 --allow-domain 10.9.9.9:8000"
+    assert f"to allow it {flags}" in said.stdout, said
+    assert "leads to    10.9.9.9" in said.stdout
+    program = ("curl", "-sS", "-o", "/dev/null", "-w", "%{http_code}", "http://private.example:8000/x")
+    for words, code in ((flags.split(), "200"), (flags.split()[:4], "403")):
+        ended = world.run(paddock.who, paddock.words("run", *words, "--", *program), cwd=paddock.worktree)
+        assert ended.stdout == code, ended
+    said = world.run(paddock.who, paddock.words("why", "good.example", "--json"), cwd=paddock.worktree)
+    content = json.loads(said.stdout)
+    assert content["allow"]["flag"].endswith("--allow-domain good.example:443")
+    assert content["leads_to"] == SERVER
+
+
 def test_a_redirect_is_judged_like_any_request(world: World, paddock: Paddock) -> None:
     """The answer passes, and where it leads to is denied, or allowed."""
     program = "curl -sS -L -o /dev/null -w '%{http_code}\\n' 'http://good.example/redirect?to=http://'$1'/landed'"

@@ -44,8 +44,9 @@ def test_a_port_of_the_jail_can_be_published(paddock: Paddock, backend: str) -> 
                 assert sock.recv(100) == b"hello from the jail, %d" % number
         taken = paddock.refused("run", "--git=readonly", "--publish", str(port), "--", "true")
         process.communicate(b"", timeout=PATIENCE)
-    assert taken.reference == "proxy-unavailable"
-    assert "in use" in taken.text
+    assert taken.reference == "publish-taken"
+    assert f"port {port} of this machine cannot be published: Address already in use" in taken.text
+    assert f"--publish PORT:{port}" in taken.text
     with pytest.raises(ConnectionRefusedError):
         socket.create_connection(("127.0.0.1", port), timeout=PATIENCE)
 
