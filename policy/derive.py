@@ -301,6 +301,11 @@ def derive(
             "git will run outside the jail, and rewrite any branch"
         )
 
+    kept = (*provider.keys, *map(tuple, rules.inject)) if rules.net == "proxy" else ()
+    for key in (keys.Key(*data) for data in kept):  # type: ignore[arg-type]  # as `Translation` has them
+        if key.in_clear:
+            warnings.append(f"the key in {key.variable} goes to {key.in_clear} in clear: {key.url} is not https")
+
     return Plan(
         version=VERSION,
         worktree=root,
@@ -330,7 +335,7 @@ def derive(
         files=rules.files,
         named_ports=egress_rules.named_ports(named, taken),
         routes=egress_rules.routes(named) if by_name else (),
-        keys=(*provider.keys, *map(tuple, rules.inject)) if rules.net == "proxy" else (),
+        keys=kept,
         server_name=rules.server_name,
         publish=rules.publish if rules.net == "proxy" else (),
         reach=tuple(dict((*provider.reach, *rules.reach)).items()) if rules.net == "proxy" else (),

@@ -260,9 +260,21 @@ def canonical_path(target: str) -> str | None:
     except UnicodeDecodeError:
         return None
     segments = decoded.split("/")[1:]
-    if "\\" in decoded or any(segment.partition(";")[0] in (".", "..") for segment in segments):
+    if "\\" in decoded or any(_is_dotted(part) for segment in segments for part in segment.split(";")):
         return None
     return None if "" in segments[:-1] else decoded
+
+
+def _is_dotted(part: str) -> bool:
+    """Whether some server could take a part of a path for ``.`` or ``..``: with anything behind that is no name."""
+    rest = part.lstrip(" .")
+    dots = len(part) - len(rest)
+    return (
+        bool(dots)
+        and "." in part[:dots]
+        and not (rest[:1].isascii() and rest[:1].isalnum())
+        and rest[:1] not in ("_", "-", "~")
+    )
 
 
 class EgressPolicy:

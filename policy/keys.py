@@ -15,7 +15,7 @@ from policy.plan import Plan
 SLOT = "key:"
 """In front of a variable's name: the slot of its phantom."""
 
-METHODS = ("GET", "POST")
+METHODS = ("GET", "HEAD", "POST")
 """Of an API, where nothing else is said."""
 
 BUDGETS = ("tokens", "requests", "upload")
@@ -25,6 +25,9 @@ SOURCES = ("env", "file", "cmd", "keyring")
 
 _PORTS = {"http": 80, "https": 443}
 _VARIABLE, _HEADER, _FORMAT = r"[A-Za-z_][A-Za-z0-9_]*", r"[A-Za-z][A-Za-z0-9-]*", r"([!-~]+ )?\{key\}"
+_FRAMING = frozenset(
+    ("host", "content-length", "transfer-encoding", "connection", "te", "trailer", "upgrade", "expect")
+)
 _EXAMPLE = "VARIABLE=https://HOST[:PORT][/PATH], for instance API_TOKEN=https://api.example.com,base=API_URL"
 
 
@@ -42,6 +45,7 @@ class Key(NamedTuple):
         environment: further variables of the jail, with slots.
         arguments: of the provider's programme, with slots.
         unknown_to: sub-commands that do not know the arguments.
+        flags: of the provider's programme, in whose values the caller may say that he uses the key in his own way.
         covers: entries of `Plan.domains` and `Plan.reach` that are not needed with it.
         origin: who asked for it.
     """
@@ -57,8 +61,15 @@ class Key(NamedTuple):
     environment: tuple[tuple[str, str], ...] = ()
     arguments: tuple[str, ...] = ()
     unknown_to: tuple[str, ...] = ()
+    flags: tuple[str, ...] = ()
     covers: tuple[tuple[str, str], ...] = ()
     origin: str = ""
+
+    @property
+    def in_clear(self) -> str:
+        """Where the key goes without TLS, beyond this machine; "" where it does not."""
+        found = api(self.url)
+        return "" if found.tls or is_loopback(found.origin) else found.origin.where
 
     @property
     def slot(self) -> str:
@@ -141,8 +152,10 @@ def parse_key(text: str, origin: str = "--inject") -> Key:
     kind, _, where = source.partition(":")
     if kind not in SOURCES or not where or "\0" in where:
         raise _refused(text, f"from={source} is none of env:NAME, file:PATH, cmd:LINE and keyring:SERVICE/USER")
-    if not re.fullmatch(_HEADER, header) or not re.fullmatch(_FORMAT, shape):
-        raise _refused(text, "header is a name, and format is {key} with at most a word in front")
+    if not re.fullmatch(_HEADER, header) or header in _FRAMING or not re.fullmatch(_FORMAT, shape):
+        raise _refused(text, "header is the name of one for a key, and format {key} with at most a word in front")
+    if not re.fullmatch(r"[A-Za-z0-9_-]*", one("prefix", "")):
+        raise _refused(text, "prefix has letters, digits, _ and - only")
     try:
         methods = tuple(given.get("method", METHODS))
         found = rules(url, () if methods == ("*",) else methods, tuple(given.get("path", [""])))
@@ -176,16 +189,28 @@ def active(plan: Plan, arguments: tuple[str, ...], given: dict[str, str]) -> tup
 
     Args:
         plan: with keys.
-        arguments: the caller's, for the command: who names a provider's variable there says himself what it is for.
+        arguments: the caller's, for the command. A variable's name counts in the value of a flag that configures the
+            agent, and nowhere else: a prompt may be somebody else's text.
         given: variables that the caller gave a value.
     """
     found: list[Key] = []
     for key in of(plan):
         names = {key.variable, *(name for name, _ in key.environment)}
-        own = not key.origin.startswith("provider ")
-        if own or (names.isdisjoint(given) and not any(key.variable in word for word in arguments)):
+        if not key.origin.startswith("provider ") or (names.isdisjoint(given) and not _named(key, arguments)):
             found.append(key)
     return tuple(found)
+
+
+def _named(key: Key, arguments: tuple[str, ...]) -> bool:
+    words = arguments[: arguments.index("--")] if "--" in arguments else arguments
+    values = [words[at] for at in range(1, len(words)) if words[at - 1] in key.flags]
+    values += [word for word in words if word.startswith(tuple(f"{flag}=" for flag in key.flags))]
+    return any(key.variable in value for value in values)
+
+
+def passes(variable: str, why: str) -> str:
+    """The warning about a key that an agent gets as it is."""
+    return f"the agent gets the key in {variable} itself, no phantom: {why}"
 
 
 def without_covered(plan: Plan, keys: tuple[Key, ...]) -> Plan:

@@ -101,7 +101,6 @@ class Egress:
         self.addresses: tuple[tuple[bytes, int], ...] = ()
         taken = {port for _, port in granted} | set(plan.named_ports)
         port = next(number for number in range(PORT, 65536) if number not in taken)
-        inherited: tuple[int, ...]
         try:
             if own_network:
                 for text, _ in plan.publish:
@@ -122,20 +121,18 @@ class Egress:
                 os.close(fd)
             if not isinstance(error, OSError):
                 raise
-            why = error.strerror or str(error)
-            raise Refusal("proxy-unavailable", "the network proxy cannot be started", context=why) from None
+            raise Refusal("proxy-unavailable", f"the network proxy cannot be started: {error.strerror}") from None
         self.slots = {
             "proxy": f"{USER}:{secret}@127.0.0.1:{port}",
             "proxy_port": str(port),
             "proxy_token": secret,
         } | {key.slot: f"{key.prefix}{os.urandom(24).hex()}{key.suffix}" for key, _ in held}
-        phantoms = tuple((key, self.slots[key.slot], value) for key, value in held)
+        kept = tuple((key, self.slots[key.slot], value) for key, value in held)
         launcher = os.getpid()
         self._pid = os.fork()
         if self._pid == 0:
             wanted = self.sockets[1] or (("tcp", _LOOPBACK, port),)
-            ends = (inherited, tuple(published))
-            _work(plan, directory, prepare, secret, wanted, *ends, launcher, own_network, phantoms)
+            _work(plan, directory, prepare, secret, wanted, inherited, tuple(published), launcher, own_network, kept)
         self._pidfd = syscalls.pidfd_open(self._pid)
         for fd in (*inherited, *published):
             os.close(fd)

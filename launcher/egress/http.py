@@ -5,6 +5,7 @@ and writes it again from what was understood, one per connection. Loaded when it
 to load as everything else of the proxy.
 """
 
+import re
 import socket
 import time
 from collections.abc import Iterable
@@ -39,10 +40,13 @@ _HOP_BY_HOP = frozenset(
 ) | {b"proxy-authorization", b"proxy-authenticate", b"proxy-authentication-info"}
 _PORT = 80
 
-# No standard has them, and frameworks obey them: another method, or another path, than the request line's.
-_RESTATING = frozenset(
-    (b"x-http-method-override", b"x-http-method", b"x-method-override", b"x-original-url", b"x-rewrite-url")
-) | {b"x-original-uri", b"x-forwarded-uri", b"x-forwarded-prefix", b"x-forwarded-method", b"x-original-method"}
+# No standard has them, and frameworks and gateways obey them: another method, or another path, than the request line's.
+_RESTATING = re.compile(
+    rb"x-(forwarded|original|rewrite|override|envoy-original|ms-original|waws)-.*|x-real-path|x-(http-|rest-)?method.*"
+    rb"|.*-method-override|_method|(x-)?request-uri|destination"
+)
+_TOLD = frozenset((b"x-forwarded-for", b"x-forwarded-proto", b"x-forwarded-port"))
+"""Of these, what says neither."""
 
 _ESTABLISHED = b"HTTP/1.1 200 Connection established\r\n\r\n"
 _UNAUTHORIZED = http_answer(
@@ -50,6 +54,9 @@ _UNAUTHORIZED = http_answer(
     "use the whole URL in HTTP_PROXY, with its user name and password",
     (("Proxy-Authenticate", 'Basic realm="paddock"'),),
 )  # fmt: skip
+_TURN = 64
+"""Pieces of content until the other connections have a turn."""
+
 _PHRASES = {431: "Request Header Fields Too Large", 501: "Not Implemented", 505: "HTTP Version Not Supported"}
 
 
@@ -128,6 +135,33 @@ async def serve(
     return False
 
 
+class Events:
+    """What a connection holds, pieces of content joined: each that is passed on alone costs a system call.
+
+    Whoever sends a content in pieces of one byte has the other connections wait for none of them.
+    """
+
+    def __init__(self, connection: h11.Connection) -> None:
+        self._connection = connection
+        self._next: h11.Event | type[h11.NEED_DATA] | type[h11.PAUSED] | None = None
+
+    async def next(self) -> "h11.Event | type[h11.NEED_DATA] | type[h11.PAUSED]":
+        """The next event. Raises what h11 says of what was received."""
+        event, self._next = self._next or self._connection.next_event(), None
+        if not isinstance(event, h11.Data):
+            await sleep(0)
+            return event
+        pieces = [bytes(event.data)]
+        while True:
+            if not len(pieces) % _TURN:
+                await sleep(0)
+            event = self._connection.next_event()
+            if not isinstance(event, h11.Data):
+                self._next = None if event is h11.NEED_DATA else event
+                return h11.Data(data=b"".join(pieces))
+            pieces.append(bytes(event.data))
+
+
 async def next_request(exchange: Exchange, connection: h11.Connection) -> h11.Request:
     """The head of the client's next request. Raises `ClientLeft`, OSError, and what h11 says of a malformed one."""
     while True:
@@ -201,7 +235,7 @@ def _plain(request: h11.Request, target: str) -> Head:
     path = path if path.startswith("/") else "/" + path
     wanted = _authority(authority, _PORT)
     _agree(request.headers, wanted, _PORT)
-    restated = next((name for name, _ in request.headers if name.replace(b"_", b"-") in _RESTATING), b"")
+    restated = next((name for name, _ in request.headers if _restates(name)), b"")
     # Whether a body follows: RFC 9112 section 6.3.
     content = any(
         name == b"transfer-encoding" or (name == b"content-length" and value.strip(b"0"))
@@ -222,6 +256,13 @@ def _plain(request: h11.Request, target: str) -> Head:
         method=request.method.decode("latin-1"), path=path, content=content, restated=restated.decode("latin-1")
     )
     return Head(wanted, path.encode("latin-1"), headers)
+
+
+def _restates(name: bytes) -> bool:
+    """Whether a header states a method or a path once more; servers take `_` and `-` for the same."""
+    return (
+        _RESTATING.fullmatch(name if name == b"_method" else name.replace(b"_", b"-")) is not None and name not in _TOLD
+    )
 
 
 def _authority(text: str, default_port: int | None) -> Request:
@@ -286,10 +327,10 @@ async def _body(
     exchange: Exchange, connection: h11.Connection, writer: h11.Connection, server: socket.socket, relay: Relay
 ) -> None:
     """Passes the request's body on, framed anew."""
+    events = Events(connection)
     while True:
-        event = connection.next_event()
+        event = await events.next()
         if event is h11.NEED_DATA:
-            await sleep(0)  # however fast it sends
             connection.receive_data(await exchange.receive())
             relay.last = time.monotonic()
         elif isinstance(event, h11.Data):

@@ -23,6 +23,7 @@ from launcher.loop import Loop, Task, Timeout, accept, running, sleep, writable
 from policy.egress_rules import LOCALHOST, EgressPolicy, Request, Verdict
 from policy.hosts import Address
 from policy.plan import Plan
+from policy.promises import OWN_TMP
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -167,7 +168,8 @@ def _vendors(held: "tuple[tuple[Key, str, str], ...]", plan: Plan, gateway: Gate
 
     allow, deny = (rule for rule, _ in plan.domains), (rule for rule, _ in plan.domains_denied)
     counts = spending.Spending(dict(plan.budget), f"{directory}/{spending.FILE}")
-    return Vendors(held, allow, deny, gateway, os.environ, counts)
+    writable = (path for path, access, who in plan.grants if "w" in access and who != OWN_TMP)
+    return Vendors(held, allow, deny, gateway, os.environ, writable, counts)
 
 
 def _bounded(bounds: Bounds) -> Bounds:

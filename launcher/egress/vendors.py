@@ -9,6 +9,7 @@ as long to load as everything else of the proxy.
 import hmac
 import math
 import os
+import re
 import socket
 import ssl
 import time
@@ -27,16 +28,20 @@ from launcher.ledger.denial import KEY
 from launcher.loop import Task, Timeout, current, receive, running, send_all, sleep
 from policy.egress_rules import EgressPolicy, Request, Verdict
 from policy.keys import Key, api
+from policy.plan import beneath
 
 _CHUNK = 65536
 
-_CREDENTIALS = frozenset(
-    (b"authorization", b"x-api-key", b"api-key", b"x-goog-api-key", b"cookie", b"proxy-authorization")
+_CREDENTIAL = re.compile(
+    rb"auth(?!ority|or$)|token(?!s)|secret|passw|credential|cookie|api-?key|access-?key|subscription-?key|signature|dpop|jwt"
+    rb"|^(x-)?(key|sig)$|user-project"
 )
-"""Headers by which a request could say whose it is. Of a request with a phantom, only the key itself remains."""
+"""In a name by which a request could say whose it is. Of a request with a phantom, only the key itself remains: such
+headers go, and with such a query it is refused, because there a foreign key would count beside the one that is put in.
+"""
 
-_IN_URL = frozenset((b"key", b"api_key", b"api-key", b"apikey", b"access_token", b"token"))
-"""The same in a query: there a foreign key would count beside the one that is put in."""
+_NONE = frozenset((b"pagetoken", b"page-token"))
+"""Names in queries that only look like one."""
 
 _REUSED_WITHIN = 20.0
 """Seconds after which an idle connection to a vendor is not used again: the other side closes it about then."""
@@ -176,6 +181,7 @@ class Vendors:
         deny: Iterable[str],
         gateway: Gateway,
         environ: Mapping[str, str],
+        untrusted: Iterable[str],
         spending: Spending,
     ) -> None:
         """Reads the machine's authorities, so it is to be made before this process is confined.
@@ -186,6 +192,7 @@ class Vendors:
             deny: what beats them, and the keys' own.
             gateway: of the session.
             environ: the caller's, which may name further authorities.
+            untrusted: trees that the command can write: no authority counts that lies in one, or behind a link there.
             spending: counts what the phantoms are used for.
         """
         self._spending = spending
@@ -194,7 +201,7 @@ class Vendors:
         self._plain = EgressPolicy(allowed, denied)
         own = (route.origin.where for route in self._routes)
         self._gateway = gateway.with_policy(EgressPolicy((*own, *allowed), denied))
-        self._context = _trusting(environ) if any(route.tls for route in self._routes) else None
+        self._context = _trusting(environ, untrusted) if any(route.tls for route in self._routes) else None
 
     async def serve(self, exchange: Exchange, connection: h11.Connection, request: h11.Request) -> None:
         """Serves a client's request, and all that follow on its connection.
@@ -229,12 +236,20 @@ class Vendors:
                 except Failed as error:
                     await exchange.dismiss(http_answer(502, "Bad Gateway", "egress-unreachable", str(error)))
                     return
-                if not await self._answered(exchange, connection, vendor, ready):
+                try:
+                    goes_on = await self._answered(exchange, connection, vendor, ready)
+                except (h11.RemoteProtocolError, OSError) as error:
+                    if connection.our_state is not h11.SEND_RESPONSE:
+                        raise  # in the middle of an answer there is nobody to tell
+                    why = f"{ready.origin.where} gave no answer: {error or 'it closed the connection'}"
+                    await exchange.dismiss(http_answer(502, "Bad Gateway", "egress-unreachable", why))
+                    return
+                if not goes_on:
                     return
                 with Timeout(exchange.gateway.bounds.idle_seconds):
                     request = await http.next_request(exchange, connection)
         except (h11.ProtocolError, TimeoutError):
-            return  # in the middle of an answer there is nobody to tell
+            return
         finally:
             if vendor is not None:
                 vendor.close()
@@ -255,7 +270,9 @@ class Vendors:
             if name == b"connection"
             for word in value.split(b",")
         }
-        upgrade = [value for name, value in request.headers if name == b"upgrade" and b"upgrade" in words]
+        # Another protocol would have requests of its own, which nobody could judge: HTTP/2 (h2c), for instance.
+        wanted = [value.strip().lower() for name, value in request.headers if name == b"upgrade"]
+        upgrade = wanted == [b"websocket"] and b"upgrade" in words
         raw = [(name, value) for name, value in request.headers.raw_items() if name.lower() != b"host"]
         there = h11.Request(
             method=request.method,
@@ -272,16 +289,14 @@ class Vendors:
                 verdict = verdict._replace(reason=reason, suggestion=route.suggestion)
                 raise exchange.gateway.denied(head.wanted, KEY, verdict, exchange.client)
         if shown:
-            if name := next(
-                (name for name, _ in parse_qsl(head.path.partition(b"?")[2]) if name.lower() in _IN_URL), b""
-            ):
-                raise self._refused(exchange, origin, f"a credential in the URL beside the key ({name.decode()})")
-            dropped = _CREDENTIALS | {b"accept-encoding"} | {route.header for route in self._routes}
-            headers = [(name, value) for name, value in headers if name.lower() not in dropped]
+            if name := _credential_in(head.path.partition(b"?")[2]):
+                raise self._refused(exchange, origin, f"a credential in the URL beside the key ({name})")
+            dropped = {b"accept-encoding", *(route.header for route in self._routes)}
+            headers = [(name, value) for name, value in headers if not _is_credential(name, value, dropped)]
             headers += [(route.header, route.real) for route in shown]
             headers.append((b"Accept-Encoding", b"identity"))  # so that its tokens can be counted
         if upgrade and not (shown and self._spending.counts_tokens):
-            headers += [(b"Connection", b"Upgrade"), (b"Upgrade", upgrade[0])]
+            headers += [(b"Connection", b"Upgrade"), (b"Upgrade", b"websocket")]
         default = _HTTPS if tls else _HTTP
         authority = origin.where.removesuffix(f":{default}").encode()
         final = h11.Request(method=request.method, target=head.path, headers=[(b"Host", authority), *headers])
@@ -320,9 +335,10 @@ class Vendors:
         writer = vendor.writer
         await vendor.send(writer.send(ready.request) or b"")
         upload = running().spawn(self._upload(exchange, connection, vendor, ready, tally, current()))
+        events = http.Events(writer)
         try:
             while True:
-                event = writer.next_event()
+                event = await events.next()
                 if event is h11.NEED_DATA:
                     with Timeout(exchange.gateway.bounds.idle_seconds):
                         data = await vendor.receive()
@@ -350,7 +366,7 @@ class Vendors:
                     await exchange.send(connection.send(event) or b"")
                     break
                 else:
-                    return False
+                    raise h11.RemoteProtocolError("it closed the connection")
         finally:
             upload.cancel()
             if ready.counted:
@@ -376,9 +392,10 @@ class Vendors:
         download: Task,
     ) -> None:
         """Passes a request's body on; then ends the download once the client has left: nobody pays for more then."""
+        events = http.Events(connection)
         try:
             while True:
-                event = connection.next_event()
+                event = await events.next()
                 if event is h11.NEED_DATA:
                     connection.receive_data(await exchange.receive())
                 elif isinstance(event, h11.Data):
@@ -399,6 +416,11 @@ class Vendors:
             with suppress(OSError):
                 if connection.our_state is h11.SEND_RESPONSE:
                     await self._exceeded(exchange, error, ready.origin)
+            download.cancel()
+        except h11.RemoteProtocolError as error:
+            with suppress(OSError):
+                if connection.our_state is h11.SEND_RESPONSE:
+                    await http.bad(exchange, 400, str(error), ready.origin.where)
             download.cancel()
         except (OSError, h11.ProtocolError):
             return  # what the vendor says of it is still to be read
@@ -451,6 +473,22 @@ async def _joined(exchange: Exchange, connection: h11.Connection, vendor: Connec
         upload.cancel()
 
 
+def _is_credential(name: bytes, value: bytes, dropped: set[bytes]) -> bool:
+    """Whether a header goes: servers take `_` and `-` for the same, and a WebSocket's protocols may hold a key."""
+    plain = name.lower().replace(b"_", b"-")
+    protocol = plain == b"sec-websocket-protocol" and _CREDENTIAL.search(value.lower())
+    return plain in dropped or bool(_CREDENTIAL.search(plain) or protocol)
+
+
+def _credential_in(query: bytes) -> str:
+    """The name in a query that could be one's; "" without any."""
+    for name, _ in parse_qsl(query.replace(b";", b"&"), keep_blank_values=True):
+        plain = re.sub(rb"[^a-z0-9]+", b"-", name.lower()).strip(b"-")
+        if plain not in _NONE and _CREDENTIAL.search(plain):
+            return plain.decode()
+    return ""
+
+
 def _route(key: Key, phantom: str, value: str, denied: Iterable[str]) -> Route:
     found = api(key.url)
     own = key.origin.startswith("provider ")
@@ -466,13 +504,14 @@ def _route(key: Key, phantom: str, value: str, denied: Iterable[str]) -> Route:
     )
 
 
-def _trusting(environ: Mapping[str, str]) -> ssl.SSLContext:
+def _trusting(environ: Mapping[str, str], untrusted: Iterable[str]) -> ssl.SSLContext:
     """Trusts what the machine trusts, and what the caller has node trust besides. Nothing where that cannot be read."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     context.set_alpn_protocols(["http/1.1"])
+    trees = tuple(untrusted)
     known = (ssl.get_default_verify_paths().cafile, *filter(os.path.exists, _BUNDLES))
     for path in (next(filter(None, known), None), environ.get("NODE_EXTRA_CA_CERTS")):
-        if path:
+        if path and not any(beneath(each, tree) for each in (path, os.path.realpath(path)) for tree in trees):
             try:
                 context.load_verify_locations(path)
             except OSError:

@@ -3,11 +3,14 @@
 What is read here goes to the proxy alone, by the memory that it is forked with. Launch path of plans with keys.
 """
 
+from typing import NamedTuple
+
 from launcher.lean import os
 from launcher.safefs import walk
 from policy.errors import Refusal
-from policy.keys import BUDGETS, Key, api, local, rules
-from policy.plan import SYSTEM_PATH
+from policy.keys import BUDGETS, Key, api, local, passes, rules
+from policy.plan import SYSTEM_PATH, Grant, beneath
+from policy.promises import OWN_TMP
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -32,7 +35,7 @@ def keys_of(
     logins: "Iterable[str]",
     *,
     flags: bool,
-) -> tuple[tuple[object, ...], ...]:
+) -> "Kept":
     """The keys of the caller's that stay outside: those that he has, and does not use in a way of his own.
 
     Args:
@@ -42,26 +45,28 @@ def keys_of(
         ways: to its vendor's hosts, as `Plan.domains` and `Plan.reach` have them.
         logins: where logins of the caller's would be.
         flags: the provider's programme is started, which takes arguments.
+
+    Raises:
+        Refusal: key-base-unusable; the key would go where nobody knows.
     """
-    if settings.keys.value != "phantom" or settings.network_mode.value not in ("auto", "proxy"):
-        return ()
+    passed = (*spec.credentials.environment, *spec.settings)
+    if settings.keys.value != "phantom" or settings.network_mode.value == "open":
+        return Kept((), passed, ())
     chosen = {entry.value for entry in settings.env_pass} | {entry.value[0] for entry in settings.env_set}
-    others = (*spec.credentials.environment, *spec.settings)
+    if settings.network_mode.value == "none":  # nothing there needs a key, nor should one be found by a later session
+        held = {inject.variable for inject in spec.inject} - chosen
+        return Kept((), tuple(name for name in passed if name not in held), ())
     taken = []
+    warnings = []
     for inject in spec.inject:
         own = (inject.variable, *filter(None, (inject.base,)), *inject.environment)
         if not machine.says(inject.variable) or not chosen.isdisjoint(own):
             continue
-        if any(machine.says(other, inject.variable) for other in others) or any(map(machine.says, inject.environment)):
+        users = [other for other in passed if machine.says(other, inject.variable)]
+        if named := (*users, *filter(machine.says, inject.environment)):
+            warnings.append(passes(inject.variable, f"{named[0]} in your environment says how it uses it"))
             continue
-        url = inject.url
-        if inject.base and machine.says(inject.base):
-            url = "" if machine.says(inject.base, "@") else machine.env(inject.base) or ""
-        try:
-            api(url)
-        except ValueError:
-            continue
-        taken.append((inject, url))
+        taken.append((inject, _url(inject, machine)))
     held = {inject.variable for inject, _ in taken}
     budget = any(limit.value[0] in BUDGETS for limit in settings.limits)  # which nothing may pass by
     logged_in = not budget and settings.logins.value != "none" and any(map(machine.kind, logins))
@@ -69,7 +74,35 @@ def keys_of(
         logged_in or any(machine.says(each) for each in spec.credentials.environment if each not in held)
     )
     found = (_key(inject, url, spec.name, ways, alone=alone, flags=flags) for inject, url in taken)
-    return tuple(tuple(key._replace(unknown_to=tuple(spec.native.unknown_to))) for key in found)
+    made = (key._replace(unknown_to=tuple(spec.native.unknown_to)) for key in found)
+    return Kept(tuple(map(tuple, made)), passed, tuple(warnings))
+
+
+class Kept(NamedTuple):
+    """Keys of an agent's, as `Plan.keys` has them; variables that are passed; what the user should know."""
+
+    keys: tuple[tuple[object, ...], ...]
+    passed: tuple[str, ...]
+    warnings: tuple[str, ...]
+
+
+def _url(inject: "Inject", machine: "Machine") -> str:
+    """Of the API: what the caller's own variable names, else the vendor's."""
+    if not inject.base or not machine.says(inject.base):
+        return inject.url
+    try:
+        if machine.says(inject.base, "@"):  # not read: it would be kept with the Plan
+            raise ValueError("must have no user name")
+        url = machine.env(inject.base) or ""
+        api(url)
+    except ValueError as error:
+        raise Refusal(
+            "key-base-unusable",
+            f"{inject.base} in your environment is not a URL that the key in {inject.variable} can be sent to: it {error}",
+            context="the key stays outside, and the proxy puts it in on the way there",
+            hint="change the URL, or --keys pass: the agent gets the key itself, and uses the URL as it is",
+        ) from None
+    return url
 
 
 def _key(inject: "Inject", url: str, name: str, ways: "Ways", *, alone: bool, flags: bool) -> Key:
@@ -91,16 +124,18 @@ def _key(inject: "Inject", url: str, name: str, ways: "Ways", *, alone: bool, fl
         environment=tuple(environment.items()),
         arguments=tuple(text.replace("{url}", here) for text in inject.arguments) if flags else (),
         covers=tuple(way for way in ways if alone and way[0] in hosts),
+        flags=tuple(inject.flags),
         origin=f"provider {name}",
     )
 
 
-def values_of(keys: tuple[Key, ...], home: str) -> tuple[tuple[Key, str], ...]:
+def values_of(keys: tuple[Key, ...], home: str, grants: tuple[Grant, ...]) -> tuple[tuple[Key, str], ...]:
     """The keys with their values.
 
     Args:
         keys: of a launch.
         home: of the user, for ``file:~/...``.
+        grants: of the jail, in which no file with a key may lie.
 
     Raises:
         Refusal: key-missing, key-unusable.
@@ -108,7 +143,7 @@ def values_of(keys: tuple[Key, ...], home: str) -> tuple[tuple[Key, str], ...]:
     found: list[tuple[Key, str]] = []
     for key in keys:
         kind, _, where = key.source.partition(":")
-        value = _READERS[kind](key, where, home).strip()
+        value = _READERS[kind](key, where, home, grants).strip()
         if not value:
             raise _missing(key, "it is empty")
         if not value.isascii() or not value.isprintable():
@@ -159,14 +194,18 @@ def _missing(key: Key, why: str) -> Refusal:
     )
 
 
-def _from_environment(key: Key, where: str, _home: str) -> str:
+def _from_environment(_key: Key, where: str, _home: str, _grants: tuple[Grant, ...]) -> str:
     return os.environ.get(where) or ""
 
 
-def _from_file(key: Key, where: str, home: str) -> str:
+def _from_file(key: Key, where: str, home: str, grants: tuple[Grant, ...]) -> str:
     path = f"{home}{where[1:]}" if where.startswith("~/") else where
     if not path.startswith("/"):
         raise _missing(key, "the path is relative")
+    for place in (os.path.normpath(path), os.path.realpath(path)):
+        if tree := next((tree for tree, _, who in grants if who != OWN_TMP and beneath(place, tree)), None):
+            # A link there would be an agent's word for which file is sent to the vendor.
+            raise _missing(key, f"{place} is in {tree}, where the command can read it, or could have made it")
     try:
         data = walk.read_regular(path, _LARGEST, follow=True)
     except OSError as error:
@@ -176,26 +215,42 @@ def _from_file(key: Key, where: str, home: str) -> str:
     return data.decode("latin-1")
 
 
-def _from_command(key: Key, where: str, home: str) -> str:
+def _from_command(key: Key, where: str, home: str, _grants: tuple[Grant, ...]) -> str:
     """What the user's own command prints: with his terminal for its questions, and in his home directory.
 
     Not with his PATH, which may lead into a worktree.
     """
+    import select
     import subprocess
+    import time
 
-    environment = {**os.environ, "PATH": SYSTEM_PATH}
+    words, environment = ["/bin/sh", "-c", where], {**os.environ, "PATH": SYSTEM_PATH}
+    deadline, data = time.monotonic() + _PATIENCE, b""
     try:
-        ended = subprocess.run(
-            ["/bin/sh", "-c", where], stdout=subprocess.PIPE, cwd=home, env=environment, timeout=_PATIENCE, check=False
-        )
-    except (OSError, subprocess.TimeoutExpired) as error:
+        with subprocess.Popen(words, stdout=subprocess.PIPE, cwd=home, env=environment) as process:
+            assert process.stdout is not None
+            try:
+                while len(data) < _LARGEST:
+                    remaining = deadline - time.monotonic()
+                    if remaining <= 0 or not select.select([process.stdout], [], [], remaining)[0]:
+                        raise _missing(key, f"the command took longer than {_PATIENCE:.0f} seconds")
+                    piece = os.read(process.stdout.fileno(), _LARGEST)
+                    if not piece:
+                        break
+                    data += piece
+            finally:
+                if len(data) >= _LARGEST or time.monotonic() >= deadline:
+                    process.kill()
+    except OSError as error:
         raise _missing(key, str(error)) from None
-    if ended.returncode:
-        raise _missing(key, f"the command ended with status {ended.returncode}")
-    return ended.stdout[:_LARGEST].decode("latin-1")
+    if len(data) >= _LARGEST:
+        raise _missing(key, "the command prints more than a key")
+    if process.returncode:
+        raise _missing(key, f"the command ended with status {process.returncode}")
+    return data.decode("latin-1")
 
 
-def _from_keyring(key: Key, where: str, _home: str) -> str:
+def _from_keyring(key: Key, where: str, _home: str, _grants: tuple[Grant, ...]) -> str:
     from launcher.session import packages
 
     packages.enable()

@@ -189,7 +189,8 @@ def translated(
     domains, reach = endpoints_of(spec, name, machine, os.environ)
     places = (place_of_user(file, spec, machine) for file in spec.files if file.refreshed or file.format == "text")
     flags = at >= 0 and chosen.strategy.dialect is DialectName.NATIVE
-    found = key_sources.keys_of(spec, settings, machine, (*domains, *reach), places, flags=flags)
+    kept = key_sources.keys_of(spec, settings, machine, (*domains, *reach), places, flags=flags)
+    silent = (SILENT.format(title=spec.title),) if keep and _is_silent(spec, switches, command) else ()
     return Translation(
         provider=name,
         source=chosen.source,
@@ -198,14 +199,14 @@ def translated(
         arguments=arguments,
         arguments_unless=more,
         arguments_at=at,
-        credentials=(*spec.credentials.environment, *spec.settings),
+        credentials=kept.passed,
         domains=domains,
         reach=reach,
-        keys=found,
+        keys=kept.keys,
         program=chosen.program,
-        logins=files_of(spec, settings, machine, unattended=bool(switches) and not keep, keyed=bool(found)),
+        logins=files_of(spec, settings, machine, unattended=bool(switches) and not keep, keyed=bool(kept.keys)),
         bring=_brought(spec, machine) if settings.bring_agents.value else (),
-        warnings=(SILENT.format(title=spec.title),) if keep and _is_silent(spec, switches, command) else (),
+        warnings=(*kept.warnings, *silent),
     )
 
 

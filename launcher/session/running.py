@@ -236,12 +236,15 @@ class _Parts(terminal.Listener):
             held: tuple[tuple[Key, str], ...] = ()
             if plan.keys:
                 from launcher.session import key_sources
-                from policy.keys import active, unheld, without_covered
+                from policy.keys import active, of, passes, unheld, without_covered
 
                 keys = self._keys = active(plan, arguments, given)
+                for key in of(plan):
+                    if key not in keys and key.variable not in given:
+                        messages.say(f"paddock: warning: {passes(key.variable, 'your own words have it so')}")
                 if plan.budget and plan.provider and not keys:
                     raise unheld(plan.provider, plan.budget[0][0])
-                held = key_sources.values_of(keys, self._places.home)
+                held = key_sources.values_of(keys, self._places.home, plan.grants)
                 self._plan = plan = without_covered(plan, keys)
             self.egress = handle.Egress(plan, session.directory, _packages, held)
             session.slots.update(self.egress.slots)

@@ -242,9 +242,12 @@ def injected(value: object) -> str:
     """A key that stays outside (`policy.keys.parse_key`), as it was written."""
     written = text(value)
     try:
-        parse_key(written)
+        key = parse_key(written)
     except Refusal as refusal:
         raise ValueError(f"{refusal.message}; {refusal.hint}") from None
+    for name in (key.variable, *(name for name, _ in key.environment)):
+        if name == "PATH" or name in DANGEROUS_NAMES or name.startswith(DANGEROUS_PREFIXES):
+            raise ValueError(f"{name} means something to ordinary programmes, and cannot hold a key or its URL")
     return written
 
 

@@ -265,6 +265,8 @@ class Inject(_Frozen):
     """Further variables of the jail."""
     arguments: list[str] = []
     """Given where the dialect's arguments go, in the native dialect."""
+    flags: list[Flag] = []
+    """Flags of the programme in whose values the caller may name the variable, and use the key in a way of his own."""
 
 
 class Temp(_Frozen):

@@ -3,6 +3,7 @@
 import json
 import os
 import shlex
+import ssl
 import subprocess
 import threading
 from collections.abc import Iterator, Mapping
@@ -12,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import trustme
 
 from tests.support.features import need
 from tests.support.paddock import Paddock, Session
@@ -192,7 +194,7 @@ def test_a_key_comes_from_a_file_or_a_command(paddock: Paddock, api: Api) -> Non
     for source, why in {
         "file:~/missing": "No such file",
         "file:key": "the path is relative",
-        "file:/dev/zero": "not a regular file",
+        f"file:{home}": "not a regular file",
         "cmd:exit 3": "status 3",
         "cmd:true": "it is empty",
     }.items():
@@ -250,8 +252,8 @@ def test_an_agent_that_asks_about_a_new_key_does_not_ask_about_each_phantom(user
         (("--env", "ANTHROPIC_API_KEY"), (), {}),
         (("--net", "open"), (), {}),
         ((), ("--settings", '{"apiKeyHelper": "echo $ANTHROPIC_API_KEY"}'), {}),
+        ((), ('--settings={"apiKeyHelper": "echo $ANTHROPIC_API_KEY"}',), {}),
         ((), (), {"ANTHROPIC_MODEL": "by ANTHROPIC_API_KEY"}),
-        ((), (), {"ANTHROPIC_BASE_URL": "not a URL"}),
     ],
 )
 def test_a_key_that_the_user_uses_in_a_way_of_his_own_passes(
@@ -261,6 +263,82 @@ def test_a_key_that_the_user_uses_in_a_way_of_his_own_passes(
     for _ in range(2):  # the second time by the Plan that was kept
         ended = as_claude(user_paddock, SHOWN, *words, options=options, env={"ANTHROPIC_API_KEY": KEY, **more})
         assert ended.stdout.split()[0] == KEY, ended.stderr
+        assert ("the agent gets the key in ANTHROPIC_API_KEY itself, no phantom" in ended.stderr) is not bool(options)
+
+
+def test_a_prompt_that_names_the_variable_changes_nothing(user_paddock: Paddock) -> None:
+    """It may be somebody else's text; and so is what follows `--`."""
+    for words in (
+        ("-p", "about ANTHROPIC_API_KEY"),
+        ("ANTHROPIC_API_KEY",),
+        ("-p", "x", "--", "--settings", "ANTHROPIC_API_KEY"),
+    ):
+        ended = as_claude(user_paddock, SHOWN, *words, env={"ANTHROPIC_API_KEY": KEY})
+        assert ended.stdout.startswith("sk-ant-api03-"), ended
+
+
+def test_without_a_network_there_is_no_key_at_all(user_paddock: Paddock) -> None:
+    """A project's file may close the network: what one session finds then, a later one with a network would send."""
+    env = {"ANTHROPIC_API_KEY": KEY}
+    assert as_claude(user_paddock, SHOWN, options=("--net", "none"), env=env).stdout == "\n"
+    line = "printf '[network]\\nmode = \"none\"\\n' > .paddock.toml"
+    user_paddock.who.run(["sh", "-c", line], cwd=user_paddock.worktree)
+    assert as_claude(user_paddock, SHOWN, env=env).stdout == "\n"
+
+
+@pytest.mark.parametrize(
+    "url", ["not a URL", "https://gw:pw@localhost:9443", "https://localhost/x?y", "ftp://x.example"]
+)
+def test_a_base_url_that_cannot_be_used_is_refused(user_paddock: Paddock, url: str) -> None:
+    """Else the key would have to be in the jail, unasked. The user can have it so."""
+    env = {"ANTHROPIC_API_KEY": KEY, "ANTHROPIC_BASE_URL": url}
+    said = user_paddock.refused("run", "--provider", "claude-code", "--", "true", env=env)
+    assert said.reference == "key-base-unusable"
+    assert "pw" not in said.text
+    assert user_paddock.run("--provider", "claude-code", "--keys", "pass", "--", "true", env=env).returncode == 0
+
+
+def test_an_authority_in_the_worktree_does_not_count(user_paddock: Paddock, tmp_path: Path) -> None:
+    """Nor behind a link there: an agent could have made it, and be the vendor."""
+    ca = trustme.CA()
+    tls = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    ca.issue_cert("127.0.0.1").configure_cert(tls)
+    outside, inside = user_paddock.place / "ca.pem", user_paddock.worktree / "ca.pem"
+    write = f"cat > {shlex.quote(str(outside))}; cp {outside} {inside}; ln -s {outside} {inside.parent}/link.pem"
+    user_paddock.who.run(["sh", "-c", write], stdin=ca.cert_pem.bytes().decode())
+    with _Server(("127.0.0.1", 0), _Handler) as server:
+        server.api = Api(server.server_address[1])
+        server.socket = tls.wrap_socket(server.socket, server_side=True)
+        thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.05})
+        thread.start()
+        option = f"--inject=TOKEN=https://127.0.0.1:{server.api.port}/v1,base=API_URL"
+        try:
+            for place, served in ((inside, False), (inside.parent / "link.pem", False), (outside, True)):
+                env = {"TOKEN": KEY, "SSL_CERT_FILE": str(place)}
+                ended = user_paddock.run(option, "--", "sh", "-c", f"{CURL} $API_URL/chat", env=env)
+                assert (ended.stdout == "served\n") is served, ended
+        finally:
+            server.shutdown()
+            thread.join()
+    assert len(server.api.seen) == 1
+
+
+def test_a_key_that_travels_in_clear_is_told(user_paddock: Paddock) -> None:
+    """Beyond this machine, anybody on the way could read it."""
+    option = "--inject=TOKEN=http://clear.example/x"
+    assert "goes to clear.example:80 in clear" in user_paddock.run(option, "--", "true", env={"TOKEN": KEY}).stderr
+
+
+def test_no_file_that_the_jail_could_read_or_make_holds_a_key(user_paddock: Paddock, api: Api) -> None:
+    """Nor a link there to another file; nor an authority that the command could have written."""
+    worktree, home = user_paddock.worktree, user_paddock.who.home
+    line = f"echo secret > {home}/key; echo secret > key; ln -s {home}/key link; mkdir d; ln -s {home} d/up"
+    user_paddock.who.run(["sh", "-c", line], cwd=worktree)
+    for name in ("key", "link", "d/up/key"):
+        said = user_paddock.refused("run", f"{api.option},from=file:{worktree}/{name}", "--", "true")
+        assert said.reference == "key-missing"
+        assert "where the command can read it, or could have made it" in said.text
+    assert user_paddock.refused("run", f"{api.option},from=cmd:yes", "--", "true").reference == "key-missing"
 
 
 def test_a_value_that_the_command_line_gives_is_the_agents(user_paddock: Paddock) -> None:
@@ -280,7 +358,7 @@ def test_the_vendors_host_is_reached_by_the_phantom_alone(user_paddock: Paddock)
     command = ("--provider", "claude-code", "--", "true")
     lines = user_paddock.call("explain", "--plan", *command, env=key).stdout.splitlines()
     (line,) = [line for line in lines if line.startswith("key ")]
-    assert "ANTHROPIC_API_KEY is a phantom, for GET,POST api.anthropic.com:443/v1/messages" in line
+    assert "ANTHROPIC_API_KEY is a phantom, for GET,HEAD,POST api.anthropic.com:443/v1/messages" in line
     assert "not reached otherwise: api.anthropic.com" in line
     assert KEY not in "".join(lines)
     login = user_paddock.who.home / ".claude/.credentials.json"
@@ -308,7 +386,7 @@ def test_a_budget_that_nothing_can_hold_is_refused(user_paddock: Paddock) -> Non
         env = key if "--keys" in options else {}
         said = user_paddock.refused("run", *options, *command, env=env)
         assert said.reference == "budget-unheld"
-    words = ("--budget", "tokens=2M", "--provider", "claude-code", "--", "true", "$ANTHROPIC_API_KEY")
+    words = ("--budget", "tokens=2M", "--provider", "claude-code", "--", "true", "--settings", "ANTHROPIC_API_KEY")
     assert user_paddock.refused("run", *words, env=key | {"A": "B"}).reference == "budget-unheld"
     assert user_paddock.run("--budget", "tokens=2M", *command, env=key).returncode == 0
     assert user_paddock.run("--budget", "tokens=2M", "--", "true").returncode == 0
@@ -337,8 +415,12 @@ def test_a_key_that_is_no_key_is_refused(user_paddock: Paddock) -> None:
         "TO KEN=https://example.com": "not a variable name",
         "TOKEN=https://example.com,base=A-B": "not a variable name",
         "TOKEN=https://example.com,heder=x": "none of base=",
-        "TOKEN=https://example.com,header=a b": "header is a name",
-        "TOKEN=https://example.com,format=none": "format is {key}",
+        "TOKEN=https://example.com,header=a b": "header is the name",
+        "TOKEN=https://example.com,format=none": "format {key}",
+        "TOKEN=https://example.com,header=host": "one for a key",
+        "TOKEN=https://example.com,base=LD_PRELOAD": "means something to ordinary programmes",
+        "PATH=https://example.com": "means something to ordinary programmes",
+        "TOKEN=https://example.com,prefix=a b": "letters, digits",
         "TOKEN=https://example.com,path=/a/../b": "path is not plain",
         "TOKEN=https://example.com,method=get": "not an HTTP method",
         "TOKEN=https://example.com,from=vault:x": "none of env:NAME",

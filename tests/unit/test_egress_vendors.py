@@ -130,13 +130,22 @@ def test_the_vendor_gets_the_key_and_no_other_credential(tmp_path: Path) -> None
     async def test() -> None:
         vendor = Vendor()
         async with serving(vendor) as url, proxy(tmp_path, allow=NOTHING, held=held(url)) as port:
-            other = (
-                "X-Api-Key: foreign",
-                "Cookie: a=b",
-                "api-key: foreign",
-                "X-Goog-Api-Key: foreign",
-                "X-Odd:  Two  ",
+            foreign = (
+                *(
+                    "X-Api-Key",
+                    "x_api_key",
+                    "Api-Key",
+                    "X-Goog-Api-Key",
+                    "x_goog_api_key",
+                    "Cookie",
+                    "Cookie2",
+                    "ApiKey",
+                ),
+                *("Authorization_", "X-Auth-Token", "Private-Token", "Job-Token", "X-Vault-Token", "X-Access-Token"),
+                *("Ocp-Apim-Subscription-Key", "X-Amz-Security-Token", "X-Token", "X-Key", "DPoP"),
+                *("X-Serverless-Authorization", "X-Goog-Iam-Authorization-Token"),
             )
+            other = (*(f"{name}: foreign" for name in foreign), "X-Odd:  Two  ", "X-Max-Tokens: 5")
             said = await asked(port, request("/v1/x?beta=true", *other, "Connection: close", body="words"))
             assert said.startswith(b"HTTP/1.1 200 ")
             assert said.endswith(b"\r\n\r\nwords")
@@ -146,7 +155,9 @@ def test_the_vendor_gets_the_key_and_no_other_credential(tmp_path: Path) -> None
         assert dict(got.headers)[b"authorization"] == f"Bearer {REAL}".encode()
         assert dict(got.headers)[b"x-odd"] == b"Two"
         assert dict(got.headers)[b"host"] == f"127.0.0.1:{vendor.port}".encode()
-        assert not {b"x-api-key", b"cookie", b"api-key", b"x-goog-api-key", b"connection"} & set(names)
+        assert dict(got.headers)[b"x-max-tokens"] == b"5"
+        assert not {name.lower().encode() for name in foreign} & set(names)
+        assert b"connection" not in names
         assert names.count(b"authorization") == 1
         assert vendor.bodies == [b"words"]
         (decision,) = lines(tmp_path)
@@ -177,6 +188,25 @@ def test_the_vendor_gets_the_key_and_no_other_credential(tmp_path: Path) -> None
         (request("/v1/x", "X-Original-URL: /v2/x"), 403),
         (request("/v1/x?key=foreign"), 403),
         (request("/v1/x?a=b&access_token=foreign"), 403),
+        (request("/v1/x?x=1;key=F"), 403),
+        (request("/v1/x?authorization=Bearer%20F"), 403),
+        (request("/v1/x?x-goog-api-key=F"), 403),
+        (request("/v1/x?%00key=F"), 403),
+        (request("/v1/x?key[]=F"), 403),
+        (request("/v1/x?private_token=F"), 403),
+        (request("/v1/x?X-Amz-Signature=F"), 403),
+        (request("/v1/x?pageToken=2&alt=sse&beta=true"), 200),
+        (request("/v1/..%20/v2"), 403),
+        (request("/v1/..,/v2"), 403),
+        (request("/v1/a;..;/b"), 403),
+        (request("/v1/..%c2%a0/x"), 403),
+        (request("/v1/.well-known/..x"), 200),
+        (request("/v1/x", "X-Forwarded-Path: /v2"), 403),
+        (request("/v1/x", "X_Original_Path: /v2"), 403),
+        (request("/v1/x", "X-Envoy-Original-Path: /v2"), 403),
+        (request("/v1/x", "X-Goog-Method-Override: DELETE"), 403),
+        (request("/v1/x", "Destination: /v2"), 403),
+        (request("/v1/x", "X-Forwarded-For: 10.0.0.1"), 200),
         (request("/v1/x", method="GET", body=""), 200),
         (request("/v1/x", "Transfer-Encoding: chunked", body="5"), 400),
         (request("/v1/x", "Host: elsewhere"), 400),
@@ -410,6 +440,93 @@ def test_a_vendor_that_refuses_a_body_is_heard(tmp_path: Path) -> None:
     run(test())
 
 
+@pytest.mark.parametrize("protocol", ["h2c", "TLS/1.2", "HTTP/2.0", "websocket, h2c", "connect-udp"])
+def test_no_other_protocol_takes_over_a_connection(tmp_path: Path, protocol: str) -> None:
+    """Its requests could not be judged. The request itself is made, without the wish."""
+
+    async def test() -> None:
+        vendor = Vendor()
+        async with serving(vendor) as url, proxy(tmp_path, allow=NOTHING, held=held(url)) as port:
+            wish = ("Connection: Upgrade, HTTP2-Settings", f"Upgrade: {protocol}", "HTTP2-Settings: AAMAAABk")
+            reader, writer = await asyncio.open_connection("127.0.0.1", port)
+            writer.write(request("/v1/x", *wish))
+            assert (await reader.readuntil(b"\r\n")).startswith(b"HTTP/1.1 200 ")
+            await ended(writer)
+        assert not {b"upgrade", b"connection", b"http2-settings"} & {name for name, _ in vendor.requests[0].headers}
+
+    run(test())
+
+
+@pytest.mark.parametrize("said", [b"zz\r\n", b"2\r\nokXX0\r\n", b"-1\r\n"])
+def test_a_malformed_body_is_told(tmp_path: Path, said: bytes) -> None:
+    """And the vendor's connection does not stay open."""
+
+    async def test() -> None:
+        async def wait(reader: Reader, writer: Writer) -> None:
+            await reader.read()
+            over.set()
+            writer.close()
+
+        over = asyncio.Event()
+        server = await asyncio.start_server(wait, "127.0.0.1", 0)
+        async with server:
+            url = f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}"
+            async with proxy(tmp_path, allow=NOTHING, held=held(url)) as port:
+                head = request("/v1/x", "Transfer-Encoding: chunked").replace(b"Content-Length: 0\r\n", b"")
+                assert (await asked(port, head + said)).startswith(b"HTTP/1.1 400 ")
+
+    run(test())
+
+
+@pytest.mark.parametrize(
+    "said",
+    [
+        b"garbage\r\n\r\n",
+        b"HTTP/1.1 200 OK\r\nContent-Length: -5\r\n\r\n",
+        b"HTTP/1.1 200 OK\r\nX",
+        b"",
+        b"x" * 200_000,
+    ],
+)
+def test_a_vendor_that_speaks_no_http_is_told(tmp_path: Path, said: bytes) -> None:
+    """As any other that cannot be reached."""
+
+    async def test() -> None:
+        async def answer_so(_request: h11.Request, _body: bytes, _writer: Writer) -> bytes:
+            return said
+
+        vendor = Vendor(answer_so)
+        async with serving(vendor) as url, proxy(tmp_path, allow=NOTHING, held=held(url)) as port:
+            assert (await asked(port, request("/v1/x", "Connection: close"))).startswith(b"HTTP/1.1 502 ")
+
+    run(test())
+
+
+def test_a_body_in_tiny_pieces_holds_nobody_up(tmp_path: Path) -> None:
+    """Another client is answered long before it has come to its end."""
+
+    async def test() -> None:
+        vendor = Vendor()
+        async with serving(vendor) as url, proxy(tmp_path, allow=NOTHING, held=held(url)) as port:
+            _, writer = await asyncio.open_connection("127.0.0.1", port)
+            head = request("/v1/x", "Transfer-Encoding: chunked").replace(b"Content-Length: 0\r\n", b"")
+
+            async def send() -> None:
+                writer.write(head)
+                for _ in range(200):
+                    writer.write(b"1\r\nx\r\n" * 2_000)
+                    await writer.drain()
+
+            sending = asyncio.create_task(send())
+            for _ in range(5):
+                assert (await asked(port, request("/v2", "Connection: close"))).startswith(b"HTTP/1.1 403 ")
+            assert not vendor.requests, "the pieces came to their end first"
+            sending.cancel()
+            await ended(writer)
+
+    run(test())
+
+
 def test_a_client_of_old_hears_a_chunked_answer(tmp_path: Path) -> None:
     """HTTP/1.0 knows no chunks: the connection's end is the answer's."""
 
@@ -491,7 +608,9 @@ def test_a_vendor_that_says_nothing_is_given_up(tmp_path: Path) -> None:
         vendor = Vendor(think)
         bounds = Bounds(idle_seconds=0.3)
         async with serving(vendor) as url, proxy(tmp_path, bounds, allow=NOTHING, held=held(url)) as port:
-            assert await asked(port, request(body="words")) == b""
+            said = await asked(port, request(body="words"))
+            assert said.startswith(b"HTTP/1.1 502 ")
+            assert b"gave no answer" in said
             await vendor.left.wait()
 
     run(test())

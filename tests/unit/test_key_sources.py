@@ -33,10 +33,10 @@ def test_a_key_comes_from_the_keyring() -> None:
         for source, why in {"vendor/api/me": "", "vendor/api/you": "it is empty", "locked/me": "it is locked"}.items():
             key = parse_key(f"TOKEN=https://api.example.com,from=keyring:{source}")
             if not why:
-                assert key_sources.values_of((key,), "/nowhere") == ((key, "from-the-ring"),)
+                assert key_sources.values_of((key,), "/nowhere", ()) == ((key, "from-the-ring"),)
                 continue
             with pytest.raises(Refusal) as refused:
-                key_sources.values_of((key,), "/nowhere")
+                key_sources.values_of((key,), "/nowhere", ())
             assert refused.value.reference == "key-missing"
             assert why in refused.value.message
     finally:
