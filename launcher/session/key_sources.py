@@ -98,7 +98,7 @@ def _url(inject: "Inject", machine: "Machine") -> str:
     except ValueError as error:
         raise Refusal(
             "key-base-unusable",
-            f"{inject.base} in your environment is not a URL that the key in {inject.variable} can be sent to: it {error}",
+            f"{inject.base} in your environment is not a URL that {inject.variable} can be sent to: it {error}",
             context="the key stays outside, and the proxy puts it in on the way there",
             hint="change the URL, or --keys pass: the agent gets the key itself, and uses the URL as it is",
         ) from None
