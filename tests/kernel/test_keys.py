@@ -51,6 +51,7 @@ class _Handler(BaseHTTPRequestHandler):
     protocol_version = "HTTP/1.1"
 
     def do_GET(self) -> None:
+        self.rfile.read(int(self.headers["Content-Length"] or 0))
         self.server.api.seen.append((self.path, self.headers["Authorization"]))
         self.send_response(200)
         self.send_header("Content-Length", "7")
