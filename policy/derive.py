@@ -302,7 +302,7 @@ def derive(
         )
 
     kept = (*provider.keys, *map(tuple, rules.inject)) if rules.net == "proxy" else ()
-    for key in (keys.Key(*data) for data in kept):  # type: ignore[arg-type]  # as `Translation` has them
+    for key in keys.made(kept):
         if key.in_clear:
             warnings.append(f"the key in {key.variable} goes to {key.in_clear} in clear: {key.url} is not https")
 

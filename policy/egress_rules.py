@@ -125,6 +125,11 @@ class Request(NamedTuple):
     restated: str = ""
 
     @property
+    def is_local(self) -> bool:
+        """Whether it is about this machine's loopback."""
+        return self.host == LOCALHOST if isinstance(self.host, str) else self.host.is_loopback
+
+    @property
     def where(self) -> str:
         """HOST:PORT, as a rule would write it."""
         host = f"[{self.host}]" if isinstance(self.host, ipaddress.IPv6Address) else str(self.host)

@@ -4,12 +4,11 @@ The Plan holds what is written here, and never a value. A key is for one vendor'
 what its rules cover, and nothing else by it.
 """
 
-import ipaddress
+from collections.abc import Iterable
 from typing import NamedTuple
 
-from policy.egress_rules import LOCALHOST, Request, parse_egress_rule
+from policy.egress_rules import Request, endpoint, parse_egress_rule
 from policy.errors import Refusal
-from policy.hosts import parse_host
 from policy.plan import Plan
 
 SLOT = "key:"
@@ -21,9 +20,11 @@ METHODS = ("GET", "HEAD", "POST")
 BUDGETS = ("tokens", "requests", "upload")
 """Limits of what keys that stay outside are used for."""
 
+USAGE = "usage.json"
+"""In the session's directory: what its keys were used for so far, as the proxy counts it."""
+
 SOURCES = ("env", "file", "cmd", "keyring")
 
-_PORTS = {"http": 80, "https": 443}
 _VARIABLE, _HEADER, _FORMAT = r"[A-Za-z_][A-Za-z0-9_]*", r"[A-Za-z][A-Za-z0-9-]*", r"([!-~]+ )?\{key\}"
 _FRAMING = frozenset(
     ("host", "content-length", "transfer-encoding", "connection", "te", "trailer", "upgrade", "expect")
@@ -69,7 +70,7 @@ class Key(NamedTuple):
     def in_clear(self) -> str:
         """Where the key goes without TLS, beyond this machine; "" where it does not."""
         found = api(self.url)
-        return "" if found.tls or is_loopback(found.origin) else found.origin.where
+        return "" if found.tls or found.origin.is_local else found.origin.where
 
     @property
     def slot(self) -> str:
@@ -89,13 +90,12 @@ def api(url: str) -> Api:
     """What `url` names. Raises ValueError for anything but ``http[s]://HOST[:PORT][/PATH]``."""
     from urllib.parse import urlsplit  # a launch does without
 
-    parts = urlsplit(url)
-    if parts.scheme not in _PORTS or not parts.hostname:
+    found, parts = endpoint(url), urlsplit(url)
+    if found is None:
         raise ValueError("must begin with https:// or http:// and a host")
     if "@" in parts.netloc or parts.query or parts.fragment:
         raise ValueError("must have neither user name, nor query, nor fragment")
-    host = parse_host(f"[{parts.hostname}]" if ":" in parts.hostname else parts.hostname)
-    return Api(Request(host, parts.port or _PORTS[parts.scheme]), parts.scheme == "https", parts.path.rstrip("/"))
+    return Api(found, parts.scheme == "https", parts.path.rstrip("/"))
 
 
 def rules(url: str, methods: tuple[str, ...], paths: tuple[str, ...]) -> tuple[str, ...]:
@@ -108,12 +108,6 @@ def rules(url: str, methods: tuple[str, ...], paths: tuple[str, ...]) -> tuple[s
 def local(url: str) -> str:
     """What an API's URL is in the jail, with slots: the proxy's own, with the same path."""
     return "http://127.0.0.1:${proxy_port}" + api(url).path
-
-
-def is_loopback(origin: Request) -> bool:
-    """Whether an API is served on this machine's loopback."""
-    host = origin.host
-    return host == LOCALHOST or (isinstance(host, ipaddress.IPv4Address | ipaddress.IPv6Address) and host.is_loopback)
 
 
 def parse_key(text: str, origin: str = "--inject") -> Key:
@@ -179,9 +173,14 @@ def unheld(provider: str, budget: str) -> Refusal:
     )
 
 
+def made(rows: Iterable[tuple[object, ...]]) -> tuple[Key, ...]:
+    """Keys from their fields."""
+    return tuple(Key(*row) for row in rows)  # type: ignore[arg-type]  # as a Plan and a Translation have them
+
+
 def of(plan: Plan) -> tuple[Key, ...]:
     """All keys of a plan."""
-    return tuple(Key(*data) for data in plan.keys)  # type: ignore[arg-type]  # as `to_data` gave it
+    return made(plan.keys)
 
 
 def active(plan: Plan, arguments: tuple[str, ...], given: dict[str, str]) -> tuple[Key, ...]:

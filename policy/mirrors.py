@@ -227,7 +227,7 @@ class _Search:
             self._warn(f"{source} is passed over: only plain http and https addresses can be told in the jail")
             return ""
         literal = None if isinstance(wanted.host, str) else wanted.host
-        if wanted.host == egress_rules.LOCALHOST or (literal is not None and literal.is_loopback):
+        if wanted.is_local:
             self.reach.setdefault(loopback(wanted.where), source)
         elif literal is not None and hosts.special(literal) and not hosts.is_private(literal):
             self._warn(f"{source} is passed over: {literal} is {hosts.special(literal)}")

@@ -102,7 +102,8 @@ def decide_host(plan: Plan, host: str, port: int) -> HostVerdict:
         return HostVerdict(True, verdict.rule, "", Remedy(note=_way(plan, parsed, port, port_here)))
     only = next((key for key in held if keys.api(key.url).origin == wanted), None)
     if only is not None and not verdict.rule:
-        reason = f"it is reached only by the phantom in {only.variable}, at {dict(only.environment)}"
+        base = "".join(f", at the URL in {name}" for name, _ in only.environment[-1:])
+        reason = f"it is reached only by the phantom in {only.variable}{base}"
         return HostVerdict(False, "", reason, Remedy("--keys pass", KEYS_PASS, "", KEYS_RISK))
     return HostVerdict(
         False, verdict.rule, verdict.reason, answer if not verdict.rule else Remedy(note=verdict.suggestion)

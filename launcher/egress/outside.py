@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from typing import NamedTuple
 
 from launcher.loop import Signal, Threads, Timeout, running
-from policy.egress_rules import LOCALHOST, Request
+from policy.egress_rules import Request
 from policy.errors import Refusal
 from policy.hosts import Address
 
@@ -56,7 +56,7 @@ class Upstreams:
         """The proxy for a request, None when it is to be dialled directly."""
         through = self._plain if wanted.method else self._tunnel
         host = wanted.host
-        if through is None or (host == LOCALHOST if isinstance(host, str) else host.is_loopback):
+        if through is None or wanted.is_local:
             return None
         return None if any(_exempts(entry, host, wanted.port) for entry in self._exempt) else through
 

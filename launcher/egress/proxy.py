@@ -163,11 +163,12 @@ def _serve(
 
 
 def _vendors(held: "tuple[tuple[Key, str, str], ...]", plan: Plan, gateway: Gateway, directory: str) -> "Vendors":
-    from launcher.egress import spending
+    from launcher.egress.spending import Spending
     from launcher.egress.vendors import Vendors  # TLS takes long to load
+    from policy.keys import USAGE
 
     allow, deny = (rule for rule, _ in plan.domains), (rule for rule, _ in plan.domains_denied)
-    counts = spending.Spending(dict(plan.budget), f"{directory}/{spending.FILE}")
+    counts = Spending(dict(plan.budget), f"{directory}/{USAGE}")
     writable = (path for path, access, who in plan.grants if "w" in access and who != OWN_TMP)
     return Vendors(held, allow, deny, gateway, os.environ, writable, counts)
 

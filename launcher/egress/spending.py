@@ -12,9 +12,6 @@ from collections import deque
 from collections.abc import Callable, Mapping
 from typing import Any
 
-FILE = "usage.json"
-"""In the session's directory: the counts, as JSON, in one line."""
-
 _MINUTE = 60.0
 _LONGEST = 1 << 20
 """Bytes of an answer, or of a line of a stream, that are looked at."""
@@ -25,6 +22,7 @@ _PER_TOKEN = 4
 _MOST = 1 << 40
 _ERROR = 400
 _WIDTH = 200
+"""Of the file's one line, so that a shorter one covers a longer one."""
 
 _INPUT = ("input_tokens", "prompt_tokens", "promptTokenCount")
 _CACHED = ("cache_creation_input_tokens", "cache_read_input_tokens")

@@ -98,7 +98,7 @@ class Route(NamedTuple):
 class Connection:
     """A connection to a vendor, by TLS or not; owns its socket, which is non-blocking. One task reads, one writes."""
 
-    def __init__(self, sock: socket.socket, origin: Request, tls: bool) -> None:  # of its place
+    def __init__(self, sock: socket.socket, origin: Request, tls: bool) -> None:
         """Connected, and not secured yet."""
         self._sock = sock
         self._tls: ssl.SSLObject | None = None

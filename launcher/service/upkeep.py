@@ -88,7 +88,7 @@ class Sampler:
                 spent = max(0.0, usage.cpu_seconds - before.cpu_seconds)
                 usage = usage.model_copy(update={"cpu_percent": round(100 * spent / (now - before.time), 1)})
             counts = key_sources.usage(f"{self._sessions}/{name}")
-            tokens = counts.get("input", 0) + counts.get("output", 0)
+            tokens = counts.input + counts.output
             found[name] = usage.model_copy(update={"tokens": tokens}) if tokens else usage
         return found
 

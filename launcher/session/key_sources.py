@@ -8,7 +8,7 @@ from typing import NamedTuple
 from launcher.lean import os
 from launcher.safefs import walk
 from policy.errors import Refusal
-from policy.keys import BUDGETS, Key, api, local, passes, rules
+from policy.keys import BUDGETS, USAGE, Key, api, local, passes, rules
 from policy.plan import SYSTEM_PATH, Grant, beneath
 from policy.promises import OWN_TMP
 
@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     Ways = tuple[tuple[str, str], ...]
 
 _LARGEST = 65536
+_MOST = 1 << 50
 _PATIENCE = 120.0
 """Seconds for a command, which may ask the user for a password."""
 
@@ -52,19 +53,22 @@ def keys_of(
     passed = (*spec.credentials.environment, *spec.settings)
     if settings.keys.value != "phantom" or settings.network_mode.value == "open":
         return Kept((), passed, ())
-    chosen = {entry.value for entry in settings.env_pass} | {entry.value[0] for entry in settings.env_set}
+    own = {entry.value[0] for entry in settings.env_set}
+    chosen = own | {entry.value for entry in settings.env_pass}
     if settings.network_mode.value == "none":  # nothing there needs a key, nor should one be found by a later session
         held = {inject.variable for inject in spec.inject} - chosen
         return Kept((), tuple(name for name in passed if name not in held), ())
     taken = []
     warnings = []
     for inject in spec.inject:
-        own = (inject.variable, *filter(None, (inject.base,)), *inject.environment)
-        if not machine.says(inject.variable) or not chosen.isdisjoint(own):
+        if not machine.says(inject.variable) or inject.variable in chosen:
             continue
         users = [other for other in passed if machine.says(other, inject.variable)]
         if named := (*users, *filter(machine.says, inject.environment)):
             warnings.append(passes(inject.variable, f"{named[0]} in your environment says how it uses it"))
+            continue
+        if altered := sorted(own.intersection(filter(None, (inject.base, *inject.environment)))):
+            warnings.append(passes(inject.variable, f"your configuration sets {altered[0]}"))
             continue
         taken.append((inject, _url(inject, machine)))
     held = {inject.variable for inject, _ in taken}
@@ -157,32 +161,44 @@ def values_of(keys: tuple[Key, ...], home: str, grants: tuple[Grant, ...]) -> tu
     return tuple(found)
 
 
-def spent(directory: str, keys: tuple[Key, ...]) -> list[str]:
-    """What the keys of a session were used for, as a line; none where they were not."""
-    found = usage(directory)
-    if not (found.get("requests") or found.get("refused")):
-        return []
-    names = ", ".join(key.variable for key in keys)
-    text = (
-        f"{found['requests']:,} requests with the key in {names}: {found['input']:,} tokens in, {found['output']:,} out"
-    )
-    text += f", {found['estimated']:,} of them estimated" if found["estimated"] else ""
-    return [text, *([f"{found['refused']:,} more were refused by the session's budget"] if found["refused"] else [])]
+class Usage(NamedTuple):
+    """What a session's keys were used for, as the proxy counts it (`launcher.egress.spending`)."""
+
+    requests: int = 0
+    input: int = 0
+    output: int = 0
+    estimated: int = 0
+    upload: int = 0
+    refused: int = 0
 
 
-def usage(directory: str) -> dict[str, int]:
-    """What the proxy has counted so far (`launcher.egress.spending`); empty where it counts nothing."""
+def usage(directory: str) -> Usage:
+    """What the proxy has counted so far. It reads an agent's words, so numbers are all that is taken of it."""
     try:
-        data = walk.read_regular(f"{directory}/usage.json", 4096)
+        data = walk.read_regular(f"{directory}/{USAGE}", 4096)
     except OSError:
-        return {}
+        return Usage()
     import json
 
     try:
         found = json.loads(data or b"{}")
-    except ValueError:  # just being made
-        return {}
-    return {name: value for name, value in found.items() if isinstance(value, int)}
+    except (ValueError, RecursionError):
+        return Usage()
+    counts = {name: found.get(name) for name in Usage._fields} if isinstance(found, dict) else {}
+    return Usage(**{name: value for name, value in counts.items() if type(value) is int and 0 <= value < _MOST})
+
+
+def spent(directory: str, keys: tuple[Key, ...]) -> list[str]:
+    """What the keys of a session were used for, as a line; none where they were not."""
+    found = usage(directory)
+    lines = []
+    if found.requests:
+        guessed = f", {found.estimated:,} of them estimated" if found.estimated else ""
+        names, tokens = ", ".join(key.variable for key in keys), f"{found.input:,} tokens in, {found.output:,} out"
+        lines.append(f"{found.requests:,} requests with the key in {names}: {tokens}{guessed}")
+    if found.refused:
+        lines.append(f"{found.refused:,} {'more ' if lines else ''}were refused by the session's budget")
+    return lines
 
 
 def _missing(key: Key, why: str) -> Refusal:

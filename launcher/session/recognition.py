@@ -15,7 +15,7 @@ from launcher.session.places import Places
 from policy import runners
 from policy.config import values
 from policy.config.settings import Settings
-from policy.egress_rules import LOCALHOST, endpoint
+from policy.egress_rules import endpoint
 from policy.launch import Command, Translation
 from policy.logins import Login
 from policy.plan import Conditional, Plan
@@ -42,7 +42,7 @@ def endpoints_of(
         if wanted is None:
             continue
         source = f"{variable} in your environment"
-        if wanted.host == LOCALHOST or (not isinstance(wanted.host, str) and wanted.host.is_loopback):
+        if wanted.is_local:
             reach.append((values.loopback(wanted.where), source))
         else:
             rules.append((wanted.where, source))

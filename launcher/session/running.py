@@ -229,7 +229,6 @@ class _Parts(terminal.Listener):
 
             for line in brought.written(plan, session):
                 messages.say(f"paddock: warning: {printable(line)}")
-        keys = self._keys
         if plan.net == "proxy":
             from launcher.egress import handle
 
@@ -262,10 +261,10 @@ class _Parts(terminal.Listener):
             self._note()
         session.slots["secret"] = os.urandom(24).hex()
         bound = plan.bind(session.slots)
-        if keys:
+        if self._keys:
             from policy.keys import told
 
-            bound = told(bound, keys, session.slots)
+            bound = told(bound, self._keys, session.slots)
         bound = bound.replace(binds=(*bound.binds, *binds)) if binds else bound
         if needs_more_than_rlimits(plan):
             from launcher.session import limits

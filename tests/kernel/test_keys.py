@@ -342,6 +342,18 @@ def test_no_file_that_the_jail_could_read_or_make_holds_a_key(user_paddock: Padd
     assert user_paddock.refused("run", f"{api.option},from=cmd:yes", "--", "true").reference == "key-missing"
 
 
+def test_a_configuration_that_sets_the_api_has_the_key_passed_and_said(user_paddock: Paddock) -> None:
+    """The agent would use that URL, where a phantom is worth nothing; to pass the variable changes nothing."""
+    key, home = {"ANTHROPIC_API_KEY": KEY}, user_paddock.who.home
+    lines = '[environment]\nset = { ANTHROPIC_BASE_URL = "https://gateway.example" }'
+    user_paddock.who.run(["sh", "-c", f"mkdir -p {home}/.config/paddock; cat > {home}/set.toml"], stdin=lines)
+    ended = as_claude(user_paddock, SHOWN, options=("--config", f"{home}/set.toml"), env=key)
+    assert ended.stdout == f"{KEY} https://gateway.example\n"
+    assert "no phantom: your configuration sets ANTHROPIC_BASE_URL" in ended.stderr
+    passed = as_claude(user_paddock, SHOWN, options=("--env", "ANTHROPIC_BASE_URL"), env=key)
+    assert passed.stdout.startswith("sk-ant-api03-"), passed
+
+
 def test_a_value_that_the_command_line_gives_is_the_agents(user_paddock: Paddock) -> None:
     """It is meant for the jail."""
     options = ("--env", "ANTHROPIC_API_KEY=given")
@@ -362,6 +374,9 @@ def test_the_vendors_host_is_reached_by_the_phantom_alone(user_paddock: Paddock)
     assert "ANTHROPIC_API_KEY is a phantom, for GET,HEAD,POST api.anthropic.com:443/v1/messages" in line
     assert "not reached otherwise: api.anthropic.com" in line
     assert KEY not in "".join(lines)
+    why = user_paddock.call("why", "api.anthropic.com", *command, env=key).stdout
+    assert "it is reached only by the phantom in ANTHROPIC_API_KEY, at the URL in ANTHROPIC_BASE_URL" in why
+    assert "to allow it --keys pass" in why
     login = user_paddock.who.home / ".claude/.credentials.json"
     user_paddock.who.run(["sh", "-c", f"mkdir -p {login.parent}; echo '{{}}' > {login}"])
     lines = user_paddock.call("explain", "--plan", *command, env=key).stdout.splitlines()

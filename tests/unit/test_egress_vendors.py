@@ -18,7 +18,7 @@ import trustme
 from launcher.egress.gateway import Bounds
 from launcher.egress.spending import Spending, Tally
 from policy.keys import Key, local, parse_key
-from tests.support.proxied import AUTH, asked, lines, proxy, run
+from tests.support.proxied import AUTH, asked, lines, proxy, run, server
 
 PHANTOM, REAL = "sk-phantom-0123456789", "sk-the-real-one"
 NOTHING: tuple[str, ...] = ("example.com",)
@@ -426,16 +426,16 @@ def test_a_vendor_that_refuses_a_body_is_heard(tmp_path: Path) -> None:
 
         over = asyncio.Event()
 
-        server = await asyncio.start_server(refuse, "127.0.0.1", 0)
-        async with server:
-            url = f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}"
-            async with proxy(tmp_path, allow=NOTHING, held=held(url)) as port:
-                reader, writer = await asyncio.open_connection("127.0.0.1", port)
-                writer.write(request("/v1/x", body="").replace(b"Content-Length: 0", b"Content-Length: 100000000"))
-                writer.write(b"x" * 100_000)
-                assert (await reader.readuntil(b"\r\n")).startswith(b"HTTP/1.1 413 ")
-                await ended(writer)
-                await over.wait()
+        async with (
+            server(refuse) as to,
+            proxy(tmp_path, allow=NOTHING, held=held(f"http://127.0.0.1:{to}")) as port,
+        ):
+            reader, writer = await asyncio.open_connection("127.0.0.1", port)
+            writer.write(request("/v1/x", body="").replace(b"Content-Length: 0", b"Content-Length: 100000000"))
+            writer.write(b"x" * 100_000)
+            assert (await reader.readuntil(b"\r\n")).startswith(b"HTTP/1.1 413 ")
+            await ended(writer)
+            await over.wait()
 
     run(test())
 
@@ -468,12 +468,12 @@ def test_a_malformed_body_is_told(tmp_path: Path, said: bytes) -> None:
             writer.close()
 
         over = asyncio.Event()
-        server = await asyncio.start_server(wait, "127.0.0.1", 0)
-        async with server:
-            url = f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}"
-            async with proxy(tmp_path, allow=NOTHING, held=held(url)) as port:
-                head = request("/v1/x", "Transfer-Encoding: chunked").replace(b"Content-Length: 0\r\n", b"")
-                assert (await asked(port, head + said)).startswith(b"HTTP/1.1 400 ")
+        async with (
+            server(wait) as to,
+            proxy(tmp_path, allow=NOTHING, held=held(f"http://127.0.0.1:{to}")) as port,
+        ):
+            head = request("/v1/x", "Transfer-Encoding: chunked").replace(b"Content-Length: 0\r\n", b"")
+            assert (await asked(port, head + said)).startswith(b"HTTP/1.1 400 ")
 
     run(test())
 

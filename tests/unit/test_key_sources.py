@@ -1,5 +1,7 @@
 """The keyring as the source of a key: through the package of that name, with a keyring of the test's."""
 
+from pathlib import Path
+
 import keyring
 import keyring.backend
 import pytest
@@ -23,6 +25,31 @@ class Ring(keyring.backend.KeyringBackend):
     def set_password(self, service: str, username: str, password: str) -> None:
         """Not here."""
         raise NotImplementedError
+
+
+@pytest.mark.parametrize(
+    ("text", "tokens"),
+    [
+        ('{"requests": 2, "input": 3, "output": 4}', 3),
+        ("", 0),
+        ("{", 0),
+        ("[1]", 0),
+        ("7", 0),
+        ("[" * 4000, 0),
+        ('{"input": -1}', 0),
+        ('{"input": true}', 0),
+        ('{"input": "3"}', 0),
+        ('{"input": 1e9}', 0),
+        (f'{{"input": {1 << 60}}}', 0),
+        (" " * 5000, 0),
+    ],
+)
+def test_of_what_the_proxy_counted_numbers_are_taken_and_nothing_else(tmp_path: Path, text: str, tokens: int) -> None:
+    """It reads an agent's words: whoever takes it over ends neither a session's harvest nor the service."""
+    (tmp_path / "usage.json").write_text(text)
+    assert key_sources.usage(str(tmp_path)).input == tokens
+    assert len(key_sources.spent(str(tmp_path), ())) == (1 if tokens else 0)
+    assert key_sources.usage(str(tmp_path / "missing")) == key_sources.Usage()
 
 
 def test_a_key_comes_from_the_keyring() -> None:
