@@ -72,8 +72,8 @@ OPTIONS: tuple[tuple[str, str, str, str], ...] = (
     (
         "--logins",
         ONE,
-        "none|copy|exchange",
-        "the agent's login: not passed, copied in, or (default) copied in, refreshed tokens copied back",
+        "none|phantom|copy|exchange",
+        "the agent's login: not passed, phantoms of it, a copy, or (default) a copy whose refreshed tokens come back",
     ),
     (
         "--bring",

@@ -412,9 +412,10 @@ def may_need_bubblewrap(wanted: str, support: Support) -> bool:
 
 
 def _budget(rules: Rules, provider: Translation) -> tuple[tuple[str, int], ...]:
-    """What keys that stay outside may be used for. Refusals: ``budget-unheld``, of an agent that none serves."""
+    """What keys and logins that stay outside may be used for. Refusals: ``budget-unheld``, of an agent without any."""
     wanted = tuple(limit for limit in rules.limits if limit[0] in keys.BUDGETS)
-    if wanted and provider.provider and not (rules.net == "proxy" and (provider.keys or rules.inject)):
+    held = provider.keys or rules.inject or any(login[-1] for login in provider.logins)
+    if wanted and provider.provider and not (rules.net == "proxy" and held):
         raise keys.unheld(provider.provider, wanted[0][0])
     return wanted
 

@@ -105,6 +105,15 @@ def rules(url: str, methods: tuple[str, ...], paths: tuple[str, ...]) -> tuple[s
     return tuple(str(parse_egress_rule(f"{words}{found.origin.where}{found.path}{path or '/'}")) for path in paths)
 
 
+def uses(url: str, texts: Iterable[str]) -> tuple[str, ...]:
+    """The same for paths as a provider's file has them: for reading, or with ``POST `` in front for that, too."""
+    found: tuple[str, ...] = ()
+    for text in texts:
+        method, _, path = text.rpartition(" ")
+        found += rules(url, METHODS if method else METHODS[:2], (path,))
+    return found
+
+
 def local(url: str) -> str:
     """What an API's URL is in the jail, with slots: the proxy's own, with the same path."""
     return "http://127.0.0.1:${proxy_port}" + api(url).path
@@ -167,9 +176,9 @@ def unheld(provider: str, budget: str) -> Refusal:
     """The Refusal for a budget of an agent that works without a phantom."""
     return Refusal(
         "budget-unheld",
-        f"the budget of {budget} cannot be held: {provider} has no key that stays outside",
+        f"the budget of {budget} cannot be held: {provider} has neither key nor login that stays outside",
         context="requests are counted where a phantom is replaced; a login, or a key that passes, is not seen",
-        hint=f"export the agent's API key; or lift the budget: --budget {budget}=none",
+        hint=f"export the agent's API key, or --logins phantom; or lift the budget: --budget {budget}=none",
     )
 
 

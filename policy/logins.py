@@ -43,6 +43,7 @@ class Login(NamedTuple):
         withheld: dotted paths of what an earlier session may have brought: what the user's file holds there goes.
         kept_out: dotted paths below an entry: a copy that holds one of the user's tokens there goes; nothing is copied.
             "" is the whole text.
+        phantom: fields of a `policy.phantoms.Phantom`: the copy holds phantoms of its tokens; () where it holds them.
     """
 
     host: str
@@ -60,6 +61,7 @@ class Login(NamedTuple):
     brought: tuple[str, ...] = ()
     withheld: tuple[str, ...] = ()
     kept_out: tuple[str, ...] = ()
+    phantom: tuple[object, ...] = ()
 
     @property
     def only_withholds(self) -> bool:
@@ -143,7 +145,7 @@ def copied(host: Document | None, inside: Document | None, login: Login) -> Docu
             if value is _MISSING:
                 _remove(result, path)
             else:
-                _put(result, path, value)
+                put(result, path, value)
     for path in login.withheld:
         ours, theirs = at(result, path), at(host or {}, path)
         if isinstance(ours, dict) and isinstance(theirs, dict):
@@ -152,7 +154,7 @@ def copied(host: Document | None, inside: Document | None, login: Login) -> Docu
         if ours in ({}, theirs) and ours is not _MISSING:
             _remove(result, path)
     for path, value in login.put:
-        _put(result, path, value)
+        put(result, path, value)
     for path, value in login.drop:
         if at(result, path) == value:
             _remove(result, path)
@@ -179,17 +181,17 @@ def wanted(host: bytes | None, inside: bytes | None, login: Login) -> bytes | No
 
 def same_account(host: Document, inside: Document, login: Login) -> bool:
     """Whether everything that identifies the account is the same in every login of the user's document."""
-    for there, here in _entries(host, inside, login):
+    for there, here in entries(host, inside, login):
         if here is None:
             return False
         if any(at(there, path) != at(here, path) for path in login.account):
             return False
         for path, names in login.proofs:
-            claims = _claims(at(there, path))
-            if claims is None:
+            theirs = claims(at(there, path))
+            if theirs is None:
                 continue  # opaque: the rest has to tell
-            ours = _claims(at(here, path))
-            if ours is None or any(claims.get(name) != ours.get(name) for name in names):
+            ours = claims(at(here, path))
+            if ours is None or any(theirs.get(name) != ours.get(name) for name in names):
                 return False
     return True
 
@@ -206,14 +208,14 @@ def refreshed(host: Document, inside: Document, login: Login) -> Document | None
     """
     result = _copy(host)
     changed = False
-    for there, here in _entries(result, inside, login):
+    for there, here in entries(result, inside, login):
         if here is None or not _grown(at(there, login.newer), at(here, login.newer)):
             continue
         values = {path: (at(there, path), at(here, path)) for path in login.refreshed}
         present = {path: pair for path, pair in values.items() if pair[0] is not _MISSING}
-        if all(_may_replace(old, new) for old, new in present.values()):
+        if all(may_replace(old, new) for old, new in present.values()):
             for path, (_, new) in present.items():
-                _put(there, path, new)
+                put(there, path, new)
             changed = True
     return result if changed else None
 
@@ -227,7 +229,7 @@ def holds(inside: bytes, host: bytes, login: Login) -> bool:
         return False
     return any(
         isinstance(token := at(ours, path), str) and token != "" and token == at(theirs, path)
-        for ours, theirs in _entries(there, here, login)
+        for ours, theirs in entries(there, here, login)
         if theirs is not None
         for path in login.kept_out
     )
@@ -256,7 +258,7 @@ def _copy(document: Document) -> Document:
     return copy
 
 
-def _entries(host: Document, inside: Document, login: Login) -> Iterator[tuple[Document, Document | None]]:
+def entries(host: Document, inside: Document, login: Login) -> Iterator[tuple[Document, Document | None]]:
     """Each login of the user's document, with the agent's counterpart."""
     if login.entry == "*":
         pairs = [(value, inside.get(name)) for name, value in host.items()]
@@ -275,7 +277,8 @@ def at(document: Document, path: str) -> Any:  # noqa: ANN401  # JSON
     return found
 
 
-def _put(document: Document, path: str, value: object) -> None:
+def put(document: Document, path: str, value: object) -> None:
+    """Puts a value at a dotted path, with the objects on the way."""
     *above, last = path.split(".")
     for name in above:
         below = document.get(name)
@@ -304,7 +307,8 @@ def _grown(old: object, new: object) -> bool:
     return _number(old) and _number(new) and old < new  # type: ignore[operator]  # both are numbers
 
 
-def _may_replace(old: object, new: object) -> bool:
+def may_replace(old: object, new: object) -> bool:
+    """Whether a refresh may give a value's place to another one: of the same type, and a token in a token's letters."""
     if _number(old):
         return _number(new)
     if not isinstance(old, str) or not isinstance(new, str):
@@ -312,7 +316,7 @@ def _may_replace(old: object, new: object) -> bool:
     return 0 < len(new) <= LARGEST_TOKEN and all("!" <= letter <= "~" for letter in new)
 
 
-def _claims(token: object) -> Document | None:
+def claims(token: object) -> Document | None:
     """The claims of a JWT (RFC 7519), unverified; None for anything else."""
     parts = token.split(".") if isinstance(token, str) else []
     if len(parts) != 3 or len(parts[1]) > LARGEST_TOKEN:

@@ -18,7 +18,7 @@ Grant
     grant comes from (``default``, a file name with its key, ``--rw`` ...), for `paddock explain`.
 """
 
-VERSION = 10
+VERSION = 11
 
 SYSTEM_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin:/run/current-system/sw/bin"
 """Where programmes are looked for that Paddock itself runs, outside of every jail. Never the caller's PATH: it may lead
@@ -271,7 +271,9 @@ class Plan:
 def _passing(login: "list[object]") -> str:
     """What becomes of a login: the fields of `policy.logins.Login` from `text` on; "" for nothing."""
     refreshed, brought = login[2], login[10]
-    if login[-1]:
+    if login[13]:
+        return "a phantom of it is copied in; refreshed here"
+    if login[12]:
         return "kept out"
     if isinstance(brought, tuple) and brought:
         return f"{', '.join(brought)} copied in"

@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from enum import StrEnum
 from typing import NamedTuple
 
-from policy import egress_rules, hosts, keys, promises
+from policy import egress_rules, hosts, keys, phantoms, promises
 from policy.errors import Refusal, printable
 from policy.hosts import Address
 from policy.pasted import quoted
@@ -23,8 +23,10 @@ PROXIED = "only for clients of the proxy (--proxy-env yes)"
 DIRECT = "only for clients of the proxy; most obey NO_PROXY, and do not use it for the loopback"
 
 
-KEYS_PASS = '[network]\nkeys = "pass"'
-KEYS_RISK = "the key itself is in the jail then: the command can read it, and send it wherever the network lets it"
+_IN_THE_JAIL = "{} itself is in the jail then: the command can read it, and send it wherever the network lets it"
+
+
+_ENDS_TLS = "TLS ends at the proxy: requests pass with the phantom of the login there, or read without any credentials"
 
 
 class Remedy(NamedTuple):
@@ -41,6 +43,13 @@ class Remedy(NamedTuple):
     toml: str = ""
     note: str = ""
     risk: str = ""
+
+
+KEEPS_OUT = {
+    "--keys pass": Remedy("--keys pass", '[network]\nkeys = "pass"', "", _IN_THE_JAIL.format("the key")),
+    "--logins copy": Remedy("--logins copy", '[provider]\nlogins = "copy"', "", _IN_THE_JAIL.format("the login")),
+}
+"""What would allow what a phantom does not, by the option."""
 
 
 def remedy(plan: Plan, path: str, wanted: str) -> Remedy:
@@ -99,12 +108,14 @@ def decide_host(plan: Plan, host: str, port: int) -> HostVerdict:
     if verdict.allowed and not isinstance(parsed, str):
         verdict = rules.judge_address(wanted, parsed)
     if verdict.allowed:
+        if any(wanted in phantoms.origins(login) for login in phantoms.of(plan.logins)):
+            return HostVerdict(True, verdict.rule, _ENDS_TLS, Remedy())
         return HostVerdict(True, verdict.rule, "", Remedy(note=_way(plan, parsed, port, port_here)))
     only = next((key for key in held if keys.api(key.url).origin == wanted), None)
     if only is not None and not verdict.rule:
         base = "".join(f", at the URL in {name}" for name, _ in only.environment[-1:])
         reason = f"it is reached only by the phantom in {only.variable}{base}"
-        return HostVerdict(False, "", reason, Remedy("--keys pass", KEYS_PASS, "", KEYS_RISK))
+        return HostVerdict(False, "", reason, KEEPS_OUT["--keys pass"])
     return HostVerdict(
         False, verdict.rule, verdict.reason, answer if not verdict.rule else Remedy(note=verdict.suggestion)
     )

@@ -14,6 +14,10 @@ from launcher.loop import Timeout, receive, running, send_all
 from policy.egress_rules import Request, Verdict
 from policy.hosts import parse_host
 
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from launcher.egress.vendors import Vendors
+
 _CHUNK = 65536
 TLS_HANDSHAKE = b"\x16"
 ACCESS_DENIED = b"\x15\x03\x03\x00\x02\x02\x31"  # a fatal TLS alert (RFC 8446 section 6)
@@ -202,13 +206,22 @@ class Exchange:
         gateway: the way out.
         secret: the session's token.
         relays: all that are open.
+        vendors: what a client may take the proxy for.
     """
 
     def __init__(
-        self, client: socket.socket, gateway: Gateway, secret: str, relays: set[Relay], *, name_required: bool
+        self,
+        client: socket.socket,
+        gateway: Gateway,
+        secret: str,
+        relays: set[Relay],
+        vendors: "Vendors | None" = None,
+        *,
+        name_required: bool,
     ) -> None:
-        """`name_required`: a tunnel must begin with TLS that names its server."""
+        """`vendors`: where TLS for some hosts ends; `name_required`: a tunnel begins with TLS that names its server."""
         self.client = client
+        self.vendors = vendors
         self.gateway = gateway
         self.secret = secret
         self.relays = relays
@@ -239,6 +252,28 @@ class Exchange:
                     pass
         except TimeoutError:
             return
+
+    async def connect(self, wanted: Request, operation: str, *, answer: bytes, first: bytes) -> None:
+        """Connects the client with what it wants, through a relay, or with the login that belongs there.
+
+        Args:
+            wanted: host and port.
+            operation: for the log.
+            answer: for the client, that it is connected.
+            first: what it has sent beyond its request.
+
+        Raises:
+            Denied: the rules say no; the log has it.
+            Failed: the destination cannot be reached.
+            ClientLeft, OSError: the client has left.
+        """
+        if self.vendors is not None and self.vendors.ends_tls(wanted):
+            await self.send(answer)
+            await self.vendors.secure(self, wanted, first)
+            self.client.close()
+            return
+        server, _ = await self.gateway.open(wanted, operation, self.client)
+        await self.tunnel(server, wanted, operation, answer=answer, first=first)
 
     async def tunnel(
         self, server: socket.socket, wanted: Request, operation: str, *, answer: bytes, first: bytes

@@ -27,6 +27,9 @@ if TYPE_CHECKING:
     from typing import Any, NoReturn
 
     from policy.keys import Key
+    from policy.logins import Login
+
+    Kept = tuple[tuple[Login, ...], bytes, tuple[str, ...], Callable[[int], NoReturn]]
 else:
     import _signal
     import _socket
@@ -69,9 +72,10 @@ class Egress:
         slots: what the Plan's environment is bound with: the proxy's address with credentials, port and token.
         addresses: (packed address, port) that the guard lets the command connect to.
         sockets: for `JailSpec.sockets`.
+        certificate: pipe with that of the authority for hosts where a login's TLS ends, in PEM; -1 without one.
     """
 
-    __slots__ = ("_directory", "_pid", "_pidfd", "addresses", "slots", "sockets")
+    __slots__ = ("_directory", "_pid", "_pidfd", "addresses", "certificate", "slots", "sockets")
 
     def __init__(
         self,
@@ -79,6 +83,7 @@ class Egress:
         directory: str,
         prepare: "Callable[[], None]",
         held: "tuple[tuple[Key, str], ...]" = (),
+        kept: "Kept | None" = None,
     ) -> None:
         """Forks the proxy. To be called once, before the jail is made, single-threaded.
 
@@ -87,6 +92,8 @@ class Egress:
             directory: the session's, for the log.
             prepare: makes the environment's packages importable; called in the child.
             held: keys that stay outside, and their values, for the child. Each gets a phantom, in a slot of its name.
+            kept: logins that do: the plan's, the secret of their phantoms, the hosts where their TLS ends, and what
+                serves a socket as the process that has the tokens.
 
         Raises:
             Refusal: proxy-unavailable, upstream-proxy.
@@ -127,12 +134,16 @@ class Egress:
             "proxy_port": str(port),
             "proxy_token": secret,
         } | {key.slot: f"{key.prefix}{os.urandom(24).hex()}{key.suffix}" for key, _ in held}
-        kept = tuple((key, self.slots[key.slot], value) for key, value in held)
+        shown = tuple((key, self.slots[key.slot], value) for key, value in held)
+        self.certificate, certified = os.pipe() if kept is not None else (-1, -1)
         launcher = os.getpid()
         self._pid = os.fork()
         if self._pid == 0:
             wanted = self.sockets[1] or (("tcp", _LOOPBACK, port),)
-            _work(plan, directory, prepare, secret, wanted, inherited, tuple(published), launcher, own_network, kept)
+            _work(plan, directory, prepare, secret, wanted, inherited, tuple(published), launcher, own_network, shown,
+                  kept, certified)  # fmt: skip
+        if certified != -1:
+            os.close(certified)
         self._pidfd = syscalls.pidfd_open(self._pid)
         for fd in (*inherited, *published):
             os.close(fd)
@@ -150,20 +161,9 @@ class Egress:
         os.close(self._pidfd)
         if status in expected:
             return ""
-        return f"the network proxy ended before the command: {self._fault() or f'status {status}'}"
+        from launcher.egress.log import last_fault
 
-    def _fault(self) -> str:
-        """The last line of the proxy's log, when it reports a fault of the proxy's own."""
-        import json
-
-        from launcher.egress.log import FILE
-
-        try:
-            with open(f"{self._directory}/{FILE}", "rb") as file:
-                last = json.loads(file.read().splitlines()[-1])
-        except (OSError, IndexError, ValueError):
-            return ""
-        return str(last["reason"]) if last.get("operation") == "fault" else ""
+        return f"the network proxy ended before the command: {last_fault(self._directory) or f'status {status}'}"
 
 
 def _check_upstream() -> None:
@@ -256,6 +256,8 @@ def _work(
     launcher: int,
     own_network: bool,
     held: "tuple[tuple[Key, str, str], ...]",
+    kept: "Kept | None",
+    certified: int,
 ) -> "NoReturn":
     # Nothing may escape from here: this is a copy of the launcher, with all that it has on its stack.
     try:
@@ -267,9 +269,15 @@ def _work(
         null = os.open("/dev/null", os.O_RDWR)
         for fd in (0, 1, 2):
             os.dup2(null, fd)
-        hygiene.close_inherited((*inherited, *published))
+        hygiene.close_inherited((*inherited, *published, *((certified,) if kept is not None else ())))
         for number in _TERMINAL_SIGNALS:
             _signal.signal(number, _signal.SIG_IGN)
+        logins = None
+        if kept is not None:
+            _load(prepare)
+            from launcher.egress import secured
+
+            logins = secured.keeping(*kept, certified)
         if plan.provider:
             # Agents connect while they start and use every processor; now the launcher uses one. And before setsid: a
             # session of its own gives a process the weight of the whole agent (sched(7), autogroup).
@@ -289,7 +297,7 @@ def _work(
             poll.register(fd, select.POLLIN)
         poll.poll(0 if plan.provider else _QUIET)
         reach = [destination(text) for text, _ in plan.reach]
-        _load(prepare).run(plan, reach, directory, secret, wanted, listeners, published, held)
+        _load(prepare).run(plan, reach, directory, secret, wanted, listeners, published, held, logins)
     finally:
         os._exit(1)
 

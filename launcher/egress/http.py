@@ -28,10 +28,6 @@ from launcher.loop import Timeout, current, send_all, sleep
 from policy.egress_rules import Request, Verdict
 from policy.hosts import parse_host
 
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from launcher.egress.vendors import Vendors
-
 _FRAMING = frozenset((b"content-length", b"transfer-encoding"))
 
 # RFC 9110 section 7.6.1, RFC 9112 appendix C.2.2; Host is written anew.
@@ -83,16 +79,13 @@ class Head(NamedTuple):
     headers: tuple[tuple[bytes, bytes], ...] = ()
 
 
-async def serve(
-    exchange: Exchange, first: bytes, origin: Request | None = None, vendors: "Vendors | None" = None
-) -> bool:
+async def serve(exchange: Exchange, first: bytes, origin: Request | None = None) -> bool:
     """Serves a client: whether a relay has it now.
 
     Args:
         exchange: the client's.
         first: its first bytes, never empty.
         origin: the host and port that it takes this for, and not for a proxy; then it needs no token.
-        vendors: what else it may take this for, by a phantom of theirs.
 
     Raises:
         ClientLeft: it has left.
@@ -104,8 +97,8 @@ async def serve(
         connection.receive_data(first)
         with Timeout(bounds.head_seconds):
             request = await next_request(exchange, connection)
-        if vendors is not None and request.target.startswith(b"/"):
-            await vendors.serve(exchange, connection, request)
+        if origin is None and exchange.vendors is not None and request.target.startswith(b"/"):
+            await exchange.vendors.serve(exchange, connection, request)
             return False
         token = presented_token(_authorization(request))
         if origin is None and not valid_token(token, exchange.secret):
@@ -114,8 +107,12 @@ async def serve(
             await exchange.dismiss(_UNAUTHORIZED)
             return False
         head = understood(request, origin)
-        operation = head.wanted.method or "connect"
-        server, through = await exchange.gateway.open(head.wanted, operation, exchange.client)
+        if not head.wanted.method:
+            connection.next_event()  # the end of a request without a body
+            behind = connection.trailing_data[0]
+            await exchange.connect(head.wanted, "connect", answer=_ESTABLISHED, first=behind)
+            return True
+        server, through = await exchange.gateway.open(head.wanted, head.wanted.method, exchange.client)
     except h11.RemoteProtocolError as error:
         await bad(exchange, error.error_status_hint, str(error), "")
     except Bad as error:
@@ -125,12 +122,7 @@ async def serve(
     except Failed as error:
         await exchange.dismiss(http_answer(502, "Bad Gateway", "egress-unreachable", str(error)))
     else:
-        if head.wanted.method:
-            await _forward(exchange, connection, head, server, through)
-        else:
-            connection.next_event()  # the end of a request without a body
-            behind = connection.trailing_data[0]
-            await exchange.tunnel(server, head.wanted, "connect", answer=_ESTABLISHED, first=behind)
+        await _forward(exchange, connection, head, server, through)
         return True
     return False
 

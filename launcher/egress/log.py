@@ -102,6 +102,16 @@ class Log:
             self._lost += 1
 
 
+def last_fault(directory: str) -> str:
+    """The last line of a session's log, when it reports a fault of the proxy's own; else ""."""
+    try:
+        with open(f"{directory}/{FILE}", "rb") as file:
+            last = json.loads(file.read().splitlines()[-1])
+    except (OSError, IndexError, ValueError):
+        return ""
+    return str(last["reason"]) if last.get("operation") == "fault" else ""
+
+
 class Witness:
     """Asks the helper, which lives as long as this process. To be made before this process is confined."""
 

@@ -27,6 +27,7 @@ from policy.promises import OWN_TMP
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from launcher.egress.secured import Kept
     from launcher.egress.vendors import Vendors
     from policy.keys import Key
 
@@ -69,6 +70,7 @@ def run(
     handed: list[int],
     published: tuple[int, ...],
     held: "tuple[tuple[Key, str, str], ...]",
+    kept: "Kept | None" = None,
 ) -> NoReturn:
     """Serves until the launcher ends this process.
 
@@ -81,6 +83,7 @@ def run(
         handed: sockets, of the jail's network namespace where it has one.
         published: listening sockets, one for each of `plan.publish`.
         held: keys that stay outside, each with its phantom and its value.
+        kept: logins that do.
     """
     search_nothing()
     gc.freeze()  # nothing of what was imported is garbage: the first collection would look at all of it
@@ -92,7 +95,7 @@ def run(
         try:
             sockets = [socket.socket(fileno=fd) for fd in handed]
             listeners = [socket.socket(fileno=fd) for fd in published]
-            _serve(plan, reach, directory, secret, wanted, sockets, listeners, log, witness, held)
+            _serve(plan, reach, directory, secret, wanted, sockets, listeners, log, witness, held, kept)
         finally:
             witness.close()
         log.close()
@@ -113,6 +116,7 @@ def _serve(
     log: Log,
     witness: Witness,
     held: "tuple[tuple[Key, str, str], ...]",
+    kept: "Kept | None",
 ) -> None:
     """Serves until a signal, or until one of the listening sockets cannot be served any more."""
     loop = Loop(lambda error: log.fault(repr(error)))
@@ -121,7 +125,7 @@ def _serve(
         signal.signal(number, lambda *_: loop.stop())
     policy = EgressPolicy.of(plan)
     gateway = Gateway(policy, Upstreams(os.environ), log, _bounded(Bounds()), witness)
-    vendors = _vendors(held, plan, gateway, directory) if held else None
+    vendors = _vendors(held, kept, plan, gateway, directory) if held or kept is not None else None
     server = Server(gateway, secret, log, vendors, name_required=plan.server_name == "require")
     confine()
     gc.collect()
@@ -133,7 +137,7 @@ def _serve(
         for (rule, _), (packed, port) in zip(plan.reach, reach, strict=True)
     }
     names = Names(policy)
-    by_name = ByName(gateway, policy, names, forwards, name_required=plan.server_name == "require")
+    by_name = ByName(gateway, policy, names, forwards, vendors, name_required=plan.server_name == "require")
     ipv6 = any(
         kind == "any" and sock.family == socket.AF_INET6 for (kind, _, _), sock in zip(wanted, handed, strict=True)
     )
@@ -162,7 +166,9 @@ def _serve(
         raise failed[0]
 
 
-def _vendors(held: "tuple[tuple[Key, str, str], ...]", plan: Plan, gateway: Gateway, directory: str) -> "Vendors":
+def _vendors(
+    held: "tuple[tuple[Key, str, str], ...]", kept: "Kept | None", plan: Plan, gateway: Gateway, directory: str
+) -> "Vendors":
     from launcher.egress.spending import Spending
     from launcher.egress.vendors import Vendors  # TLS takes long to load
     from policy.keys import USAGE
@@ -170,7 +176,7 @@ def _vendors(held: "tuple[tuple[Key, str, str], ...]", plan: Plan, gateway: Gate
     allow, deny = (rule for rule, _ in plan.domains), (rule for rule, _ in plan.domains_denied)
     counts = Spending(dict(plan.budget), f"{directory}/{USAGE}")
     writable = (path for path, access, who in plan.grants if "w" in access and who != OWN_TMP)
-    return Vendors(held, allow, deny, gateway, os.environ, writable, counts)
+    return Vendors(held, allow, deny, gateway, os.environ, writable, counts, kept)
 
 
 def _bounded(bounds: Bounds) -> Bounds:
@@ -227,10 +233,12 @@ class ByName:
         policy: EgressPolicy,
         names: Names,
         forwards: dict[tuple[Address, int], Forward],
+        vendors: "Vendors | None" = None,
         *,
         name_required: bool,
     ) -> None:
         """`forwards`: granted addresses of the loopback, which these sockets stand for on their ports."""
+        self._vendors = vendors
         self._gateway = gateway
         self._policy = policy
         self._names = names
@@ -249,7 +257,7 @@ class ByName:
         if forward is not None:
             await forward.run(client, relays)
             return
-        exchange = Exchange(client, self._gateway, "", relays, name_required=self._name_required)
+        exchange = Exchange(client, self._gateway, "", relays, self._vendors, name_required=self._name_required)
         relayed = False
         try:
             wanted = self._wanted(address, port)
@@ -265,8 +273,7 @@ class ByName:
                     raise exchange.gateway.denied(wanted, "connect", self._policy.decide(wanted), client)
                 relayed = await http.serve(exchange, first, wanted)
             elif wanted is not None:
-                server, _ = await self._gateway.open(wanted, "connect", client)
-                await exchange.tunnel(server, wanted, "connect", answer=b"", first=b"")
+                await exchange.connect(wanted, "connect", answer=b"", first=b"")
                 relayed = True
             elif not address.is_loopback:
                 verdict = Verdict(False, "", f"{address} belongs to no name that was asked for")
@@ -427,7 +434,8 @@ class Server:
 
     async def _exchange(self, client: socket.socket) -> None:
         """Serves one client until a relay has it or its socket is closed. Its first byte says which protocol."""
-        exchange = Exchange(client, self._gateway, self._secret, self.relays, name_required=self._name_required)
+        required = self._name_required
+        exchange = Exchange(client, self._gateway, self._secret, self.relays, self._vendors, name_required=required)
         relayed = False
         try:
             with Timeout(self._bounds.head_seconds):
@@ -437,7 +445,7 @@ class Server:
             else:
                 from launcher.egress import http
 
-                relayed = await http.serve(exchange, first, vendors=self._vendors)
+                relayed = await http.serve(exchange, first)
         except (ClientLeft, TimeoutError, OSError):
             return  # the client has left
         finally:

@@ -46,13 +46,12 @@ async def serve(exchange: Exchange, first: bytes) -> bool:
         return await _no(exchange, wanted, _NOT_ALLOWED, "it is not a host and port")
     request = Request(wanted.host, wanted.port)
     try:
-        server, _ = await exchange.gateway.open(request, "socks", exchange.client)
+        await exchange.connect(request, "socks", answer=_reply(_SUCCEEDED), first=behind)
     except Denied:
         await exchange.dismiss(_reply(_NOT_ALLOWED))
     except Failed as error:
         await exchange.dismiss(_reply(_REFUSED if error.refused else _UNREACHABLE))
     else:
-        await exchange.tunnel(server, request, "socks", answer=_reply(_SUCCEEDED), first=behind)
         return True
     return False
 

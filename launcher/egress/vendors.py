@@ -1,4 +1,7 @@
-"""Keys that stay outside: a client in the jail takes the proxy for its vendor's API, and shows a phantom of the key.
+"""Keys and logins that stay outside: a client in the jail shows a phantom, and the proxy puts the real one in.
+
+With a key, the client takes the proxy for its vendor's API. With a login, it is the vendor's own host that it connects
+to, and its TLS ends here (`launcher.egress.secured`).
 
 Each request is judged and written again as any other (`launcher.egress.http`); the phantom goes, and every other
 credential with it, and the key comes in. What is answered passes as it comes, event streams and upgraded connections
@@ -7,28 +10,38 @@ as long to load as everything else of the proxy.
 """
 
 import hmac
+import json
 import math
 import os
 import re
 import socket
 import ssl
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
+from functools import partial
 from typing import NamedTuple
 from urllib.parse import parse_qsl
 
 import h11
 
+from launcher import wire
 from launcher.egress import http
 from launcher.egress.exchange import ClientLeft, Exchange, http_answer
 from launcher.egress.gateway import Denied, Failed, Gateway
 from launcher.egress.spending import Exceeded, Spending, Tally
 from launcher.ledger.denial import KEY
-from launcher.loop import Task, Timeout, current, receive, running, send_all, sleep
+from launcher.loop import Signal, Task, Timeout, current, receive, running, send_all, sleep
+from policy import phantoms
 from policy.egress_rules import EgressPolicy, Request, Verdict
 from policy.keys import Key, api
+from policy.logins import Document, Login, at, dumped, parsed
+from policy.phantoms import Mint
 from policy.plan import beneath
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from launcher.egress.secured import Kept
 
 _CHUNK = 65536
 
@@ -58,41 +71,158 @@ of reach by then)."""
 _OF_ONE_HOP = frozenset((b"connection", b"keep-alive", b"proxy-connection", b"proxy-authenticate", b"upgrade"))
 """Headers of an answer that are about the connection to the vendor (RFC 9110 section 7.6.1)."""
 
-_SWITCHING = 101
+_SWITCHING, _UNAUTHORIZED = 101, 401
 _HTTP, _HTTPS = 80, 443
 
+_LARGEST_ENTRY = 256 << 10
+_SOON = 60.0
+"""Seconds before its end at which a token is not used any more."""
+
+_NO_TOKEN = "the request shows no token of this session's login; to log in, do so outside of the jail"
 _NO_PHANTOM = "the request shows no key of this session"
 _HINT = "the key in this environment is good in this session alone; paddock help keys"
 
 
 class Route(NamedTuple):
-    """A key with what belongs to it.
+    """A key, or the access token of a login, with what belongs to it.
 
     Attributes:
         header: in which its phantom comes.
-        phantom, real: values of that header.
+        phantom: of such a value, whether it is the phantom's.
+        real: the value of that header; of a login, the login.
         origin: of the API.
         tls: whether that is spoken to by TLS.
         policy: what the phantom is good for.
-        variable: the phantom's, for people.
+        name: of what the phantom stands for, for people.
         suggestion: the option that opens more.
     """
 
     header: bytes
-    phantom: bytes
-    real: bytes
+    phantom: Callable[[bytes], bool]
+    real: "bytes | Held"
     origin: Request
     tls: bool
     policy: EgressPolicy
-    variable: str
+    name: str
     suggestion: str
 
     def is_shown(self, headers: Iterable[tuple[bytes, bytes]]) -> bool:
         """Whether these headers hold the phantom, in a time that reveals nothing about it."""
         shown = False
         for name, value in headers:
-            shown |= name == self.header and hmac.compare_digest(value.strip(), self.phantom)
+            shown |= name == self.header and self.phantom(value.strip())
         return shown
+
+
+class Held:
+    """A login that stays outside.
+
+    Attributes:
+        refresh: where the agent would have its tokens refreshed.
+    """
+
+    def __init__(self, number: int, login: Login, mint: Mint, keeper: "_Keeper") -> None:
+        """`number`: the keeper's for it."""
+        how = phantoms.phantom(login)
+        assert how is not None
+        self.how, self._login, self._mint, self._number, self._keeper = how, login, mint, number, keeper
+        found = api(how.refresh_url)
+        self.refresh = (found.origin, found.path.encode())
+        self.token = ""
+        self._ends = 0.0
+        self._refused = ""
+
+    def is_phantom(self, value: bytes) -> bool:
+        """Whether the value of a header shows it as a bearer token (RFC 6750)."""
+        scheme, _, token = value.decode("latin-1").partition(" ")
+        return scheme.lower() == "bearer" and self._mint.knows(token.strip(), self.how.access)
+
+    async def real(self) -> bytes:
+        """The value in its place. Raises `Failed`."""
+        if self._refused or self._ends - time.time() < _SOON:
+            await self._entry()
+        return b"Bearer " + self.token.encode()
+
+    def refused(self, value: bytes) -> None:
+        """The vendor has refused what `real` gave."""
+        if value == b"Bearer " + self.token.encode():
+            self._refused = self.token
+
+    async def answer(self, body: bytes) -> bytes | None:
+        """The answer to an agent that wants new tokens; None where it does not show its phantom. Raises `Failed`."""
+        wanted = parsed(body) or dict(parse_qsl(body.decode("latin-1")))
+        shown = wanted.get("refresh_token")
+        if wanted.get("grant_type") != "refresh_token" or not isinstance(shown, str):
+            return None
+        if not self._mint.knows(shown, self.how.refresh):
+            return None
+        entry = await self._entry()
+        return dumped(phantoms.answer(entry, self._login, self._mint, time.time()), b"{}")
+
+    async def _entry(self) -> Document:
+        entry = await self._keeper.entry(self._number, self._refused)
+        token = at(entry, self.how.access)
+        self.token, self._ends = str(token), phantoms.expiry(entry, self._login)
+        if self.token != self._refused:
+            self._refused = ""
+        return entry
+
+
+class _Question:
+    """What the keeper is asked, for all that want to know it."""
+
+    def __init__(self) -> None:
+        self.waiting: list[Signal] = []
+        self.entry: Document | None = None
+        self.why = "what keeps the login has ended"
+
+
+class _Keeper:
+    """The process that has the tokens. It is asked one thing at a time, and nobody's leaving ends a question."""
+
+    def __init__(self, sock: socket.socket) -> None:
+        sock.setblocking(False)
+        self._sock = sock
+        self._decoder = wire.Decoder(_LARGEST_ENTRY)
+        self._open: dict[tuple[int, str], _Question] = {}
+        self._asks = False
+
+    async def entry(self, number: int, refused: str) -> Document:
+        """A login's entry; `refused`: the token that its vendor has refused, or "". Raises `Failed`."""
+        question = self._open.setdefault((number, refused), _Question())
+        signal = Signal()
+        question.waiting.append(signal)
+        if not self._asks:
+            self._asks = True
+            running().spawn(self._ask())
+        await signal
+        if question.entry is None:
+            raise Failed(f"the login cannot be used: {question.why}")
+        return question.entry
+
+    async def _ask(self) -> None:
+        try:
+            while self._open:
+                asked, question = next(iter(self._open.items()))
+                try:
+                    await send_all(self._sock, wire.frame(b"w", json.dumps(asked).encode()))
+                    kind, payload = await self._answer()
+                    question.entry = parsed(payload) if kind == b"g" else None
+                    question.why = payload.decode("utf-8", "replace")[:500] if kind == b"r" else question.why
+                except (OSError, wire.Malformed):
+                    pass  # it has ended
+                finally:
+                    del self._open[asked]
+                    for signal in question.waiting:
+                        signal.set()
+        finally:
+            self._asks = False
+
+    async def _answer(self) -> tuple[bytes, bytes]:
+        while data := await receive(self._sock, _CHUNK):
+            for frame in self._decoder.feed(data):
+                return frame
+        return b"", b""
 
 
 class Connection:
@@ -183,6 +313,7 @@ class Vendors:
         environ: Mapping[str, str],
         untrusted: Iterable[str],
         spending: Spending,
+        kept: "Kept | None" = None,
     ) -> None:
         """Reads the machine's authorities, so it is to be made before this process is confined.
 
@@ -194,17 +325,68 @@ class Vendors:
             environ: the caller's, which may name further authorities.
             untrusted: trees that the command can write: no authority counts that lies in one, or behind a link there.
             spending: counts what the phantoms are used for.
+            kept: logins that stay outside, if any.
         """
         self._spending = spending
         allowed, denied = tuple(allow), tuple(deny)
         self._routes = [_route(key, phantom, value, denied) for key, phantom, value in held]
+        self._refreshes: dict[Request, tuple[bytes, Held]] = {}
+        self._authority = kept.authority if kept is not None else None
+        if kept is not None:
+            mint, keeper = Mint(kept.secret), _Keeper(kept.keeper)
+            for number, login in enumerate(kept.logins):
+                one = Held(number, login, mint, keeper)
+                self._routes += [_of_login(one, url, rules, denied) for url, rules in one.how.apis]
+                self._refreshes[one.refresh[0]] = (one.refresh[1], one)
         self._plain = EgressPolicy(allowed, denied)
         own = (route.origin.where for route in self._routes)
         self._gateway = gateway.with_policy(EgressPolicy((*own, *allowed), denied))
-        self._context = _trusting(environ, untrusted) if any(route.tls for route in self._routes) else None
+        self._context = trusting(environ, untrusted) if any(route.tls for route in self._routes) else None
 
-    async def serve(self, exchange: Exchange, connection: h11.Connection, request: h11.Request) -> None:
+    def ends_tls(self, wanted: Request) -> bool:
+        """Whether this is where TLS for a host and port ends: one where a login is used."""
+        return self._authority is not None and (
+            wanted in self._refreshes
+            or any(route.origin == wanted for route in self._routes if type(route.real) is Held)
+        )
+
+    async def secure(self, exchange: Exchange, wanted: Request, first: bytes) -> None:
+        """Serves a client that takes this for `wanted`, of `ends_tls`; `first`: what it has sent by now.
+
+        Raises:
+            ClientLeft, OSError: it has left, or does not trust this session's authority.
+        """
+        from launcher.egress.secured import Secured
+
+        assert self._authority is not None
+        client = Secured(exchange, self._authority.context)
+        bounds = exchange.gateway.bounds
+        try:
+            with Timeout(bounds.head_seconds):
+                await client.secure(first)
+        except ssl.SSLError as error:
+            why = f"the client does not trust the session's authority for {wanted.where}: {error.reason}"
+            exchange.denied(wanted, KEY, Verdict(False, "", why))
+            raise
+        connection = h11.Connection(h11.SERVER, max_incomplete_event_size=bounds.head_bytes)
+        try:
+            with Timeout(bounds.head_seconds):
+                request = await http.next_request(client, connection)
+        except h11.RemoteProtocolError as error:
+            await http.bad(client, error.error_status_hint, str(error), wanted.where)
+        else:
+            await self.serve(client, connection, request, wanted)
+
+    async def serve(
+        self, exchange: Exchange, connection: h11.Connection, request: h11.Request, host: Request | None = None
+    ) -> None:
         """Serves a client's request, and all that follow on its connection.
+
+        Args:
+            exchange: the client's.
+            connection: its requests.
+            request: the first.
+            host: what the client takes this for; None: for the API that belongs to its phantom.
 
         Raises:
             ClientLeft: it has left.
@@ -214,7 +396,14 @@ class Vendors:
         try:
             while True:
                 try:
-                    ready = self._ready(exchange, request)
+                    path, login = self._refreshes.get(host, (b"", None)) if host is not None else (b"", None)
+                    if login is not None and request.target.partition(b"?")[0] == path:
+                        if not await self._refreshed(exchange, connection, login):
+                            return
+                        with Timeout(exchange.gateway.bounds.idle_seconds):
+                            request = await http.next_request(exchange, connection)
+                        continue
+                    ready = await self._ready(exchange, request, host)
                     if ready.counted:
                         self._spending.begin()
                     if vendor is None or not vendor.is_fresh(ready):
@@ -254,12 +443,46 @@ class Vendors:
             if vendor is not None:
                 vendor.close()
 
-    def _ready(self, exchange: Exchange, request: h11.Request) -> "Ready":
-        """The request as its vendor gets it. Raises `Denied`, `Foreign` and `http.Bad`."""
-        shown = [route for route in self._routes if route.is_shown(request.headers)]
-        places = {(route.origin, route.tls) for route in shown or self._routes}
+    async def _refreshed(self, exchange: Exchange, connection: h11.Connection, login: Held) -> bool:
+        """Answers an agent that wants new tokens; whether its connection can carry another request.
+
+        Raises:
+            Foreign: its token is none of the session's.
+            Failed: there are none now.
+        """
+        body = b""
+        events = http.Events(connection)
+        while not isinstance(event := await events.next(), h11.EndOfMessage):
+            if event is h11.NEED_DATA:
+                with Timeout(exchange.gateway.bounds.head_seconds):
+                    connection.receive_data(await exchange.receive())
+            elif isinstance(event, h11.Data) and len(body) + len(event.data) <= _LARGEST_ENTRY:
+                body += event.data
+            else:
+                raise http.Bad("the request for new tokens is too long", 413, host=login.refresh[0].where)
+        answer = await login.answer(body)
+        if answer is None:
+            exchange.denied(login.refresh[0], KEY, Verdict(False, "", _NO_TOKEN))
+            raise Foreign(_NO_TOKEN)
+        headers = [(b"Content-Type", b"application/json"), (b"Content-Length", b"%d" % len(answer)),
+                   (b"Cache-Control", b"no-store")]  # fmt: skip
+        head = connection.send(h11.Response(status_code=200, headers=headers, reason=b"OK")) or b""
+        await exchange.send(head + answer)
+        connection.send(h11.Data(data=answer))
+        connection.send(h11.EndOfMessage())
+        if connection.our_state is not h11.DONE or connection.their_state is not h11.DONE:
+            return False
+        connection.start_next_cycle()
+        return True
+
+    async def _ready(self, exchange: Exchange, request: h11.Request, host: Request | None) -> "Ready":
+        """The request as its vendor gets it. Raises `Denied`, `Foreign`, `Failed` and `http.Bad`."""
+        shown = [route for route in self._routes if host in (None, route.origin) and route.is_shown(request.headers)]
+        places = {(route.origin, route.tls) for route in shown or self._routes} if host is None else {(host, True)}
         (origin, tls), *others = places
-        if not shown and (others or not self._plain.decide(origin).allowed):
+        # Without a login a vendor's host may be read, not more: what is sent could be for somebody else's account.
+        anonymous = host is not None and not shown and request.method in (b"GET", b"HEAD")
+        if not shown and not anonymous and (host is not None or others or not self._plain.decide(origin).allowed):
             exchange.denied(origin, KEY, Verdict(False, "", _NO_PHANTOM))
             raise Foreign(_NO_PHANTOM)
         if others:
@@ -285,22 +508,28 @@ class Vendors:
         for route in shown:
             verdict = route.policy.decide(head.wanted)
             if not verdict.allowed:
-                reason = f"{verdict.reason}, and the key in {route.variable} is good for nothing else"
+                reason = f"{verdict.reason}, and {route.name} is good for nothing else"
                 verdict = verdict._replace(reason=reason, suggestion=route.suggestion)
                 raise exchange.gateway.denied(head.wanted, KEY, verdict, exchange.client)
-        if shown:
+        if anonymous and not (verdict := self._plain.decide(head.wanted)).allowed:
+            raise exchange.gateway.denied(head.wanted, KEY, verdict, exchange.client)
+        if shown or anonymous:
             if name := _credential_in(head.path.partition(b"?")[2]):
                 raise self._refused(exchange, origin, f"a credential in the URL beside the key ({name})")
             dropped = {b"accept-encoding", *(route.header for route in self._routes)}
+            cookies = [(b"Cookie", found) for name, value in headers if (found := _front_cookies(name, value))]
             headers = [(name, value) for name, value in headers if not _is_credential(name, value, dropped)]
-            headers += [(route.header, route.real) for route in shown]
+            for route in shown:
+                headers.append((route.header, route.real if isinstance(route.real, bytes) else await route.real.real()))
+            headers += cookies if host is not None else []
             headers.append((b"Accept-Encoding", b"identity"))  # so that its tokens can be counted
-        if upgrade and not (shown and self._spending.counts_tokens):
+        if upgrade and not anonymous and not (shown and self._spending.counts_tokens):
             headers += [(b"Connection", b"Upgrade"), (b"Upgrade", b"websocket")]
         default = _HTTPS if tls else _HTTP
         authority = origin.where.removesuffix(f":{default}").encode()
         final = h11.Request(method=request.method, target=head.path, headers=[(b"Host", authority), *headers])
-        return Ready(origin, tls, head.wanted.method, bool(shown), final)
+        logins = [route.real for route in shown if isinstance(route.real, Held)]
+        return Ready(origin, tls, head.wanted.method, bool(shown), final, logins[0] if logins else None)
 
     @staticmethod
     def _refused(exchange: Exchange, origin: Request, why: str) -> Denied:
@@ -355,6 +584,8 @@ class Vendors:
                     ]
                     if isinstance(event, h11.Response):
                         tally.answered(event.status_code, dict(event.headers))
+                        if event.status_code == _UNAUTHORIZED and ready.login is not None:
+                            ready.login.refused(dict(ready.request.headers)[b"authorization"])
                     kind = type(event)
                     passed = kind(status_code=event.status_code, headers=headers, reason=event.reason)
                     await exchange.send(connection.send(passed) or b"")
@@ -439,13 +670,14 @@ class Foreign(Exception):
 
 
 class Ready(NamedTuple):
-    """A request as its vendor gets it: where it goes, whether by TLS, its method, whether by a key, and its head."""
+    """A request as its vendor gets it: where it goes, whether by TLS, its method, whether by a phantom, head, login."""
 
     origin: Request
     tls: bool
     method: str
     counted: bool
     request: h11.Request
+    login: Held | None = None
 
 
 async def _joined(exchange: Exchange, connection: h11.Connection, vendor: Connection) -> None:
@@ -480,6 +712,14 @@ def _is_credential(name: bytes, value: bytes, dropped: set[bytes]) -> bool:
     return plain in dropped or bool(_CREDENTIAL.search(plain) or protocol)
 
 
+def _front_cookies(name: bytes, value: bytes) -> bytes:
+    """Of a request's cookies, those by which the vendor's front end knows a client again, which are no credentials."""
+    if name.lower() != b"cookie":
+        return b""
+    pairs = (pair.strip() for pair in value.split(b";"))
+    return b"; ".join(pair for pair in pairs if pair.startswith((b"__cf", b"_cfuvid=", b"cf_clearance=")))
+
+
 def _credential_in(query: bytes) -> str:
     """The name in a query that could be one's; "" without any."""
     for name, _ in parse_qsl(query.replace(b";", b"&"), keep_blank_values=True):
@@ -494,17 +734,31 @@ def _route(key: Key, phantom: str, value: str, denied: Iterable[str]) -> Route:
     own = key.origin.startswith("provider ")
     return Route(
         header=key.header.encode(),
-        phantom=key.format.replace("{key}", phantom).encode(),
+        phantom=partial(hmac.compare_digest, key.format.replace("{key}", phantom).encode()),
         real=key.format.replace("{key}", value).encode(),
         origin=found.origin,
         tls=found.tls,
         policy=EgressPolicy(key.rules, denied),
-        variable=key.variable,
+        name=f"the key in {key.variable}",
         suggestion="--keys pass" if own else f"more path= or method= in the --inject of {key.variable}",
     )
 
 
-def _trusting(environ: Mapping[str, str], untrusted: Iterable[str]) -> ssl.SSLContext:
+def _of_login(login: Held, url: str, rules: Iterable[str], denied: Iterable[str]) -> Route:
+    found = api(url)
+    return Route(
+        header=b"authorization",
+        phantom=login.is_phantom,
+        real=login,
+        origin=found.origin,
+        tls=found.tls,
+        policy=EgressPolicy(rules, denied),
+        name="the login",
+        suggestion="--logins copy",
+    )
+
+
+def trusting(environ: Mapping[str, str], untrusted: Iterable[str]) -> ssl.SSLContext:
     """Trusts what the machine trusts, and what the caller has node trust besides. Nothing where that cannot be read."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     context.set_alpn_protocols(["http/1.1"])

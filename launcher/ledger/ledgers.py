@@ -15,7 +15,7 @@ from launcher.ledger.denial import BRIDGE, KEY, PROXY, SECCOMP, Denial, Process
 from policy import promises
 from policy.errors import Refusal, printable
 from policy.plan import Plan
-from policy.remedy import KEYS_PASS, KEYS_RISK, REACHES, Remedy, remedy, remedy_by_rule, remedy_for_host, toml
+from policy.remedy import KEEPS_OUT, REACHES, Remedy, remedy, remedy_by_rule, remedy_for_host, toml
 
 VERSION = 1
 SUFFIX = ".jsonl"
@@ -476,8 +476,7 @@ def answer(denial: Denial, plan: Plan) -> Remedy:
     if denial.path.startswith("/"):
         return remedy(plan, denial.path, denial.wanted)
     if denial.operation == KEY:
-        option = denial.hint.startswith("--")
-        return Remedy(denial.hint, KEYS_PASS, "", KEYS_RISK) if option else Remedy(note=denial.hint)
+        return KEEPS_OUT.get(denial.hint) or Remedy(note=denial.hint)
     if denial.host:
         # What the proxy refused came by the proxy, whatever the host: a rule is enough.
         found = (remedy_by_rule if denial.layer == PROXY else remedy_for_host)(plan, denial.host, denial.port)

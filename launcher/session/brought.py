@@ -57,15 +57,15 @@ def provided(plan: Plan, session: Session) -> tuple[tuple[Bind, ...], list[str]]
         note = f"{os.path.dirname(home)}/{NOTE}"
         if brought:  # it tells those that bring nothing to look, as long as this session lives
             os.close(os.open(note, os.O_WRONLY | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600))
-        others, kept = _agreed(plan, session)
+        living, kept = _agreed(plan, session)
         pins = tuple((f"{home}/{path}", f"{home}/{path}", "r") for path in kept)
         before = guarded_files.read(note, follow=False)
         made = dict.fromkeys(os.fsdecode(before.data).split("\0")[:-1]) if before is not None else {}
         try:
             with Inside(home) as inside:
                 if not all(map(inside.exists, kept)):
-                    raise _shared(session, others[0])  # which is being started, or refused
-                binds, lines = _made_ready(inside, brought, made, mounts=mounts, alone=not others)
+                    raise _shared(session, living[0])  # which is being started, or refused
+                binds, lines = _made_ready(inside, brought, made, mounts=mounts, alone=not living)
                 return (*binds, *pins), lines
         finally:
             content = "".join(f"{entry}\0" for entry in made)
@@ -92,7 +92,7 @@ def written(plan: Plan, session: Session) -> list[str]:
         wanted = dict(plan.files)
         _note(note, (*made, *wanted))  # first: what a crash leaves is removed by a later session
         with Inside(home) as inside:
-            if not _others(session, plan.worktree):
+            if not others(session, plan.worktree):
                 for path in set(made) - wanted.keys():
                     if MARK in (inside.read(path) or b"")[:80]:
                         inside.remove(path)
@@ -118,7 +118,7 @@ def _note(path: str, names: Iterable[str]) -> None:
             os.unlink(path)
 
 
-def _others(session: Session, root: str) -> list[writers.Writer]:
+def others(session: Session, root: str) -> list[writers.Writer]:
     """The other sessions that live in the home."""
     return [
         each
@@ -132,9 +132,9 @@ def _agreed(plan: Plan, session: Session) -> tuple[list[writers.Writer], list[st
 
     Refusals: bring-home-shared.
     """
-    others = _others(session, plan.worktree)
+    living = others(session, plan.worktree)
     own, kept = session.brings, set[str]()
-    for other in others:
+    for other in living:
         shown = promises.has_mounts(plan.backend) and other.brings[:1] == (SHOWN,)
         if other.brings != own and shown and set(own[1:]) <= set(other.brings[1:]):
             kept.update(other.brings[1:])
@@ -143,7 +143,7 @@ def _agreed(plan: Plan, session: Session) -> tuple[list[writers.Writer], list[st
     kept -= set(own[1:])
     if kept:
         session.record_brings((SHOWN, *sorted((*own[1:], *kept))))  # for one that comes later
-    return others, [path.removeprefix("~/") for path in sorted(kept)]
+    return living, [path.removeprefix("~/") for path in sorted(kept)]
 
 
 def _shared(session: Session, other: writers.Writer) -> Refusal:

@@ -17,8 +17,9 @@ from typing import Any, NamedTuple
 
 from launcher.safefs import walk
 from launcher.safefs.guarded_files import Inside
-from policy import logins
+from policy import logins, phantoms
 from policy.logins import Login
+from policy.phantoms import Mint
 from policy.plan import Plan
 
 # Small files in directories that somebody else may be changing: found, read and replaced by descriptors alone.
@@ -218,13 +219,15 @@ _TRIES = 3
 class Logins:
     """The logins of one session."""
 
-    def __init__(self, plan: Plan, home: str) -> None:
+    def __init__(self, plan: Plan, home: str, mint: Mint | None = None) -> None:
         """Nothing is read yet.
 
         Args:
             plan: with the files.
             home: the private home, which is there.
+            mint: makes phantoms for logins that stay outside.
         """
+        self._mint = mint
         self._provider = plan.provider
         fields: Any = plan.logins
         self._files = [Login(*data) for data in fields]
@@ -310,7 +313,7 @@ class Logins:
         directory = directory_below(top, login.inside, make=True)
         try:
             for _ in range(_TRIES):  # another session of the worktree may start now, too
-                if _copied(directory, os.path.basename(login.inside), login, there):
+                if _copied(directory, os.path.basename(login.inside), login, there, self._mint):
                     return
             raise Unusable("it keeps changing")
         finally:
@@ -400,7 +403,7 @@ def _of_user(login: Login) -> Content | None:
         os.close(directory)
 
 
-def _copied(directory: int, name: str, login: Login, there: Content | None) -> bool:
+def _copied(directory: int, name: str, login: Login, there: Content | None, mint: Mint | None) -> bool:
     try:
         here = read_private(directory, name, LARGEST if login.toml else LARGEST_COPY)
     except Changing:
@@ -409,7 +412,16 @@ def _copied(directory: int, name: str, login: Login, there: Content | None) -> b
         here = None  # the agent's doing; it is replaced
         with suppress(FileNotFoundError):
             os.unlink(name, dir_fd=directory)  # EISDIR for a directory, which is then said
-    data = logins.wanted(there and there.data, here and here.data, login)
+    ours, theirs = here and here.data, there and there.data
+    try:
+        if mint is not None and login.phantom:
+            data: bytes | None = phantoms.copied_in(theirs or b"", ours, login, mint)
+        else:
+            data = logins.wanted(theirs, ours, login) if not login.phantom else None
+    except ValueError as error:
+        with suppress(FileNotFoundError):  # it may hold tokens of a session that was given them
+            os.unlink(name, dir_fd=directory)
+        raise Unusable(str(error)) from None
     if data is None or (here is not None and here.data == data):
         return True
     return replace_private(directory, name, data, here, locked=False)
@@ -422,7 +434,7 @@ def _refresh(login: Login, inside: logins.Document) -> None:
         found = os.fstat(directory)
         if found.st_uid != os.geteuid() or found.st_mode & 0o022:
             raise Unusable(f"others may write {os.path.dirname(login.host)} (chmod go-w takes that away)")
-        _lock(directory)
+        lock(directory)
         name = os.path.basename(login.host)
         for _ in range(_TRIES):
             there = read_private(directory, name, LARGEST)
@@ -439,9 +451,9 @@ def _refresh(login: Login, inside: logins.Document) -> None:
         os.close(directory)  # and with it the lock
 
 
-def _lock(directory: int) -> None:
+def lock(directory: int, patience: float = PATIENCE) -> None:
     """A lock on the user's directory itself, so that sessions of other state directories see it too (flock(2))."""
-    end = time.monotonic() + PATIENCE
+    end = time.monotonic() + patience
     while True:
         try:
             fcntl.flock(directory, fcntl.LOCK_EX | fcntl.LOCK_NB)

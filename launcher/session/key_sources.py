@@ -1,4 +1,4 @@
-"""Keys that stay outside: which of a known agent's, and where all of them come from.
+"""Keys and logins that stay outside: which of a known agent's, and where the keys come from.
 
 What is read here goes to the proxy alone, by the memory that it is forked with. Launch path of plans with keys.
 """
@@ -14,7 +14,7 @@ from policy.promises import OWN_TMP
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Collection, Iterable
 
     from launcher.session.machine import Machine
     from policy.config.settings import Settings
@@ -37,7 +37,7 @@ def keys_of(
     *,
     flags: bool,
 ) -> "Kept":
-    """The keys of the caller's that stay outside: those that he has, and does not use in a way of his own.
+    """The keys of the caller's that stay outside: those that he has, and does not use in a way of his own; his login.
 
     Args:
         spec: of the provider.
@@ -51,13 +51,16 @@ def keys_of(
         Refusal: key-base-unusable; the key would go where nobody knows.
     """
     passed = (*spec.credentials.environment, *spec.settings)
+    present = any(map(machine.kind, logins))
     if settings.keys.value != "phantom" or settings.network_mode.value == "open":
-        return Kept((), passed, ())
+        mode, why = _logins(spec, settings, machine, frozenset(), present=present)
+        return Kept((), passed, why, mode)
     own = {entry.value[0] for entry in settings.env_set}
     chosen = own | {entry.value for entry in settings.env_pass}
     if settings.network_mode.value == "none":  # nothing there needs a key, nor should one be found by a later session
         held = {inject.variable for inject in spec.inject} - chosen
-        return Kept((), tuple(name for name in passed if name not in held), ())
+        mode, why = _logins(spec, settings, machine, held, present=present)
+        return Kept((), tuple(name for name in passed if name not in held), why, mode)
     taken = []
     warnings = []
     for inject in spec.inject:
@@ -72,22 +75,53 @@ def keys_of(
             continue
         taken.append((inject, _url(inject, machine)))
     held = {inject.variable for inject, _ in taken}
+    mode, why = _logins(spec, settings, machine, held, present=present)
+    warnings += why
     budget = any(limit.value[0] in BUDGETS for limit in settings.limits)  # which nothing may pass by
-    logged_in = not budget and settings.logins.value != "none" and any(map(machine.kind, logins))
-    alone = budget or not (
-        logged_in or any(machine.says(each) for each in spec.credentials.environment if each not in held)
-    )
+    others = any(machine.says(each) for each in spec.credentials.environment if each not in held)
+    # The hosts of a login that stays outside are reached with its phantom, or not at all.
+    alone = mode != "phantom" and (budget or not ((mode != "none" and present) or others))
     found = (_key(inject, url, spec.name, ways, alone=alone, flags=flags) for inject, url in taken)
     made = (key._replace(unknown_to=tuple(spec.native.unknown_to)) for key in found)
-    return Kept(tuple(map(tuple, made)), passed, tuple(warnings))
+    return Kept(tuple(map(tuple, made)), passed, tuple(warnings), mode)
 
 
 class Kept(NamedTuple):
-    """Keys of an agent's, as `Plan.keys` has them; variables that are passed; what the user should know."""
+    """What of an agent's stays outside.
+
+    Attributes:
+        keys: as `Plan.keys` has them.
+        passed: variables that the agent gets.
+        warnings: what the user should know.
+        logins: what becomes of the login: a value of ``--logins``.
+    """
 
     keys: tuple[tuple[object, ...], ...]
     passed: tuple[str, ...]
     warnings: tuple[str, ...]
+    logins: str
+
+
+def _logins(
+    spec: "ProviderSpec", settings: "Settings", machine: "Machine", held: "Collection[str]", *, present: bool
+) -> tuple[str, tuple[str, ...]]:
+    """What becomes of the login, and why it is not what was wanted. `held`: variables whose keys stay outside."""
+    mode = settings.logins.value
+    if mode != "phantom" or not present:
+        return mode if present or mode != "phantom" else "none", ()
+    used = [
+        name for name in (*spec.credentials.environment, *spec.endpoints) if name not in held and machine.says(name)
+    ]
+    if settings.network_mode.value in ("none", "open"):
+        why = f"with --net {settings.network_mode.value} no phantom of it can be used"
+    elif not any(file.phantom for file in spec.files):
+        why = f"Paddock has no phantoms for the logins of {spec.title}"
+    elif used:
+        why = f"{used[0]} in your environment is used in its place"
+    else:
+        return mode, ()
+    said = f"your login of {spec.title} is not in the jail: {why}; --logins copy passes the login itself"
+    return "none", (said,)
 
 
 def _url(inject: "Inject", machine: "Machine") -> str:
@@ -188,14 +222,16 @@ def usage(directory: str) -> Usage:
     return Usage(**{name: value for name, value in counts.items() if type(value) is int and 0 <= value < _MOST})
 
 
-def spent(directory: str, keys: tuple[Key, ...]) -> list[str]:
-    """What the keys of a session were used for, as a line; none where they were not."""
+def spent(directory: str, keys: tuple[Key, ...], *, login: bool = False) -> list[str]:
+    """What the keys of a session, and its login, were used for, as a line; none where they were not."""
     found = usage(directory)
     lines = []
     if found.requests:
         guessed = f", {found.estimated:,} of them estimated" if found.estimated else ""
-        names, tokens = ", ".join(key.variable for key in keys), f"{found.input:,} tokens in, {found.output:,} out"
-        lines.append(f"{found.requests:,} requests with the key in {names}: {tokens}{guessed}")
+        names = [f"the key in {', '.join(key.variable for key in keys)}"] if keys else []
+        names += ["the login"] if login else []
+        tokens = f"{found.input:,} tokens in, {found.output:,} out"
+        lines.append(f"{found.requests:,} requests with {' and '.join(names)}: {tokens}{guessed}")
     if found.refused:
         lines.append(f"{found.refused:,} {'more ' if lines else ''}were refused by the session's budget")
     return lines

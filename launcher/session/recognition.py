@@ -204,7 +204,9 @@ def translated(
         reach=reach,
         keys=kept.keys,
         program=chosen.program,
-        logins=files_of(spec, settings, machine, unattended=bool(switches) and not keep, keyed=bool(kept.keys)),
+        logins=files_of(
+            spec, settings, machine, kept.logins, unattended=bool(switches) and not keep, keyed=bool(kept.keys)
+        ),
         bring=_brought(spec, machine) if settings.bring_agents.value else (),
         warnings=(*kept.warnings, *silent),
     )
@@ -236,10 +238,9 @@ def keeps_prompts(settings: Settings) -> bool:
 
 
 def files_of(
-    spec: ProviderSpec, settings: Settings, machine: Machine, *, unattended: bool, keyed: bool
+    spec: ProviderSpec, settings: Settings, machine: Machine, mode: str, *, unattended: bool, keyed: bool
 ) -> tuple[tuple[object, ...], ...]:
-    """The provider's files that pass between the user's home and the private one, for the Plan."""
-    mode = settings.logins.value
+    """The provider's files that pass between the user's home and the private one, for the Plan. `mode`: of logins."""
     root = spec.state.home
     # Some refuse to start where the variable names what is not there (codex).
     found = [tuple(Login("", f"{root[2:]}/"))] if spec.state.variable and root not in (None, "~") else []
@@ -248,7 +249,8 @@ def files_of(
         canonical = machine.resolve(directory or "/")
         text = file.format == "text"
         brought, bring = tuple(file.brought), settings.bring_agents.value
-        if mode == "none":
+        outside = mode == "none" or (mode == "phantom" and file.phantom is None and (text or file.refreshed))
+        if outside:
             secrets = ("",) if text else tuple(file.refreshed)
             if canonical is not None and secrets:
                 host = f"{canonical.rstrip('/')}/{name}"
@@ -268,12 +270,13 @@ def files_of(
             newer=file.newer or "",
             account=tuple(file.account),
             proofs=tuple((path, tuple(claims)) for path, claims in file.proofs.items()),
-            only=(*(file.only if mode != "none" else ()), *(brought if bring else ())),
+            only=(*(() if outside else file.only), *(brought if bring else ())),
             put=put,
             drop=drop,
             toml=file.format == "toml",
             brought=brought if bring else (),
             withheld=() if bring else brought,
+            phantom=tuple(file.phantom.as_planned()) if file.phantom is not None and mode == "phantom" else (),
         )
         found.append(tuple(login))
     return tuple(found)

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
     from typing import Any
 
-    from launcher.egress.handle import Egress
+    from launcher.egress.handle import Egress, Kept
     from launcher.session.carrier import Carrier
     from launcher.session.credentials import Logins
     from launcher.session.denial_collector import Denials
@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from launcher.session.teach import Wants
     from launcher.vcs.private.lease import Lease
     from policy.keys import Key
+    from policy.phantoms import Mint
     from policy.plan import Bind
 
 
@@ -187,6 +188,7 @@ class _Parts(terminal.Listener):
         self._failures: list[str] = []
         self._git: Lease | None = None
         self._logins: Logins | None = None
+        self._mint: Mint | None = None
         self._carrier: Carrier | None = None
         self.lost: Refusal | None = None
         self._keys: tuple[Key, ...] = ()
@@ -245,7 +247,8 @@ class _Parts(terminal.Listener):
                     raise unheld(plan.provider, plan.budget[0][0])
                 held = key_sources.values_of(keys, self._places.home, plan.grants)
                 self._plan = plan = without_covered(plan, keys)
-            self.egress = handle.Egress(plan, session.directory, _packages, held)
+            kept = self._kept(plan) if any(login[-1] for login in plan.logins) else None
+            self.egress = handle.Egress(plan, session.directory, _packages, held, kept)
             session.slots.update(self.egress.slots)
         if plan.git == "private":
             from launcher.session import private_git
@@ -254,7 +257,7 @@ class _Parts(terminal.Listener):
         if plan.logins:
             from launcher.session import credentials
 
-            self._logins = credentials.Logins(plan, session.slots["home"])
+            self._logins = credentials.Logins(plan, session.slots["home"], self._mint)
             for line in self._logins.bring():
                 messages.say(f"paddock: warning: {printable(line)}")
         if plan.left_open:
@@ -265,6 +268,11 @@ class _Parts(terminal.Listener):
             from policy.keys import told
 
             bound = told(bound, self._keys, session.slots)
+        if self._mint is not None and self.egress is not None:
+            from launcher.session import keeper
+
+            trusted = keeper.trusted(plan, session.slots["home"], self.egress.certificate)
+            bound = bound.replace(env_set=tuple((dict(bound.env_set) | trusted).items()))
         bound = bound.replace(binds=(*bound.binds, *binds)) if binds else bound
         if needs_more_than_rlimits(plan):
             from launcher.session import limits
@@ -298,6 +306,15 @@ class _Parts(terminal.Listener):
         if self.egress is not None:
             spec.addresses, spec.sockets = self.egress.addresses, self.egress.sockets
         return spec
+
+    def _kept(self, plan: Plan) -> "Kept":
+        """The logins that stay outside, for the proxy."""
+        from launcher.session import brought, keeper
+        from policy.phantoms import Mint
+
+        kept = keeper.kept(plan, self._session.slots["home"], alone=not brought.others(self._session, plan.worktree))
+        self._mint = Mint(kept[1])
+        return kept
 
     def _private(self) -> tuple[str, ...]:
         """The private home first, the temporary directories, and the private git directory."""
@@ -383,10 +400,10 @@ class _Parts(terminal.Listener):
             self.passed = self.passed or self._generous.passed
         if self.egress is not None and (lost := self.egress.close()):
             self.lines.append(lost)
-        if self._keys:
+        if self._keys or self._mint is not None:
             from launcher.session import key_sources
 
-            self.lines += key_sources.spent(self._session.directory, self._keys)
+            self.lines += key_sources.spent(self._session.directory, self._keys, login=self._mint is not None)
         if self.denials is not None:
             self.lines += self.denials.close()
         if self._logins is not None:

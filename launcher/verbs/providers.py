@@ -89,6 +89,10 @@ def _file(file: ProviderFile) -> str:
     parts = [", ".join(file.only) + " of it"] if file.only else [] if file.brought else ["copied in"]
     parts += [f"{', '.join(file.brought)} of it with --bring agents"] if file.brought else []
     parts += [f"{', '.join(file.refreshed)} back when refreshed, {_KNOWN_BY}"] if file.refreshed else []
+    if file.phantom is not None:
+        uses = [f"{url}{use.rpartition(' ')[2]}" for url, texts in file.phantom.apis.items() for use in texts]
+        names = ", ".join(file.phantom.tokens)
+        parts += [f"with --logins phantom, phantoms of {names} are copied in, for requests to {', '.join(uses)}"]
     parts += [f"{name} = {json.dumps(value)} is set" for name, value in file.put.items()]
     parts += [f"{name} = {json.dumps(value)} while its prompts are off" for name, value in file.unattended.items()]
     parts += [f"{name} = {json.dumps(value)} while a key stays outside" for name, value in file.keyed.items()]

@@ -212,7 +212,7 @@ BOUNDS = {"memory": 75, "disk": 50}
 NETWORK_STRICTNESS = ("none", "auto", "proxy", "open")
 SERVER_NAME_STRICTNESS = ("require", "match")
 KEYS_STRICTNESS = ("phantom", "pass")
-LOGINS_STRICTNESS = ("none", "copy", "exchange")
+LOGINS_STRICTNESS = ("none", "phantom", "copy", "exchange")
 """Strictest first."""
 
 GIT_TIGHTER = {"readonly": (), "private": (), "auto": ("private",), "shared": ("private", "auto", "readonly")}

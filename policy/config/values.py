@@ -419,8 +419,9 @@ class Provider(Part):
     """Flags that the real agent accepts (native), or exactly those of the specification (contract)."""
     keep_prompts: Boolean | None = None
     """Whether the agent's own permission prompts stay on although the jail confines it."""
-    logins: Literal["none", "copy", "exchange"] | None = None
-    """The agent's own login: kept out (none), copied in (copy), or refreshed tokens come back, too (exchange)."""
+    logins: Literal["none", "phantom", "copy", "exchange"] | None = None
+    """The agent's own login: kept out (none), phantoms of it (phantom), a copy (copy), or a copy whose refreshed tokens
+    come back (exchange)."""
 
 
 class Bring(Part):

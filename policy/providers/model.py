@@ -43,6 +43,7 @@ from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationErr
 from policy import keys
 from policy.errors import Refusal
 from policy.hosts import parse_rule
+from policy.phantoms import Phantom
 
 # Files of a provider's that pass between the user's home and a worktree's private one: the keys of ``[[files]]``.
 #
@@ -74,6 +75,68 @@ def _below(path: str) -> str:
 Dotted = Annotated[str, Field(pattern=r"^[^.]+(\.[^.]+)*$")]
 HomePath = Annotated[str, AfterValidator(home_relative)]
 Below = Annotated[str, AfterValidator(_below)]
+
+
+_Path = Annotated[str, Field(pattern=r"^/[A-Za-z0-9._~/:-]*$")]
+_Use = Annotated[str, Field(pattern=r"^(POST )?/[A-Za-z0-9._~/:-]*$")]
+
+
+def _api(url: str) -> str:
+    keys.api(url)
+    return url
+
+
+class LoginPhantom(BaseModel):
+    """How a login stays outside, where TLS for the vendor's hosts ends at the proxy (`policy.phantoms.Phantom`)."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
+
+    refresh_url: Annotated[str, AfterValidator(_api)]
+    """Where new tokens are asked for."""
+    request: dict[str, str] = {}
+    """Of that request, besides its type and the refresh token: name -> value, ``{PATH}`` for one of the entry."""
+    answer: dict[str, str] = {}
+    """Of the answer that the agent gets, besides tokens and times; in the same way."""
+    access: Dotted
+    """Below the entry: the token that the API wants as a bearer token."""
+    refresh: Dotted
+    """The token that new ones are asked for with."""
+    tokens: dict[Dotted, Annotated[list[str], Field(min_length=2, max_length=2)]]
+    """All of them: path -> its name in an answer, and what phantoms begin with where tokens do."""
+    times: dict[Dotted, str] = {}
+    """Path of a time in milliseconds -> name of the seconds in an answer; the access token's first."""
+    stamp: Dotted | None = None
+    """Path of the time of the last refresh, in words."""
+    plain: list[Dotted] = []
+    """What else of the entry is copied in. Nothing is that is not named."""
+    apis: Annotated[
+        dict[Annotated[str, AfterValidator(_api)], Annotated[list[_Use], Field(min_length=1)]], Field(min_length=1)
+    ]
+    """URL of an API -> paths that a phantom is good for, each with what lies below it: for reading, or as POST says."""
+    trust: Annotated[list[Annotated[str, Field(pattern=r"^[A-Za-z_][A-Za-z0-9_]*$")]], Field(min_length=1)]
+    """Variables by which the programme is told of further authorities."""
+
+    @model_validator(mode="after")
+    def _names_its_tokens(self) -> Self:
+        if missing := {self.access, self.refresh} - self.tokens.keys():
+            raise ValueError(f"tokens has no {', '.join(sorted(missing))}")
+        return self
+
+    def as_planned(self) -> Phantom:
+        """The same as a Plan has it."""
+        return Phantom(
+            refresh_url=self.refresh_url,
+            request=tuple(self.request.items()),
+            access=self.access,
+            refresh=self.refresh,
+            tokens=tuple((path, prefix, name) for path, (name, prefix) in self.tokens.items()),
+            times=tuple(self.times.items()),
+            stamp=self.stamp or "",
+            plain=tuple(self.plain),
+            answer=tuple(self.answer.items()),
+            apis=tuple((url, keys.uses(url, texts)) for url, texts in self.apis.items()),
+            trust=tuple(self.trust),
+        )
 
 
 class ProviderFile(BaseModel):
@@ -108,6 +171,8 @@ class ProviderFile(BaseModel):
     """The same where the provider's questions are off; what was put so is taken away where they are kept."""
     keyed: dict[Dotted, str | bool | int | list[str]] = {}
     """The same where a key stays outside: else some ask again for each phantom."""
+    phantom: LoginPhantom | None = None
+    """How the login in it stays outside; none: it cannot."""
 
     @model_validator(mode="after")
     def _is_consistent(self) -> Self:
@@ -123,6 +188,8 @@ class ProviderFile(BaseModel):
         if self.brought and returning and not self.only:
             raise ValueError("where parts are brought, only says what is copied in besides")
         detailed = returning or self.only or self.brought or self.put or self.unattended or self.keyed
+        if self.phantom is not None and (not self.refreshed or self.entry == "*" or self.format != "json"):
+            raise ValueError("a phantom is of one login, in JSON, that is refreshed")
         if self.format == "text" and detailed:
             raise ValueError("for a text file, only path and moved can be set")
         return self
@@ -155,11 +222,6 @@ def _programme(name: str) -> str:
         _base_name(rest)
         return name
     return _base_name(name)
-
-
-def _api(url: str) -> str:
-    keys.api(url)
-    return url
 
 
 def _no_reserved(name: str) -> str:
@@ -259,7 +321,7 @@ class Inject(_Frozen):
     """What it ends with, where clients remember that."""
     methods: list[Annotated[str, Field(pattern=r"^[A-Z]+$")]] = list(keys.METHODS)
     """What a phantom is good for: methods."""
-    paths: Annotated[list[Annotated[str, Field(pattern=r"^/[A-Za-z0-9._~/:-]*$")]], Field(min_length=1)]
+    paths: Annotated[list[_Path], Field(min_length=1)]
     """And paths below the API's, each with what lies below it."""
     environment: dict[Variable, str] = {}
     """Further variables of the jail."""

@@ -36,7 +36,18 @@ INTAKE = frozenset(
 CONFINED = {
     "launcher.bridges.acp": ("agent_requests", "client_requests", "lines", "rulings", "terminals"),
     "launcher.bridges.files": ("file_worker", "reading", "scope", "searching", "writing"),
-    "launcher.egress": ("exchange", "gateway", "hello", "http", "names", "proxy", "socks", "spending", "vendors"),
+    "launcher.egress": (
+        "exchange",
+        "gateway",
+        "hello",
+        "http",
+        "names",
+        "proxy",
+        "secured",
+        "socks",
+        "spending",
+        "vendors",
+    ),
     "launcher.service": ("screen",),
 }
 """Modules that read an agent's bytes confined only: the bridge confines itself before it reads a line (`cell.confine`),
@@ -47,6 +58,7 @@ ENTRIES = {
     "launcher.bridges.acp.start_failed": "writes to a client when nothing was started, so no agent is there",
     "launcher.bridges.files.workers": "makes the worker's Scope of the Plan, sends it, and names its module",
     "launcher.egress.handle": "starts the proxy",
+    "launcher.session.keeper": "asks for new tokens, with the authorities that vendors are asked with",
     "launcher.verbs.acp": "makes the Choices of a command line",
     "launcher.verbs.logs": "starts the renderer in a process of its own, and prints what it says, made safe",
 }

@@ -39,7 +39,9 @@ def found(
 ) -> dict[str, Login]:
     """Place in the private home -> the file."""
     machine = Machine(environ)
-    rows = recognition.files_of(spec(name), settings(**options), machine, unattended=unattended, keyed=keyed)
+    chosen = settings(**options)
+    mode = chosen.logins.value
+    rows = recognition.files_of(spec(name), chosen, machine, mode, unattended=unattended, keyed=keyed)
     return {login.inside: login for login in (Login(*row) for row in rows)}  # type: ignore[arg-type]  # plain tuples
 
 

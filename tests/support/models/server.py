@@ -7,11 +7,13 @@ next follows from the number of tool results in the request alone, so a request 
 import json
 import sys
 import threading
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
+
+import zstandard
 
 from tests.support.models import anthropic, chat, gemini, responses
 from tests.support.models.script import Call, Json, Step, Tool, call_for, main_request
@@ -57,6 +59,9 @@ class ModelServer:
     requests: list[Request] = field(default_factory=list)
     unknown: list[str] = field(default_factory=list)
     connections: int = 0
+    account: Callable[[str, str, dict[str, str], Json], Json | int | None] | None = None
+    """Asked first: method, path without query, headers and body -> what a login's own API answers; a number: with that
+    status, and nothing else."""
 
     @property
     def url(self) -> str:
@@ -122,15 +127,30 @@ class _Handler(BaseHTTPRequestHandler):
         """Answers with the next step of the script."""
         text = self.rfile.read(int(self.headers.get("Content-Length", 0)))
         headers = {name.lower(): value for name, value in self.headers.items()}
-        self._send(*self.server.model.respond(self.path, headers, json.loads(text or b"{}")))
+        if headers.get("content-encoding") == "zstd":
+            text = zstandard.ZstdDecompressor().decompressobj().decompress(text)
+        body = json.loads(text or b"{}")
+        if not self._of_account("POST", headers, body):
+            self._send(*self.server.model.respond(self.path, headers, body))
 
     def do_GET(self) -> None:
         """Has no models to list, agents work with the one that they are told; and speaks HTTP only."""
+        if self._of_account("GET", {name.lower(): value for name, value in self.headers.items()}, {}):
+            return
         if self.headers.get("Upgrade"):
             self._send(426, "application/json", b'{"error": {"message": "by HTTP, please"}}')
             return
         self.server.model.unknown.append(f"GET {self.path}")
         self._send(404, "application/json", b'{"error": {"message": "no such thing"}}')
+
+    def _of_account(self, method: str, headers: dict[str, str], body: Json) -> bool:
+        """Whether a login's own API has answered."""
+        asked = self.server.model.account
+        found = asked(method, self.path.partition("?")[0], headers, body) if asked is not None else None
+        if found is not None:
+            status, answer = (found, {}) if isinstance(found, int) else (200, found)
+            self._send(status, "application/json", json.dumps(answer).encode())
+        return found is not None
 
     def do_HEAD(self) -> None:
         """Is alive."""

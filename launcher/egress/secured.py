@@ -1,0 +1,212 @@
+"""TLS towards a client in the jail, where a login's hosts end at the proxy: an authority of its own, and clients.
+
+The authority's key is made of the private home's secret, in this process; its certificate is good for those hosts alone
+(RFC 5280 section 4.2.1.10), and only programmes that are told of it trust it.
+"""
+
+import datetime
+import hashlib
+import os
+import socket
+import ssl
+from collections.abc import Callable, Iterable
+from contextlib import suppress
+from typing import NamedTuple, NoReturn
+
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes, serialization
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
+
+from launcher import wire
+from launcher.egress.exchange import ClientLeft, Exchange
+from launcher.jail import hygiene
+from launcher.loop import Timeout, receive, send_all
+from policy.logins import Login
+
+_CHUNK = 65536
+_FAREWELL = 2.0
+_ORDER = 0xFFFFFFFF00000000FFFFFFFFFFFFFFFFBCE6FAADA7179E84F3B9CAC2FC632551
+"""Of the group of P-256 (SEC 2 section 2.4.2)."""
+_BEFORE, _LASTS = datetime.timedelta(days=1), datetime.timedelta(days=90)
+
+
+class Authority:
+    """Certifies some hosts.
+
+    Attributes:
+        certificate: its own, in PEM.
+        context: for connections to any of the hosts.
+    """
+
+    def __init__(self, secret: bytes, hosts: Iterable[str]) -> None:
+        """To be made before this process is confined: OpenSSL reads a certificate from a file only."""
+        names = [x509.DNSName(host) for host in hosts]
+        key = ec.derive_private_key(int.from_bytes(hashlib.sha512(b"authority" + secret).digest()) % (_ORDER - 1) + 1,
+                                    ec.SECP256R1())  # fmt: skip
+        own = ec.generate_private_key(ec.SECP256R1())
+        name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "Paddock, for the login in one jail")])
+        identifier = x509.SubjectKeyIdentifier.from_public_key(key.public_key())
+        authority = (
+            _certificate(name, key.public_key())
+            .add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True)
+            .add_extension(x509.NameConstraints(names, None), critical=True)
+            .add_extension(_usage(signs_certificates=True), critical=True)
+            .add_extension(identifier, critical=False)
+        )
+        leaf = (
+            _certificate(name, own.public_key())
+            .subject_name(x509.Name([]))
+            .add_extension(x509.SubjectAlternativeName(names), critical=True)
+            .add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
+            .add_extension(_usage(signs_certificates=False), critical=True)
+            .add_extension(x509.ExtendedKeyUsage([ExtendedKeyUsageOID.SERVER_AUTH]), critical=False)
+            .add_extension(x509.AuthorityKeyIdentifier.from_issuer_subject_key_identifier(identifier), critical=False)
+        )
+        pem = serialization.Encoding.PEM
+        self.certificate = authority.subject_name(name).sign(key, hashes.SHA256()).public_bytes(pem)
+        chain = own.private_bytes(pem, serialization.PrivateFormat.PKCS8, serialization.NoEncryption())
+        chain += leaf.sign(key, hashes.SHA256()).public_bytes(pem)
+        self.context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+        self.context.set_alpn_protocols(["http/1.1"])
+        memory = os.memfd_create("certificate", os.MFD_CLOEXEC)
+        try:
+            os.write(memory, chain)
+            self.context.load_cert_chain(f"/proc/self/fd/{memory}")
+        finally:
+            os.close(memory)
+
+
+def _certificate(issuer: x509.Name, key: ec.EllipticCurvePublicKey) -> x509.CertificateBuilder:
+    now = datetime.datetime.now(datetime.UTC)
+    builder = x509.CertificateBuilder().issuer_name(issuer).public_key(key).serial_number(x509.random_serial_number())
+    return builder.not_valid_before(now - _BEFORE).not_valid_after(now + _LASTS)
+
+
+def _usage(*, signs_certificates: bool) -> x509.KeyUsage:
+    return x509.KeyUsage(
+        digital_signature=not signs_certificates,
+        key_cert_sign=signs_certificates,
+        content_commitment=False,
+        key_encipherment=False,
+        data_encipherment=False,
+        key_agreement=False,
+        crl_sign=False,
+        encipher_only=False,
+        decipher_only=False,
+    )
+
+
+class Kept(NamedTuple):
+    """Logins that stay outside, as the proxy knows them.
+
+    Attributes:
+        logins: of the plan.
+        secret: of the private home's phantoms.
+        authority: for the hosts where TLS ends.
+        keeper: socket of the process that has the tokens.
+    """
+
+    logins: tuple[Login, ...]
+    secret: bytes
+    authority: Authority
+    keeper: socket.socket
+
+
+def keeping(
+    logins: tuple[Login, ...], secret: bytes, hosts: tuple[str, ...], keep: Callable[[int], NoReturn], certified: int
+) -> Kept:
+    """Starts the process that has the tokens, and makes the authority, whose certificate goes to the launcher.
+
+    Args:
+        logins, secret: for the proxy.
+        hosts: where TLS ends.
+        keep: what that process does with a socket.
+        certified: pipe to the launcher.
+    """
+    ours, theirs = socket.socketpair()
+    if os.fork() == 0:
+        try:
+            os.setsid()
+            hygiene.close_inherited((theirs.fileno(),))
+            keep(theirs.fileno())
+        finally:
+            os._exit(1)
+    theirs.close()
+    authority = Authority(secret, hosts)
+    wire.write(certified, authority.certificate)
+    os.close(certified)
+    return Kept(logins, secret, authority, ours)
+
+
+class Secured(Exchange):
+    """A client whose TLS ends here. One task reads, one writes."""
+
+    def __init__(self, plain: Exchange, context: ssl.SSLContext) -> None:
+        """`plain`: the client's exchange so far, which has been told that it is connected."""
+        super().__init__(plain.client, plain.gateway, plain.secret, plain.relays, name_required=False)
+        self._incoming, self._outgoing = ssl.MemoryBIO(), ssl.MemoryBIO()
+        self._tls = context.wrap_bio(self._incoming, self._outgoing, server_side=True)
+
+    async def secure(self, first: bytes) -> None:
+        """The handshake; `first` came already. Raises OSError, `ssl.SSLError` among them."""
+        if first:
+            self._incoming.write(first)
+        while True:
+            try:
+                self._tls.do_handshake()
+            except ssl.SSLWantReadError:
+                await self._flush()
+                await self._more()
+            except ssl.SSLError:
+                with suppress(OSError):
+                    await self._flush()  # the alert, which says why
+                raise
+            else:
+                await self._flush()
+                return
+
+    async def receive(self) -> bytes:
+        """See `Exchange`."""
+        while True:
+            try:
+                data = self._tls.read(_CHUNK)
+            except ssl.SSLWantReadError:
+                await self._more()
+            except (ssl.SSLZeroReturnError, ssl.SSLEOFError):
+                raise ClientLeft from None
+            else:
+                if not data:
+                    raise ClientLeft
+                return data
+
+    async def send(self, data: bytes) -> None:
+        """See `Exchange`."""
+        if data:
+            self._tls.write(data)
+            await self._flush()
+
+    async def dismiss(self, answer: bytes) -> None:
+        """See `Exchange`."""
+        await self.send(answer)
+        with suppress(ssl.SSLError):
+            self._tls.unwrap()  # wants the client's word, and needs none
+        await self._flush()
+        self.client.shutdown(socket.SHUT_WR)
+        try:
+            with Timeout(_FAREWELL):
+                while await receive(self.client, _CHUNK):
+                    pass
+        except TimeoutError:
+            return
+
+    async def _flush(self) -> None:
+        if data := self._outgoing.read():
+            await send_all(self.client, data)
+
+    async def _more(self) -> None:
+        data = await receive(self.client, _CHUNK)
+        if data:
+            self._incoming.write(data)
+        else:
+            self._incoming.write_eof()
