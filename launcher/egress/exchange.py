@@ -267,7 +267,7 @@ class Exchange:
             Failed: the destination cannot be reached.
             ClientLeft, OSError: the client has left.
         """
-        if self.vendors is not None and self.vendors.ends_tls(wanted):
+        if self.vendors is not None and self.vendors.ends_tls(wanted, operation, self.client):
             await self.send(answer)
             await self.vendors.secure(self, wanted, first)
             self.client.close()

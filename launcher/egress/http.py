@@ -112,6 +112,8 @@ async def serve(exchange: Exchange, first: bytes, origin: Request | None = None)
             behind = connection.trailing_data[0]
             await exchange.connect(head.wanted, "connect", answer=_ESTABLISHED, first=behind)
             return True
+        if exchange.vendors is not None:
+            exchange.vendors.ends_tls(head.wanted, head.wanted.method, exchange.client)  # never for a request in clear
         server, through = await exchange.gateway.open(head.wanted, head.wanted.method, exchange.client)
     except h11.RemoteProtocolError as error:
         await bad(exchange, error.error_status_hint, str(error), "")

@@ -34,6 +34,7 @@ from launcher.ledger.denial import KEY
 from launcher.loop import Signal, Task, Timeout, current, receive, running, send_all, sleep
 from policy import phantoms
 from policy.egress_rules import EgressPolicy, Request, Verdict
+from policy.hosts import Address
 from policy.keys import Key, api
 from policy.logins import Document, Login, at, dumped, parsed
 from policy.phantoms import Mint
@@ -77,6 +78,9 @@ _HTTP, _HTTPS = 80, 443
 _LARGEST_ENTRY = 256 << 10
 _SOON = 60.0
 """Seconds before its end at which a token is not used any more."""
+
+_DISTRUST = ("UNKNOWN_CA", "BAD_CERTIFICATE", "CERTIFICATE_UNKNOWN")
+_AUTHORITIES = "the authority in ~/.paddock-authorities.pem"
 
 _NO_TOKEN = "the request shows no token of this session's login; to log in, do so outside of the jail"
 _NO_PHANTOM = "the request shows no key of this session"
@@ -332,29 +336,45 @@ class Vendors:
         self._routes = [_route(key, phantom, value, denied) for key, phantom, value in held]
         self._refreshes: dict[Request, tuple[bytes, Held]] = {}
         self._authority = kept.authority if kept is not None else None
+        self._hosts: dict[str | Address, list[Request]] = {}
         if kept is not None:
             mint, keeper = Mint(kept.secret), _Keeper(kept.keeper)
             for number, login in enumerate(kept.logins):
                 one = Held(number, login, mint, keeper)
                 self._routes += [_of_login(one, url, rules, denied) for url, rules in one.how.apis]
                 self._refreshes[one.refresh[0]] = (one.refresh[1], one)
+                for origin in phantoms.origins(login):
+                    self._hosts.setdefault(origin.host, []).append(origin)
         self._plain = EgressPolicy(allowed, denied)
         own = (route.origin.where for route in self._routes)
         self._gateway = gateway.with_policy(EgressPolicy((*own, *allowed), denied))
         self._context = trusting(environ, untrusted) if any(route.tls for route in self._routes) else None
 
-    def ends_tls(self, wanted: Request) -> bool:
-        """Whether this is where TLS for a host and port ends: one where a login is used."""
-        return self._authority is not None and (
-            wanted in self._refreshes
-            or any(route.origin == wanted for route in self._routes if type(route.real) is Held)
+    def ends_tls(self, wanted: Request, operation: str, client: socket.socket) -> bool:
+        """Whether TLS ends here, because a login is used at that host and port.
+
+        Args:
+            wanted: host and port.
+            operation, client: for the log.
+
+        Raises:
+            Denied: such a host is wanted in another way, where requests could not be judged.
+        """
+        if wanted.host not in self._hosts:
+            return False
+        if wanted in self._hosts[wanted.host]:
+            return True
+        where = " and ".join(origin.where for origin in self._hosts[wanted.host])
+        verdict = Verdict(
+            False, "", f"with its login outside, the host is reached by TLS at {where} only", "--logins copy"
         )
+        raise self._gateway.denied(wanted, operation, verdict, client)
 
     async def secure(self, exchange: Exchange, wanted: Request, first: bytes) -> None:
         """Serves a client that takes this for `wanted`, of `ends_tls`; `first`: what it has sent by now.
 
         Raises:
-            ClientLeft, OSError: it has left, or does not trust this session's authority.
+            ClientLeft, OSError: it has left, or does not trust the authority.
         """
         from launcher.egress.secured import Secured
 
@@ -364,10 +384,15 @@ class Vendors:
         try:
             with Timeout(bounds.head_seconds):
                 await client.secure(first)
+        except (ssl.SSLZeroReturnError, ssl.SSLEOFError):
+            raise ClientLeft from None
         except ssl.SSLError as error:
-            why = f"the client does not trust the session's authority for {wanted.where}: {error.reason}"
-            exchange.denied(wanted, KEY, Verdict(False, "", why))
-            raise
+            distrusts = error.reason is not None and error.reason.endswith(_DISTRUST)
+            why = (
+                f"the client does not trust {_AUTHORITIES}" if distrusts else f"no TLS of the client's: {error.reason}"
+            )
+            exchange.denied(wanted, KEY, Verdict(False, "", f"TLS for {wanted.where} ends at the proxy; {why}"))
+            raise ClientLeft from None
         connection = h11.Connection(h11.SERVER, max_incomplete_event_size=bounds.head_bytes)
         try:
             with Timeout(bounds.head_seconds):

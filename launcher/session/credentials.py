@@ -398,7 +398,9 @@ def _of_user(login: Login) -> Content | None:
     except FileNotFoundError:
         return None
     try:
-        return read_private(directory, os.path.basename(login.host), _limit(login), follow=not login.refreshed)
+        return read_private(
+            directory, os.path.basename(login.host), _limit(login), follow=not (login.refreshed or login.phantom)
+        )
     finally:
         os.close(directory)
 

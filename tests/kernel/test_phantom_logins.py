@@ -157,10 +157,10 @@ class Ground:
         found: dict[str, Any] = json.loads(self.file.read_text())
         return found
 
-    def run(self, line: str, *options: str) -> "subprocess.CompletedProcess[str]":
-        """A line of sh(1) in a jail of the agent's."""
+    def run(self, line: str, *options: str, shell: str = "sh") -> "subprocess.CompletedProcess[str]":
+        """A line of the shell in a jail of the agent's."""
         given = ("--provider", "agent", "--logins", "phantom", *self.options, *options)
-        return self.paddock.run(*given, "--", "sh", "-c", line, env=self.environment)
+        return self.paddock.run(*given, "--", shell, "-c", line, env=self.environment)
 
     def denials(self) -> str:
         """Of the last session."""
@@ -378,6 +378,25 @@ def test_other_hosts_are_reached_with_their_own_tls(ground: Ground) -> None:
     assert "certificate" in ended.stderr
 
 
+def test_a_host_of_the_login_is_reached_in_no_other_way(ground: Ground) -> None:
+    """On other ports, in clear, as an address: what is sent there nobody could judge."""
+    proxy = 'curl -sS --max-time 20 -o /dev/null -w "%{http_connect} %{http_code}\\n" -x $HTTPS_PROXY --noproxy ""'
+    proxied = [
+        f"{proxy} -k https://{API}:8443/v1/chat",
+        f"{proxy} http://{API}/v1/chat",
+        f"{proxy} http://{API}:443/v1/chat",
+        f"{proxy} -k https://{API.upper()}.:8443/v1/chat",
+        f"{proxy} --cacert $AGENT_CA https://{API.upper()}.:443/v1/models",
+    ]
+    ended = ground.run("\n".join(proxied), "--proxy-env", "yes")
+    assert ended.stdout.splitlines() == ["403 000", "000 403", "000 403", "403 000", "200 200"], (
+        ended,
+        ground.denials(),
+    )
+    assert [authorization for _, _, authorization in ground.vendor.seen] == [None]
+    assert not [line for line in ground.company.asked if ":8443" in line or ":80 " in line]
+
+
 def test_two_worktrees_refresh_one_login_in_turn(paddock: Paddock) -> None:
     """One asks, the other finds what it got: no token is used twice."""
     need("userns")
@@ -401,7 +420,11 @@ def test_a_client_that_does_not_trust_the_authority_is_a_denial(paddock: Paddock
     with made(paddock, {}, ()) as ground:
         ended = ground.run(f"curl -sS --max-time 20 https://{API}/v1/models")
         assert ended.returncode != 0
-        assert "does not trust the session's authority" in ground.denials()
+        assert "does not trust the authority in ~/.paddock-authorities.pem" in ground.denials()
+        before = ground.denials().partition(";")[0]
+        ended = ground.run(f"exec 3<>/dev/tcp/{API}/443", shell="bash")
+        assert ended.returncode == 0, ended
+        assert ground.denials().partition(";")[0] == before, "who only looks whether it is there is refused nothing"
 
 
 def test_a_login_that_cannot_be_a_phantom_is_not_there(paddock: Paddock) -> None:
