@@ -97,6 +97,12 @@ OPTIONS: tuple[tuple[str, str, str, str], ...] = (
     ("--reach", MANY, "[ADDRESS:]PORT", "let the command connect to this port of the machine's loopback"),
     ("--publish", MANY, "[ADDRESS:]PORT[:PORT]", "forward this port of the machine's loopback to a port in the jail"),
     (
+        "--ask",
+        ONE,
+        "auto|yes|no",
+        "ask you about a host that no rule allows (auto: at a terminal, for a known agent)",
+    ),
+    (
         "--keys",
         ONE,
         "phantom|pass",

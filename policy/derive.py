@@ -301,6 +301,7 @@ def derive(
             "git will run outside the jail, and rewrite any branch"
         )
 
+    ask = rules.ask if rules.net == "proxy" and (provider.provider or rules.ask == "yes") else "no"
     kept = (*provider.keys, *map(tuple, rules.inject)) if rules.net == "proxy" else ()
     for key in keys.made(kept):
         if key.in_clear:
@@ -333,8 +334,9 @@ def derive(
         domains_denied=rules.domains_denied,
         internal=rules.internal,
         files=rules.files,
-        named_ports=egress_rules.named_ports(named, taken),
+        named_ports=egress_rules.named_ports(named, taken, asked=by_name and ask != "no"),
         routes=egress_rules.routes(named) if by_name else (),
+        ask=ask,
         keys=kept,
         server_name=rules.server_name,
         publish=rules.publish if rules.net == "proxy" else (),
@@ -424,7 +426,8 @@ def network_mode(rules: Rules, provider: Translation) -> str:
     """none, proxy or open. Left to itself: the proxy for a known provider, or where anything is allowed by name."""
     if rules.net != "auto":
         return rules.net
-    return "proxy" if provider.provider or rules.domains or rules.reach or rules.publish or rules.inject else "none"
+    wanted = provider.provider or rules.domains or rules.reach or rules.publish or rules.inject or rules.ask == "yes"
+    return "proxy" if wanted else "none"
 
 
 def _nested(

@@ -190,9 +190,12 @@ FAKE_V4, FAKE_V6 = "198.18.0.0/15", "2001:2::/48"
 """Addresses that names get in a jail: of networks for benchmarks (RFC 2544, RFC 5180), which lead nowhere outside."""
 
 
-def named_ports(rules: Iterable[str], besides: Iterable[int] = ()) -> tuple[int, ...]:
-    """The ports on which a jail can reach by name what these rules allow, without those in `besides`."""
-    found: set[int] = set()
+def named_ports(rules: Iterable[str], besides: Iterable[int] = (), *, asked: bool = False) -> tuple[int, ...]:
+    """The ports on which a jail can reach by name what these rules allow, without those in `besides`.
+
+    `asked`: somebody may allow more, on the usual ports.
+    """
+    found: set[int] = set(USUAL_PORTS if asked else ())
     for rule in map(parse_egress_rule, rules):
         found.update(USUAL_PORTS if rule.host.port is None else (rule.host.port,))
     return tuple(sorted(found - {DNS_PORT, *besides}))
@@ -290,6 +293,8 @@ class EgressPolicy:
         self.allow = tuple(map(parse_egress_rule, allow))
         self.deny = tuple(map(parse_egress_rule, deny))
         self.internal = tuple(map(parse_egress_rule, internal))
+        self.asked: dict[tuple[str, int], str] = {}
+        """Names and ports that no rule allows and a person has, while the session runs; and his answer."""
 
     @classmethod
     def of(cls, plan: Plan) -> "EgressPolicy":
@@ -311,6 +316,8 @@ class EgressPolicy:
                     return Verdict(True, str(rule), "")
                 narrow = rule
         suggestion = f"--allow-domain {wanted.where}"
+        if narrow is None and (answer := self.asked.get((str(wanted.host), wanted.port))):
+            return Verdict(True, f"asked: {answer}", "")
         if narrow is None:
             return Verdict(False, "", f"no rule allows {wanted.where}", suggestion)
         return Verdict(False, str(narrow), f"the rule {narrow} does not cover {_described(narrow, wanted)}", suggestion)
@@ -326,7 +333,8 @@ class EgressPolicy:
             if denied is None:
                 return Verdict(True, str(allowed[0]), "")
             denial = self.decide(wanted)
-        return denial
+        answer = next((answer for (name, _), answer in self.asked.items() if name == host), "")
+        return Verdict(True, f"asked: {answer}", "") if answer else denial
 
     def is_narrow(self, wanted: Request) -> bool:
         """Whether only the requests inside a connection tell if they may pass: by a rule with methods or a path."""

@@ -18,7 +18,7 @@ Grant
     grant comes from (``default``, a file name with its key, ``--rw`` ...), for `paddock explain`.
 """
 
-VERSION = 11
+VERSION = 12
 
 SYSTEM_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin:/run/current-system/sw/bin"
 """Where programmes are looked for that Paddock itself runs, outside of every jail. Never the caller's PATH: it may lead
@@ -87,6 +87,7 @@ class Plan:
         "internal",  # tuple[str, ...]: those of `domains` whose names may lead to private networks' addresses, too
         "named_ports",  # tuple[int, ...]: ports that can be reached by name, without a proxy in the client
         "routes",  # tuple[str, ...]: networks that are the jail's own then, for the addresses that names get
+        "ask",  # str: whether people are asked about hosts that no rule allows: "no", "auto" (at a terminal), "yes"
         "keys",  # tuple[tuple[object, ...], ...]: that stay outside, as fields of policy.keys.Key; for net == "proxy"
         "server_name",  # str: "match" (TLS in a tunnel names the tunnel's host, or none) or "require"
         "publish",  # tuple[tuple[str, str], ...]: (loopback ADDRESS:PORT:PORT, the machine's and the jail's; source)
@@ -138,6 +139,7 @@ class Plan:
     internal: tuple[str, ...]
     named_ports: tuple[int, ...]
     routes: tuple[str, ...]
+    ask: str
     keys: tuple[tuple[object, ...], ...]
     server_name: str
     publish: tuple[tuple[str, str], ...]
@@ -230,6 +232,7 @@ class Plan:
                 lines.append(f"by name   ports {' '.join(map(str, self.named_ports))}, without a proxy in the client")
             lines += [f"reach     {where}  [{source}]" for where, source in self.reach]
             lines += [f"publish   {where}  [{source}]" for where, source in self.publish]
+            lines += [f"ask       {self.ask}  [about hosts that no rule allows]"] if self.ask != "no" else []
             lines += self._keys()
             lines += ["tls       every tunnel must name its host"] if self.server_name == "require" else []
         lines += [f"{access:<9} {path}  [{source}]" for path, access, source in self.grants]

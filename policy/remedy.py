@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from enum import StrEnum
 from typing import NamedTuple
 
-from policy import egress_rules, hosts, keys, phantoms, promises
+from policy import asking, egress_rules, hosts, keys, phantoms, promises
 from policy.errors import Refusal, printable
 from policy.hosts import Address
 from policy.pasted import quoted
@@ -16,7 +16,7 @@ from policy.verdict import decide, risk_of, view
 
 READS = "the command can read it, and send it wherever the network lets it"
 WRITES = "what is written there outlives the session, and programmes outside may use it"
-REACHES = "whatever the command can read can be sent there"
+REACHES = asking.RISK
 TEMPORARY = "programmes that use $TMPDIR need no option: it names the session's own temporary directory"
 ADDRESS = "only for clients of the proxy: direct connections to the address fail; a host name works for all"
 PROXIED = "only for clients of the proxy (--proxy-env yes)"

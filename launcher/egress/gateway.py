@@ -5,10 +5,12 @@ import ipaddress
 import os
 import socket
 import time
+from collections.abc import Iterable
 from typing import NamedTuple
 
 from launcher.egress.log import NOBODY, Log, Witness
 from launcher.egress.outside import Lookups, Upstream, Upstreams, is_own
+from launcher.egress.questions import Questions
 from launcher.loop import Timeout, receive, send_all, writable
 from policy.egress_rules import LOCALHOST, EgressPolicy, Request, Verdict
 from policy.hosts import Address
@@ -185,6 +187,14 @@ class Gateway:
         self._upstreams = upstreams
         self._log = log
         self._lookups = Lookups(bounds.resolve_seconds, bounds.answer_seconds, bounds.failure_seconds)
+        self.questions: Questions | None = None
+        """Who is asked about what the rules do not name; None where nobody is."""
+
+    def ask(self, askers: list[socket.socket], apart: Iterable[str]) -> None:
+        """From now on these are asked about what the rules do not name, except about what is kept apart."""
+        self.questions = Questions(self._policy, self._witness, apart)
+        for sock in askers:
+            self.questions.join(sock)
 
     def with_policy(self, policy: EgressPolicy) -> "Gateway":
         """The same way out by other rules."""
@@ -205,6 +215,8 @@ class Gateway:
             Failed: the destination cannot be reached.
         """
         verdict = self._policy.decide(wanted)
+        if not verdict.allowed and self.questions is not None:
+            verdict = await self.questions.judge(wanted, verdict, client)
         if not verdict.allowed:
             raise self.denied(wanted, operation, verdict, client)
         through = self._upstreams.choose(wanted)

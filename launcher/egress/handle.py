@@ -84,6 +84,7 @@ class Egress:
         prepare: "Callable[[], None]",
         held: "tuple[tuple[Key, str], ...]" = (),
         kept: "Kept | None" = None,
+        askers: tuple[int, ...] = (),
     ) -> None:
         """Forks the proxy. To be called once, before the jail is made, single-threaded.
 
@@ -94,6 +95,7 @@ class Egress:
             held: keys that stay outside, and their values, for the child. Each gets a phantom, in a slot of its name.
             kept: logins that do: the plan's, the secret of their phantoms, the hosts where their TLS ends, and what
                 serves a socket as the process that has the tokens.
+            askers: sockets to who asks people about refused hosts, for the child; closed here.
 
         Raises:
             Refusal: proxy-unavailable, upstream-proxy.
@@ -140,12 +142,10 @@ class Egress:
         self._pid = os.fork()
         if self._pid == 0:
             wanted = self.sockets[1] or (("tcp", _LOOPBACK, port),)
-            _work(plan, directory, prepare, secret, wanted, inherited, tuple(published), launcher, own_network, shown,
-                  kept, certified)  # fmt: skip
-        if certified != -1:
-            os.close(certified)
+            _work(plan, directory, prepare, secret, wanted, inherited, tuple(published), launcher, shown, kept,
+                  certified, askers)  # fmt: skip
         self._pidfd = syscalls.pidfd_open(self._pid)
-        for fd in (*inherited, *published):
+        for fd in (*inherited, *published, *askers, *((certified,) if kept is not None else ())):
             os.close(fd)
 
     def close(self) -> str:
@@ -238,10 +238,8 @@ def destination(text: str) -> tuple[bytes, int]:
 
 def _port_of(fd: int) -> int:
     with_port = _socket.socket(fileno=fd)
-    try:
-        port: int = with_port.getsockname()[1]
-    finally:
-        with_port.detach()
+    port: int = with_port.getsockname()[1]
+    with_port.detach()
     return port
 
 
@@ -254,10 +252,10 @@ def _work(
     inherited: tuple[int, ...],
     published: tuple[int, ...],
     launcher: int,
-    own_network: bool,
     held: "tuple[tuple[Key, str, str], ...]",
     kept: "Kept | None",
     certified: int,
+    askers: tuple[int, ...],
 ) -> "NoReturn":
     # Nothing may escape from here: this is a copy of the launcher, with all that it has on its stack.
     try:
@@ -269,7 +267,7 @@ def _work(
         null = os.open("/dev/null", os.O_RDWR)
         for fd in (0, 1, 2):
             os.dup2(null, fd)
-        hygiene.close_inherited((*inherited, *published, *((certified,) if kept is not None else ())))
+        hygiene.close_inherited((*inherited, *published, *askers, *((certified,) if kept is not None else ())))
         for number in _TERMINAL_SIGNALS:
             _signal.signal(number, _signal.SIG_IGN)
         logins = None
@@ -285,7 +283,7 @@ def _work(
             from launcher.egress import http  # noqa: F401  # which every agent's first request needs
         os.setsid()
         listeners = list(inherited)
-        if own_network:
+        if promises.has_mounts(plan.backend):
             listeners = []
             deadline = time.monotonic() + _HANDED_OVER_WITHIN
             for _ in wanted:
@@ -297,7 +295,7 @@ def _work(
             poll.register(fd, select.POLLIN)
         poll.poll(0 if plan.provider else _QUIET)
         reach = [destination(text) for text, _ in plan.reach]
-        _load(prepare).run(plan, reach, directory, secret, wanted, listeners, published, held, logins)
+        _load(prepare).run(plan, reach, directory, secret, wanted, listeners, published, held, logins, askers)
     finally:
         os._exit(1)
 

@@ -37,6 +37,10 @@ _LONGEST = 512
 _IDLE = 10.0
 """Seconds that a TCP client may take for a question."""
 _TTL = 60
+_UNUSED = 5.0
+"""Seconds after which a name is logged as refused that got an address and no connection: to a port without a listener,
+say.
+"""
 
 _A, _AAAA, _PTR, _ANY, _IN = 1, 28, 12, 255, 1
 _NOERROR, _FORMERR, _SERVFAIL, _NXDOMAIN, _NOTIMP = 0, 1, 2, 3, 4
@@ -243,7 +247,11 @@ class Resolver:
         except ValueError:
             parsed = None
         verdict = self._policy.names(parsed) if isinstance(parsed, str) else Verdict(False, "", "it is not a host name")
-        if not verdict.allowed or not isinstance(parsed, str):
+        if isinstance(parsed, str) and host == name and not verdict.allowed and self._is_asked_about(parsed):
+            # Asked about is a connection, whose port says what for. Nothing of it is looked up before a yes.
+            running().call_later(_UNUSED, lambda: self._refuse_unused(host, verdict, port))
+            self._point(asked, parsed, reply)
+        elif not verdict.allowed or not isinstance(parsed, str):
             self._refuse(host, verdict, port)
             reply(answer(asked, _NXDOMAIN))
         elif host != name:
@@ -254,6 +262,16 @@ class Resolver:
             self._asked[verdict.rule] += 1
             running().spawn(self._resolved(asked, parsed, verdict.rule, reply))
 
+    def _is_asked_about(self, name: str) -> bool:
+        """Whether a name that no rule allows has an address all the same: somebody can be asked."""
+        questions = self._gateway.questions
+        return questions is not None and questions.names(name)
+
+    def _refuse_unused(self, name: str, verdict: Verdict, port: int) -> None:
+        questions = self._gateway.questions
+        if questions is not None and not questions.connected(name):
+            self._refuse(name, verdict, port)
+
     async def _resolved(self, asked: Question, name: str, rule: str, reply: Callable[[bytes], None]) -> None:
         """Answers for an allowed name, which has to be known outside, too."""
         try:
@@ -263,6 +281,10 @@ class Resolver:
         if not known:
             reply(answer(asked, _SERVFAIL if known is None else _NXDOMAIN))
             return
+        self._point(asked, name, reply)
+
+    def _point(self, asked: Question, name: str, reply: Callable[[bytes], None]) -> None:
+        """Answers with the address that leads to this process."""
         version = {_A: 4, _AAAA: 6}.get(asked.kind)
         if version is None or (version == 6 and not self._ipv6):
             reply(answer(asked, _NOERROR))

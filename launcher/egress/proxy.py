@@ -71,6 +71,7 @@ def run(
     published: tuple[int, ...],
     held: "tuple[tuple[Key, str, str], ...]",
     kept: "Kept | None" = None,
+    askers: tuple[int, ...] = (),
 ) -> NoReturn:
     """Serves until the launcher ends this process.
 
@@ -84,6 +85,7 @@ def run(
         published: listening sockets, one for each of `plan.publish`.
         held: keys that stay outside, each with its phantom and its value.
         kept: logins that do.
+        askers: sockets to who asks people about refused hosts.
     """
     search_nothing()
     gc.freeze()  # nothing of what was imported is garbage: the first collection would look at all of it
@@ -95,7 +97,8 @@ def run(
         try:
             sockets = [socket.socket(fileno=fd) for fd in handed]
             listeners = [socket.socket(fileno=fd) for fd in published]
-            _serve(plan, reach, directory, secret, wanted, sockets, listeners, log, witness, held, kept)
+            asking = [socket.socket(fileno=fd) for fd in askers]
+            _serve(plan, reach, directory, secret, wanted, sockets, listeners, log, witness, held, kept, asking)
         finally:
             witness.close()
         log.close()
@@ -117,6 +120,7 @@ def _serve(
     witness: Witness,
     held: "tuple[tuple[Key, str, str], ...]",
     kept: "Kept | None",
+    askers: list[socket.socket],
 ) -> None:
     """Serves until a signal, or until one of the listening sockets cannot be served any more."""
     loop = Loop(lambda error: log.fault(repr(error)))
@@ -153,6 +157,8 @@ def _serve(
     for (rule, _), listener in zip(plan.publish, published, strict=True):
         works.append(server.serve(listener, Publication(pool, int(rule.rpartition(":")[2]), rule, log)))
     failed: list[BaseException] = []
+    if askers:
+        loop.call_soon(lambda: gateway.ask(askers, _kept_apart(held, kept)))
 
     def ended(task: Task) -> None:
         if task.error is not None:
@@ -164,6 +170,17 @@ def _serve(
     loop.run()
     if failed:
         raise failed[0]
+
+
+def _kept_apart(held: "tuple[tuple[Key, str, str], ...]", kept: "Kept | None") -> list[str]:
+    """Rules for the hosts of keys and logins that stay outside: in another way somebody else's would get there."""
+    if not held and kept is None:
+        return []
+    from policy import keys, phantoms
+
+    origins = [keys.api(key.url).origin for key, _, _ in held]
+    origins += [origin for login in (kept.logins if kept is not None else ()) for origin in phantoms.origins(login)]
+    return [*(origin.where for origin in origins), *(rule for key, _, _ in held for rule, _ in key.covers)]
 
 
 def _vendors(

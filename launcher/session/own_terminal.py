@@ -22,7 +22,7 @@ import termios
 
 from launcher.jail import hygiene, init, processes
 from launcher.lean import os
-from launcher.session import stops
+from launcher.session import messages, stops
 from launcher.session.relayed import Relay
 from policy.errors import EXIT_REFUSED, Refusal
 
@@ -32,6 +32,9 @@ if TYPE_CHECKING:
     import signal as _signal
     from collections.abc import Callable
     from typing import NoReturn
+
+    from launcher.session.last_line import LastLine
+    from policy.asking import Question
 else:
     import _signal
     import _socket
@@ -56,7 +59,9 @@ STOPPED, GOES_ON, ENDED, KILLED = b"S", b"C", b"E", b"K"
 AWAKE, FOREGROUND, ONE, GROUP = b"A", b"F", b"s", b"g"
 
 
-def lead(front: int, channel: "_socket.socket", slave: int, terminals: list[int], *, keys: bool) -> bool:
+def lead(
+    front: int, channel: "_socket.socket", slave: int, terminals: list[int], *, keys: bool, asker: int = -1
+) -> bool:
     """Makes this process the leader of a session, and starts the launcher in it, as a job.
 
     Args:
@@ -65,6 +70,7 @@ def lead(front: int, channel: "_socket.socket", slave: int, terminals: list[int]
         slave: the session's terminal.
         terminals: standard streams of the launcher that shall be that terminal.
         keys: the launcher's job is in the foreground there.
+        asker: the launcher's alone.
 
     Returns:
         True, in the launcher. The leader itself does not come back.
@@ -87,6 +93,8 @@ def lead(front: int, channel: "_socket.socket", slave: int, terminals: list[int]
         os.chdir("/")  # as below
         _own_group(launcher)
         init.leave_streams()
+        if asker != -1:
+            os.close(asker)
         _Leader(front, channel, slave, launcher).run()
     finally:
         os._exit(1)
@@ -199,7 +207,9 @@ _TIOCGDEV = 0x80045432  # asm-generic/ioctls.h; not in termios
 _ASKING = (_signal.SIGTTIN, _signal.SIGTTOU)
 
 
-def enter(after_failure: "Callable[[bytes], None] | None" = None) -> None:
+def enter(
+    after_failure: "Callable[[bytes], None] | None" = None, allow: "Callable[[Question], str] | None" = None
+) -> int:
     """Comes back in a child process whose terminal is its own, or at once where no standard stream is a terminal.
 
     To be called once, single-threaded, before anything is made that belongs to this process. The calling process does
@@ -208,6 +218,11 @@ def enter(after_failure: "Callable[[bytes], None] | None" = None) -> None:
     Args:
         after_failure: called in the calling process, with the last of what was said on the other terminal, when the
             child has ended by itself, with another status than 0 and 125.
+        allow: called there, when the user has allowed a host for good; returns what went wrong, or "". Where it is
+            given, and the terminal is the command's, refused hosts are asked about on its last line.
+
+    Returns:
+        A socket for the proxy (`handle.Egress`), which asks by it; -1 where nobody is asked.
 
     Raises:
         Refusal: no-terminal.
@@ -215,11 +230,12 @@ def enter(after_failure: "Callable[[bytes], None] | None" = None) -> None:
     hygiene.fill_standard_fds()
     terminals = [fd for fd in (0, 1, 2) if os.isatty(fd)]
     if not terminals:
-        return
+        return -1
     keys = terminals[:2] == [0, 1]
     try:
         master, slave = os.openpty()
         ours, theirs = _socket.socketpair(_socket.AF_UNIX, _socket.SOCK_SEQPACKET)
+        asked = [sock.detach() for sock in _socket.socketpair()] if keys and allow is not None else []
     except OSError as error:
         raise Refusal(
             "no-terminal",
@@ -229,22 +245,27 @@ def enter(after_failure: "Callable[[bytes], None] | None" = None) -> None:
         ) from None
     caller = _caller(terminals)
     front = _Front(ours, caller, master, keys=keys)
+    if allow is not None and asked:
+        front.asks = (asked[0], caller[1], allow)
     own = os.getpid()
     leader = os.fork()
     if leader == 0:
         ours.close()
-        for fd in {master, *caller}.difference(terminals):
+        for fd in {master, *caller, *asked[:1]}.difference(terminals):
             os.close(fd)
-        if lead(own, theirs, slave, terminals, keys=keys):
-            return
+        if lead(own, theirs, slave, terminals, keys=keys, asker=asked[1] if asked else -1):
+            return asked[1] if asked else -1
     theirs.close()
-    os.close(slave)
+    for fd in (slave, *asked[1:]):
+        os.close(fd)
     os.chdir("/")  # a worktree that goes at the end of its session (--rm) is in nobody's use
     init.leave_streams(tuple({0, 1, 2}.difference(terminals)))
     try:
         code = front.follow()
     finally:
         front.close()
+    for text in front.said:
+        messages.say(f"paddock: warning: {text}")
     if front.interrupted and code == 128 + _signal.SIGINT:
         # A shell ends its loop or list where the user has interrupted a command, and knows by this.
         _signal.signal(_signal.SIGINT, _signal.SIG_DFL)
@@ -282,6 +303,7 @@ class _Front:
 
     Attributes:
         interrupted: the user has pressed the key for it, Ctrl-C.
+        asks: what the last line is made of when it is needed (`last_line.LastLine`).
     """
 
     def __init__(self, channel: "_socket.socket", terminal: tuple[int, int], master: int, *, keys: bool) -> None:
@@ -292,8 +314,16 @@ class _Front:
         self._typed_stop = False
         self.interrupted = False
         self._status: int | None = None
+        self.asks: tuple[int, int, Callable[[Question], str]] | None = None
+        self._line: LastLine | None = None
+        self._height = 0
         self._relay = Relay(*terminal, keys=keys, on_signal=self._share)
         self._relay.begin(master)
+
+    @property
+    def said(self) -> list[str]:
+        """What the user is to be told of questions at the end."""
+        return self._line.said if self._line is not None else []
 
     @property
     def tail(self) -> bytes:
@@ -314,15 +344,56 @@ class _Front:
                 poll.register(fd, select.POLLIN)
             for fd, events in self._relay.wanted():
                 poll.register(fd, events)
-            for fd, events in poll.poll(None if self._relay.in_foreground() else _LOOK_AGAIN):
-                if fd == signals:
+            foreground = self._relay.in_foreground()
+            patience = None if foreground else _LOOK_AGAIN
+            asking = -1
+            if self.asks is not None:
+                asking, patience = self._serve_line(poll, patience)
+            for fd, events in poll.poll(patience):
+                if fd == asking:
+                    self._on_question(foreground=foreground)
+                elif fd == signals:
                     self._on_signals(signals)
                 elif fd == self._channel.fileno():
                     self._on_message()
                 else:
                     self._relay.serve(fd, events)
+        if self._line is not None:
+            self._line.end()
+            self._relay.show()
         self._relay.finish()
         return self._status
+
+    def _serve_line(self, poll: "select.poll", patience: int | None) -> tuple[int, int | None]:
+        """Has the last line drawn where that is due. Returns what to read of, and the milliseconds until it is next."""
+        assert self.asks is not None
+        line = self._line
+        if line is None and self._relay.tail:
+            line = self._made_line()
+        fd = self.asks[0] if line is None else line.fd
+        if fd != -1:
+            poll.register(fd, select.POLLIN)
+        if line is None:
+            return fd, patience
+        if line.is_due():
+            self._relay.show()
+            for each, events in self._relay.wanted():
+                poll.register(each, events)
+        if line.height != self._height:
+            self._height = line.height
+            self._relay.resize()
+        return fd, line.patience(patience)
+
+    def _made_line(self) -> "LastLine":
+        from launcher.session.last_line import LastLine
+
+        assert self.asks is not None
+        self._line = self._relay.line = LastLine(*self.asks)
+        self._line.cleared(self._relay.tail)
+        return self._line
+
+    def _on_question(self, *, foreground: bool) -> None:
+        (self._line or self._made_line()).hear(foreground=foreground)
 
     def _on_signals(self, signals: int) -> None:
         for signal, code, _ in init.read_signals(signals):
@@ -356,6 +427,9 @@ class _Front:
                 if signal != _signal.SIGSTOP:  # that one is left to whoever stopped it
                     self._go_on()
                 return
+            if self._line is not None:
+                self._line.give_up()
+                self._relay.show()
             self._relay.pause()
             # Sent while blocked: two would stop twice. In an orphaned process group it stops nobody.
             if self._typed_stop and signal == _signal.SIGTSTP:

@@ -17,6 +17,8 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     import signal as _signal
     from collections.abc import Callable
+
+    from launcher.session.last_line import LastLine
 else:
     import _signal
 
@@ -62,6 +64,8 @@ class Relay:
         self._to_user = b""
         self.tail = b""
         """The last bytes that the command has written."""
+        self.line: LastLine | None = None
+        """What asks the user on the last line of his terminal; None where nobody is asked."""
 
     def begin(self, master: int) -> None:
         """Takes over `master`, before the command starts: it gets the caller's modes and window size."""
@@ -81,7 +85,8 @@ class Relay:
         if self._master == -1:
             return
         try:
-            fcntl.ioctl(self._master, termios.TIOCSWINSZ, fcntl.ioctl(self._target, termios.TIOCGWINSZ, bytes(8)))
+            size = fcntl.ioctl(self._target, termios.TIOCGWINSZ, bytes(8))
+            fcntl.ioctl(self._master, termios.TIOCSWINSZ, size if self.line is None else self.line.left_of(size))
         except OSError:
             return  # one of the two has hung up
 
@@ -111,7 +116,8 @@ class Relay:
         if self._to_user and self._output_open:
             mine[self._target] = select.POLLOUT
         if self._master != -1:
-            reading = len(self._to_user) < _MOST_PENDING
+            frozen = self.line is not None and self.line.awaits_key
+            reading = len(self._to_user) < _MOST_PENDING and not frozen
             found.append((self._master, select.POLLIN * reading | (select.POLLOUT if self._to_command else 0)))
             if foreground and self._keys and not self._hung_up and not self._to_command:
                 mine[self._source] = mine.get(self._source, 0) | select.POLLIN
@@ -132,6 +138,11 @@ class Relay:
                 self._write_user(_PIECE)
         if fd == self._source and events & (select.POLLIN | select.POLLERR | select.POLLHUP):
             self._read_user()
+
+    def show(self) -> None:
+        """Draws what the last line shows, where that is due; between what the command says."""
+        if self.line is not None and self._output_open and not self._to_user:
+            self._to_user += self.line.drawing()
 
     def pause(self) -> None:
         """Before the client stops: what the command has said is shown, and the terminal is as the shell left it."""
@@ -185,6 +196,8 @@ class Relay:
         if self._output_open:
             if self._raw and not self._alone:
                 self._cook(self._other_cooks())
+            if self.line is not None:
+                self._to_user += self.line.cleared(data)
             # The caller's terminal makes two characters of a line's end then, as the other one has done.
             self._to_user += data.replace(b"\r\n", b"\n") if self._cooks else data
         return True
@@ -202,6 +215,10 @@ class Relay:
             data = os.read(self._source, _CHUNK)
         except OSError:
             data = b""
+        if data and self.line is not None:
+            data = self.line.typed(data)
+            if not data:
+                return
         if data:
             signals = self._signals_of(data)
             self._to_command += data

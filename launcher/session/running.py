@@ -51,6 +51,7 @@ def run(
     started: int = 0,
     on_start: "Callable[[int], None] | None" = None,
     observer: "Callable[[str, Any], None] | None" = None,
+    asker: int = -1,
 ) -> int:
     """Runs the planned command to its end.
 
@@ -70,6 +71,7 @@ def run(
         observer: told how far the run is, with plain data: "session" when it has its directory, "jail" with the
             process id of the jail's first process, "started" with the time (`time.monotonic`) when the command was
             executed, "ended".
+        asker: a socket to who asks a person about refused hosts, owned from now on; -1 for nobody.
 
     Returns:
         The exit status: the command's own, or 128+N when signal N ended it.
@@ -81,6 +83,13 @@ def run(
     hygiene.fill_standard_fds()
     to_carry = hygiene.streams_to_carry()
     plan = entry.plan
+    if plan.ask == "yes" and asker == -1 and wants is None:
+        raise Refusal(
+            "ask-nobody",
+            "nobody could be asked about refused hosts",
+            context="--ask yes needs a terminal that the command reads from and writes to",
+            hint="leave out --ask, and allow hosts beforehand: --allow-domain HOST",
+        )
     target = None
     if report is not None:
         from launcher.ledger import enforcement
@@ -104,6 +113,7 @@ def run(
     status_code: int | None = None
     parts = _Parts(plan, session, places, strict=strict, thorough=strict or target is not None)
     parts.tell, parts.on_start = told, on_start
+    parts.askers = () if asker == -1 else (asker,)
     try:
         if verbose:
             messages.say(f"paddock: provider {plan.provider or 'none'} ({printable(plan.provider_source)})")
@@ -164,6 +174,7 @@ class _Parts(terminal.Listener):
         limits, egress, denials: None where the plan has no need of them.
         facts: of the jail, and of the limits at the end.
         tell, on_start: see `run`.
+        askers: sockets to who asks people about refused hosts; the proxy's.
         changes: of hand-off files, once the jail is empty.
         passed: the limit that ended the session, or "".
         harvested: the report of the harvest; None without a private git directory.
@@ -204,6 +215,7 @@ class _Parts(terminal.Listener):
         self.facts: list[tuple[str, str, str]] = []
         self.tell: Callable[[str, Any], None] = _nobody
         self.on_start: Callable[[int], None] | None = None
+        self.askers: tuple[int, ...] = ()
         self.harvested: dict[str, Any] | None = None
         self.refused: Refusal | None = None
         self.lines: list[str] = []
@@ -248,7 +260,7 @@ class _Parts(terminal.Listener):
                 held = key_sources.values_of(keys, self._places.home, plan.grants)
                 self._plan = plan = without_covered(plan, keys)
             kept = self._kept(plan) if any(login[-1] for login in plan.logins) else None
-            self.egress = handle.Egress(plan, session.directory, _packages, held, kept)
+            self.egress = handle.Egress(plan, session.directory, _packages, held, kept, self.askers)
             session.slots.update(self.egress.slots)
         if plan.git == "private":
             from launcher.session import private_git

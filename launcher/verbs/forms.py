@@ -331,7 +331,17 @@ OPTION_GROUPS: tuple[tuple[str, tuple[str, ...]], ...] = (
     ("files", ("--rw", "--ro", "--review", "--deny", "--freeze-root")),
     (
         "network",
-        ("--net", "--allow-domain", "--deny-domain", "--reach", "--publish", "--keys", "--inject", "--proxy-env"),
+        (
+            "--net",
+            "--allow-domain",
+            "--deny-domain",
+            "--reach",
+            "--publish",
+            "--ask",
+            "--keys",
+            "--inject",
+            "--proxy-env",
+        ),
     ),
     ("git", ("--git", "--branch-policy", "--strict-handoff", "--sign")),
     ("environment and limits", ("--env", "--limit", "--budget")),

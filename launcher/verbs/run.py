@@ -13,6 +13,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from typing import Any
 
+    from policy.asking import Question
+
 
 def main(argv: list[str]) -> int:
     """Runs a command in a jail; returns the exit status for the shell."""
@@ -61,6 +63,7 @@ def launch(
     entry, given = planned(options, command, where)
     if entry is None:
         return 0
+    asker = -1
     if observer is None and any(os.isatty(fd) for fd in (0, 1, 2)):
         from launcher.session import own_terminal
 
@@ -75,7 +78,12 @@ def launch(
 
             view_denials.say(plan, command[1:], output, where)
 
-        own_terminal.enter(after_failure if hints else None)
+        def allow(question: "Question") -> str:
+            from launcher.session import answers
+
+            return answers.allow_always(where, plan.worktree, question)
+
+        asker = own_terminal.enter(after_failure if hints else None, allow if plan.ask != "no" else None)
     return running.run(
         entry,
         tuple(command[1:]),
@@ -87,6 +95,7 @@ def launch(
         quiet="--quiet" in options,
         strict="--strict-handoff" in options,
         observer=observer,
+        asker=asker,
     )
 
 

@@ -258,6 +258,7 @@ FLAG_OF = {
     "filesystem.freeze_root": "--freeze-root",
     "network.mode": "--net",
     "network.proxy_env": "--proxy-env",
+    "network.ask": "--ask",
     "network.keys": "--keys",
     "network.inject": "--inject",
     "network.allow_domains": "--allow-domain",

@@ -61,6 +61,7 @@ class Settings:
     allow_domains: Strings
     deny_domains: Strings
     proxy_env: Sourced[str]
+    ask: Sourced[str]
     keys: Sourced[str]
     inject: Strings
     server_name: Sourced[str]
@@ -91,9 +92,10 @@ class Settings:
     def warnings(self) -> tuple[str, ...]:
         """What was asked for and has no effect."""
         mode = self.network_mode
+        asked = (Sourced("ask yes", self.ask.source),) if self.ask.value == "yes" else ()
         wanted = [
             entry
-            for entry in (*self.allow_domains, *self.reach, *self.publish, *self.inject)
+            for entry in (*self.allow_domains, *self.reach, *self.publish, *self.inject, *asked)
             if entry.source.kind >= mode.source.kind  # else who chose the mode later meant to close, or open, all of it
         ]
         if not wanted or mode.value in ("proxy", "auto"):
@@ -139,6 +141,7 @@ KEYS = {
     "allow_domains": "network.allow_domains",
     "deny_domains": "network.deny_domains",
     "proxy_env": "network.proxy_env",
+    "ask": "network.ask",
     "keys": "network.keys",
     "inject": "network.inject",
     "server_name": "network.server_name",
@@ -173,6 +176,7 @@ _SCALARS = {
         "freeze_root",
         "network_mode",
         "proxy_env",
+        "ask",
         "keys",
         "server_name",
         "git_mode",
@@ -211,6 +215,7 @@ BOUNDS = {"memory": 75, "disk": 50}
 
 NETWORK_STRICTNESS = ("none", "auto", "proxy", "open")
 SERVER_NAME_STRICTNESS = ("require", "match")
+ASK_STRICTNESS = ("no", "auto", "yes")
 KEYS_STRICTNESS = ("phantom", "pass")
 LOGINS_STRICTNESS = ("none", "phantom", "copy", "exchange")
 """Strictest first."""
@@ -273,6 +278,7 @@ def loosening(below: Settings, layer: Layer) -> list[str]:
         found.append("filesystem.freeze_root: false instead of true")
     ranked("network_mode", content.network.mode, NETWORK_STRICTNESS)
     widened("allow_domains", content.network.allow_domains)
+    ranked("ask", content.network.ask, ASK_STRICTNESS)
     ranked("keys", content.network.keys, KEYS_STRICTNESS)
     widened("inject", content.network.inject)
     widened("reach", content.network.reach)
@@ -363,6 +369,7 @@ def _merged(layers: Sequence[Layer]) -> Settings:
         for attribute, scalar in (
             ("network_mode", content.network.mode),
             ("proxy_env", content.network.proxy_env),
+            ("ask", content.network.ask),
             ("keys", content.network.keys),
             ("server_name", content.network.server_name),
             ("git_mode", content.git.mode),
@@ -396,7 +403,7 @@ def _merged(layers: Sequence[Layer]) -> Settings:
             for pattern in patterns:  # the last layer that names a pattern decides its mode
                 if handoff.get(pattern, ("",))[0] != mode:
                     handoff[pattern] = (mode, Sourced(pattern, _source(layer, f"handoff.{mode}")))
-    missing = {key for key in ("network_mode", "proxy_env", "keys", "server_name", "git_mode", "branch_policy",
+    missing = {key for key in ("network_mode", "proxy_env", "ask", "keys", "server_name", "git_mode", "branch_policy",
                                "backend", "provider", "dialect", "logins") if key not in scalars}  # fmt: skip
     if missing:
         raise ValueError(f"the shipped default sets no {', '.join(sorted(missing))}")
@@ -413,6 +420,7 @@ def _merged(layers: Sequence[Layer]) -> Settings:
         allow_domains=accumulated["allow_domains"],
         deny_domains=accumulated["deny_domains"],
         proxy_env=scalars["proxy_env"],
+        ask=scalars["ask"],
         keys=scalars["keys"],
         inject=accumulated["inject"],
         server_name=scalars["server_name"],
@@ -465,6 +473,7 @@ class Rules:
     domains: tuple[tuple[str, str], ...]
     domains_denied: tuple[tuple[str, str], ...]
     proxy_env: str
+    ask: str
     inject: tuple[Key, ...]
     server_name: str
     reach: tuple[tuple[str, str], ...]
@@ -538,6 +547,7 @@ def rules_of(settings: Settings, root: str, host: Lists) -> Rules:
         domains=_domains(settings.allow_domains),
         domains_denied=_domains(settings.deny_domains),
         proxy_env=settings.proxy_env.value,
+        ask=settings.ask.value,
         inject=tuple(parse_key(entry.value, str(entry.source)) for entry in settings.inject),
         server_name=settings.server_name.value,
         reach=tuple((entry.value, str(entry.source)) for entry in settings.reach),

@@ -338,6 +338,8 @@ class Network(Part):
     """Hosts that it never lets through, whatever else is allowed."""
     proxy_env: Literal["auto", "yes", "no"] | None = None
     """Whether HTTPS_PROXY and the like are set; auto: only where hosts cannot be reached by name without them."""
+    ask: Literal["auto", "yes", "no"] | None = None
+    """Whether a person is asked about a host that no rule allows; auto: at a terminal, about known agents."""
     keys: Literal["phantom", "pass"] | None = None
     """What a jail gets of a known agent's API key: a phantom, which the proxy replaces, or the key itself (pass)."""
     inject: tuple[Annotated[str, _checked(injected)], ...] = ()

@@ -44,6 +44,7 @@ CONFINED = {
         "names",
         "proxy",
         "secured",
+        "questions",
         "socks",
         "spending",
         "vendors",

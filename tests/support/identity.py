@@ -156,7 +156,8 @@ SHELL = ("bash", "--norc", "--noprofile", "--noediting", "-i")
 class Console:
     """A session of its own on a new pty, without echo. Use it as a context manager: what is left is ended."""
 
-    def __init__(self, who: Who, cwd: Path, argv: Sequence[Word] = SHELL) -> None:
+    def __init__(self, who: Who, cwd: Path, argv: Sequence[Word] = SHELL, prefix: Sequence[Word] = ()) -> None:
+        """`prefix`: words in front of what acts as `who` (`proxied.World.prefix`)."""
         self.master, slave = pty.openpty()
         settings = termios.tcgetattr(slave)
         settings[3] &= ~termios.ECHO
@@ -165,7 +166,7 @@ class Console:
             os.fchown(slave, who.uid, who.gid)
         self.screen = ""
         self._process = subprocess.Popen(
-            ["setsid", "--ctty", *who.command(argv)],
+            ["setsid", "--ctty", *prefix, *who.command(argv)],
             stdin=slave,
             stdout=slave,
             stderr=slave,
@@ -206,6 +207,11 @@ class Console:
                 raise AssertionError(f"the terminal closed without {pattern!r}: {self.screen!r}") from None
         self.screen = self.screen[found.end() :]
         return found
+
+    @property
+    def process(self) -> int:
+        """Process id of the programme at the terminal."""
+        return self._process.pid
 
     def status(self) -> int:
         """Waits for the end of the programme at the terminal, and returns its exit status."""

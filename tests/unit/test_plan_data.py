@@ -47,6 +47,7 @@ FIELDS: dict[str, object] = {
     "domains": (),
     "domains_denied": (),
     "internal": ("mirror.example.com:443",),
+    "ask": "auto",
     "keys": (tuple(KEY),),
     "budget": (("tokens", 2_000_000),),
     "named_ports": (443,),

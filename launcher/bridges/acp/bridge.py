@@ -162,9 +162,7 @@ class Outside:
     def name(self, identifier: str) -> str:
         """Has the session found by an id of the protocol's, too; returns why that failed, or nothing."""
         data = identifier.encode("utf-8", "surrogatepass")
-        if len(data) > _LONGEST_NAME:
-            return "it is too long"
-        return self._ask(_NAME, data)[0].decode()
+        return self._ask(_NAME, data)[0].decode() if len(data) <= _LONGEST_NAME else "it is too long"
 
     def signal(self, number: int) -> None:
         """Sends the launcher a signal. To be called while it is a child of this process, so that its id is its own."""
@@ -318,8 +316,7 @@ def _load() -> None:
 
     import policy.sandbox
 
-    assert acp.schema is not None
-    assert policy.sandbox is not None
+    assert acp.schema is not policy.sandbox
 
 
 def _launch(parent: int, to_provider: tuple[int, int], from_provider: tuple[int, int], notice: tuple[int, int],

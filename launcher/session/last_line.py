@@ -1,0 +1,251 @@
+"""Questions about refused hosts on the last line of the user's terminal, while the command goes on above it.
+
+The command can write whatever it likes to that terminal, have it send reports and pastes, and draw a question of its
+own. So an answer takes two keys, each alone in time: Ctrl-], as in `paddock attach`, and a letter. Between the two the
+command's output is held and the question is drawn anew, so what is answered is what stands there. All other keys are
+the command's, whose user may be typing when a question comes. No report of a terminal is a single character, and what
+is pasted comes at once.
+
+Loaded beside the terminal (`own_terminal`), outside of the jail. What it is sent comes from the confined proxy.
+"""
+
+import fcntl
+import re
+import termios
+import time
+
+from launcher import wire
+from launcher.lean import os
+from policy import asking
+from policy.asking import Question
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+_LETTERS = {word[0]: word for word in asking.ANSWERS}
+_PREFIX = "\x1d"
+_KEY = re.compile(rb"\x1b\[(\d+)(?::\d*)*(?:;(\d+)(?::1)?)?u|\x1b\[27;(\d+);(\d+)~")
+"""A key that is pressed, in terminals' newer forms: of the kitty protocol, and of xterm's modifyOtherKeys."""
+_RELEASED = re.compile(rb"\x1b\[\d+(?::\d*)*;\d+:3u")
+_CTRL = 5  # one more than the sum of the modifiers, in both
+
+_GRACE = 0.7
+"""Seconds for which a question is seen before it can be answered: a key may have been meant for the one before."""
+_APART = 0.08
+"""Seconds without input before each of the two keys: nobody types so, and everything else comes in one piece."""
+_FORGOTTEN = 2.0
+"""Seconds in which a letter for a question that has gone does not reach the command."""
+_CALM = 0.02
+"""Seconds without output after which the line is drawn: not between the parts of what the command draws."""
+_LONG = 0.5
+"""Seconds after which it is drawn all the same."""
+_ROWS, _COLUMNS = 4, 60
+"""The smallest window in which there is room to ask."""
+_ALTERNATE = (b"\x1b[?1049", b"\x1b[?1047", b"\x1b[?47")
+
+# What the command may have begun is ended (CAN, ST): a title, say, would take in what follows.
+_TO_LINE = b"\x18\x1b\\\x1b7\x1b[?6l\x0f\x1b(B\x1b[%d;1H\x1b[0m"
+_ROOM = b"\x18\x1b\\\x1bD\x1b[A"  # on the last line everything moves up, elsewhere nothing
+_BACK = b"\x1b[0m\x1b8"
+
+
+class LastLine:
+    """The questions that are open, what the last line shows, and which keys are for them.
+
+    Attributes:
+        fd: to be polled for reading; -1 when nobody asks any more.
+        said: what the user is to be told at the end.
+    """
+
+    def __init__(self, fd: int, terminal: int, allow: "Callable[[Question], str]") -> None:
+        """Takes over the socket that the proxy asks by.
+
+        Args:
+            fd: of it.
+            terminal: the user's, for its size.
+            allow: see `own_terminal.enter`.
+        """
+        self.fd = fd
+        self.said: list[str] = []
+        self._terminal = terminal
+        self._allow = allow
+        self._decoder = wire.Decoder(asking.MOST_BYTES)
+        self._open: list[Question] = []
+        self._seen: tuple[Question | None, float] = (None, 0.0)
+        self._armed: Question | None = None
+        self._swallows = 0.0
+        self._typed = self._spoke = self._wished = 0.0
+        self._drawn = b""
+        self._full_screen = False
+
+    # What the proxy says.
+
+    def hear(self, *, foreground: bool) -> None:
+        """Takes what has come. In the background nobody can be asked."""
+        try:
+            data = wire.receive_piece(self.fd, [])
+            for kind, payload in self._decoder.feed(data):
+                if kind == asking.ASKED:
+                    self._take(asking.unpacked(payload), foreground=foreground)
+                elif kind == asking.GONE:
+                    self._forget(int(payload))
+        except BlockingIOError:
+            return
+        except (OSError, ValueError):
+            data = b""
+        if not data:
+            self.end()
+            os.close(self.fd)
+            self.fd = -1
+
+    def _take(self, question: Question, *, foreground: bool) -> None:
+        shown = self._text(question, armed=True) and self._text(question, armed=False)
+        if foreground and shown and os.environ.get("TERM", "dumb") not in ("", "dumb"):
+            self._open.append(question)
+            self._wished = time.monotonic()
+        else:
+            self._say(asking.PASS, str(question.number).encode())
+
+    def _forget(self, number: int) -> None:
+        if self._armed is not None and self._armed.number == number:
+            self._armed, self._swallows = None, time.monotonic() + _FORGOTTEN
+        self._open = [question for question in self._open if question.number != number]
+        self._wished = time.monotonic()
+
+    def give_up(self) -> None:
+        """Nobody can be asked for now."""
+        for question in self._open:
+            self._say(asking.PASS, str(question.number).encode())
+        self.end()
+
+    def end(self) -> None:
+        """All questions are over."""
+        self._open, self._armed = [], None
+
+    def _say(self, kind: bytes, payload: bytes) -> None:
+        try:
+            wire.send(self.fd, wire.frame(kind, payload))
+        except OSError:
+            return  # the proxy has ended, and refused everything
+
+    # What is typed.
+
+    @property
+    def awaits_key(self) -> bool:
+        """Whether the next key is an answer, and what the command says is held."""
+        return self._armed is not None
+
+    def typed(self, data: bytes) -> bytes:
+        """What of the user's input is the command's."""
+        now = time.monotonic()
+        alone, self._typed = now - self._typed >= _APART, now
+        if self._armed is not None or now < self._swallows:
+            if _RELEASED.fullmatch(data):
+                return b""
+            question, self._armed, self._swallows = self._armed, None, 0.0
+            if question is not None and alone and (word := _LETTERS.get(_pressed(data))):
+                self._answer(question, word)
+            return b""
+        seen, since = self._seen
+        if seen in self._open and alone and now - since >= _GRACE and _pressed(data) == _PREFIX:
+            self._armed = seen
+            return b""
+        return data
+
+    def _answer(self, question: Question, word: str) -> None:
+        if word == asking.ALWAYS and (failure := self._allow(question)):
+            self.said.append(f"{question.where} is allowed for this session only: {failure}")
+            word = asking.SESSION
+        self._say(asking.ANSWER, asking.answer(question.number, word))
+        self._forget(question.number)
+        self._swallows = 0.0
+
+    # What is shown.
+
+    @property
+    def height(self) -> int:
+        """Rows that it takes from the command."""
+        return int(bool(self._open))
+
+    def left_of(self, size: bytes) -> bytes:
+        """The window's size (struct winsize) that is left for the command."""
+        rows = int.from_bytes(size[:2], "little")
+        return (rows - self.height if rows >= _ROWS else rows).to_bytes(2, "little") + size[2:]
+
+    def cleared(self, data: bytes) -> bytes:
+        """What is to be written before the command's `data`: the line is its own again, until it pauses."""
+        self._spoke = time.monotonic()
+        if b"\x1b[?" in data:
+            at = max(data.rfind(mode) + len(mode) if mode in data else -1 for mode in _ALTERNATE)
+            if at >= 0:
+                self._full_screen = data[at : at + 1] == b"h"
+        erasing, self._drawn = self._erasing(), b""
+        return erasing
+
+    def is_due(self) -> bool:
+        """Whether something else is to be drawn, now."""
+        now = time.monotonic()
+        return self._wanted() != self._drawn and (now - self._spoke >= _CALM or now - self._wished >= _LONG)
+
+    def patience(self, other: int | None) -> int | None:
+        """Milliseconds until it is due; `other` where nothing is, or that comes first."""
+        if self._wanted() == self._drawn:
+            return other
+        own = int(_CALM * 1000) + 1
+        return own if other is None else min(own, other)
+
+    def drawing(self) -> bytes:
+        """What makes the line show what it should."""
+        text, before = self._wanted(), self._erasing()
+        self._drawn = text
+        if not text:
+            return before
+        self._wished = time.monotonic()
+        if self._seen[0] is not self._open[0]:
+            self._seen = (self._open[0], time.monotonic())
+        room = b"" if self._full_screen else _ROOM
+        return room + _TO_LINE % self._size()[0] + b"\x1b[7m" + text + b"\x1b[K" + _BACK
+
+    def _erasing(self) -> bytes:
+        return _TO_LINE % self._size()[0] + b"\x1b[2K" + _BACK if self._drawn else b""
+
+    def _wanted(self) -> bytes:
+        if not self._open:
+            return b""
+        return self._text(self._armed or self._open[0], armed=self._armed is not None)
+
+    def _text(self, question: Question, *, armed: bool) -> bytes:
+        """The line; b"" where the window is too small for it."""
+        rows, columns = self._size()
+        if rows < _ROWS or columns < _COLUMNS:
+            return b""
+        more = f" ({len(self._open) - 1} more)" if len(self._open) > 1 else ""
+        fronts = [f"paddock: {question.who} asks for ", "paddock: refused: "]
+        back = f":{question.port}; Ctrl-] to answer{more}"
+        if armed:
+            fronts, back = ["paddock: send data to "], f":{question.port}? [n]o [o]nce [s]ession [a]lways "
+        rooms = [(front, columns - 1 - len(front) - len(back)) for front in fronts]
+        front, room = next((each for each in rooms if each[1] >= len(question.host)), rooms[-1])
+        host = asking.short(question.host, room)
+        return f"{front}{host}{back}".encode() if host else b""
+
+    def _size(self) -> tuple[int, int]:
+        try:
+            size = fcntl.ioctl(self._terminal, termios.TIOCGWINSZ, bytes(8))
+        except OSError:
+            return 0, 0
+        return int.from_bytes(size[:2], "little"), int.from_bytes(size[2:4], "little")
+
+
+def _pressed(data: bytes) -> str:
+    """The one key that this input is, as the character it has always been; "" for anything else."""
+    if len(data) == 1:
+        return data.decode("latin-1")
+    found = _KEY.fullmatch(data)
+    if found is None:
+        return ""
+    code, modifiers = int(found[1] or found[4]), int(found[2] or found[3] or 1)
+    if modifiers == _CTRL:
+        return _PREFIX if code == ord("]") else ""
+    return chr(code) if modifiers == 1 and code < 128 else ""

@@ -1,0 +1,302 @@
+"""A refused host is held, and a person is asked: at a terminal, on all backends, by clients of every kind."""
+
+import json
+import os
+import re
+import shlex
+import signal
+import time
+import tomllib
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from policy import promises
+from tests.support.features import need
+from tests.support.identity import Console
+from tests.support.install import base_python
+from tests.support.paddock import Paddock, below
+from tests.support.programs.scene import SWITCHES
+from tests.support.proxied import World
+
+PREFIX = "\x1d"
+QUESTION = r"asks for ([a-z0-9.-]+):(\d+); Ctrl-\] to answer"
+CURL = "curl -sS -o /dev/null -w '%{http_code}' http://good.example/; echo \" <$?>\""
+
+ALL = (promises.NAMESPACES, promises.BUBBLEWRAP, promises.GUARD)
+AS_A_USER = pytest.mark.parametrize("who", ["user"], indirect=True)
+
+
+@pytest.fixture(params=ALL)
+def backend(request: pytest.FixtureRequest) -> str:
+    """Each backend."""
+    need("landlock")
+    wanted = {promises.NAMESPACES: "userns", promises.BUBBLEWRAP: "bubblewrap"}
+    if request.param in wanted:
+        need(wanted[request.param])
+    return str(request.param)
+
+
+@contextmanager
+def terminal(
+    world: World, paddock: Paddock, backend: str, script: str, *options: str, ask: Sequence[str] = ("--ask", "yes")
+) -> Iterator[Console]:
+    """A shell script in a jail, at a terminal of the machine's."""
+    extra, switches = SWITCHES[backend]
+    words = paddock.words(
+        "run", "--git=readonly", "--session=asked", *switches, *ask, *options, "--", "sh", "-c", script
+    )
+    given = {**paddock.env, **extra, "TERM": "xterm"}
+    argv = ["env", *(f"{name}={value}" for name, value in given.items()), *words]
+    with Console(
+        paddock.who, paddock.worktree, argv, prefix=(*world.prefix, "env", f"--chdir={paddock.worktree}")
+    ) as at:
+        at.resize(24, 100)
+        yield at
+
+
+def reply(at: Console, letter: str) -> tuple[str, str]:
+    """Waits for a question and answers it. Returns its host and port."""
+    found = at.expect(QUESTION)
+    time.sleep(0.9)  # it has to be seen before it can be answered
+    at.type(PREFIX)
+    at.expect(re.escape(f"send data to {found[1]}:{found[2]}? [n]o [o]nce [s]ession [a]lways"))
+    time.sleep(0.2)
+    at.type(letter)
+    return found[1], found[2]
+
+
+def denials(paddock: Paddock) -> list[dict[str, Any]]:
+    """What the ledger of the last session holds."""
+    ended = paddock.call("denials", "asked", "--json")
+    assert ended.returncode == 0, ended
+    return [json.loads(line) for line in ended.stdout.splitlines()]
+
+
+def reached(world: World, since: int) -> int:
+    """How many requests have arrived since."""
+    return sum(entry["kind"] == "request" for entry in world.seen(since))
+
+
+def test_a_yes_lets_the_waiting_client_in(world: World, paddock: Paddock, backend: str) -> None:
+    """It hears nothing of it but that it took a while; the next one does not wait."""
+    before = len(world.seen())
+    with terminal(world, paddock, backend, f"{CURL}; {CURL}; read line") as at:
+        assert reply(at, "s") == ("good.example", "80")
+        at.expect("200 <0>")
+        at.expect("200 <0>")
+        log = (paddock.state / "sessions/asked/egress.jsonl").read_text().splitlines()
+        assert [json.loads(line)["rule"] for line in log] == ["asked: session"] * 2
+        at.type("\n")
+        assert at.status() == 0
+    assert reached(world, before) == 2
+
+
+def test_once_is_for_who_waits(world: World, paddock: Paddock, backend: str) -> None:
+    """The next client is a question of its own, and a no is final."""
+    before = len(world.seen())
+    with terminal(world, paddock, backend, f"{CURL}; {CURL}; {CURL}") as at:
+        reply(at, "o")
+        at.expect("200 <0>")
+        reply(at, "n")
+        at.expect("<[1-9][0-9]?>|403 <0>")
+        at.expect("<[1-9][0-9]?>|403 <0>")
+        assert at.status() == 0
+        assert "asks for" not in at.screen
+    assert reached(world, before) == 1
+    assert "good.example" in {denial["host"] for denial in denials(paddock)}
+
+
+@AS_A_USER
+def test_always_is_written_to_the_users_own_file(world: World, paddock: Paddock) -> None:
+    """Never to the worktree; the next session asks nobody."""
+    file = paddock.who.home / ".config/paddock/config.toml"
+    with terminal(world, paddock, promises.NAMESPACES, CURL) as at:
+        reply(at, "a")
+        at.expect("200 <0>")
+        assert at.status() == 0
+    assert tomllib.loads(file.read_text()) == {"schema": 1, "network": {"allow_domains": ["good.example:80"]}}
+    assert not (paddock.worktree / ".paddock.toml").exists()
+    with terminal(world, paddock, promises.NAMESPACES, CURL) as at:
+        at.expect("200 <0>")
+        assert at.status() == 0
+
+
+@AS_A_USER
+def test_a_known_agent_at_a_terminal_is_asked_about(world: World, paddock: Paddock) -> None:
+    """By default; another command is not, and neither is anything where the configuration says no."""
+    agent = ("--provider", "claude-code", "--logins", "none", "--dialect", "native")
+    with terminal(world, paddock, promises.NAMESPACES, CURL, *agent, ask=()) as at:
+        reply(at, "s")
+        at.expect("200 <0>")
+        assert at.status() == 0
+    for options, ask in ((("--allow-domain", "other.example"), ()), (agent, ("--ask", "no"))):
+        with terminal(world, paddock, promises.NAMESPACES, CURL, *options, ask=ask) as at:
+            at.expect("000 <6>")
+            assert at.status() == 0
+            assert "asks for" not in at.screen
+
+
+@AS_A_USER
+def test_a_yes_to_a_name_opens_no_private_address(world: World, paddock: Paddock) -> None:
+    """Nor the machine's own, nor what a rule denies, which nobody is asked about."""
+    script = "; ".join(
+        CURL.replace("good.example", name) for name in ("private.example", "own.example", "other.example")
+    )
+    before = len(world.seen())
+    with terminal(world, paddock, promises.NAMESPACES, script, "--deny-domain", "other.example") as at:
+        for name in ("private.example", "own.example"):
+            assert reply(at, "s")[0] == name
+            at.expect("<[1-9][0-9]?>|403 <0>")
+        at.expect("<[1-9][0-9]?>|403 <0>")
+        assert at.status() == 0
+        assert "asks for" not in at.screen
+    assert reached(world, before) == 0
+    assert {denial["host"] for denial in denials(paddock)} >= {"private.example", "own.example", "other.example"}
+
+
+@AS_A_USER
+def test_who_is_not_answered_is_refused_in_time(world: World, paddock: Paddock) -> None:
+    """After half a minute, with the option that would allow it; and is not asked about again for a while."""
+    with terminal(world, paddock, promises.NAMESPACES, f"{CURL}; {CURL}") as at:
+        at.expect(QUESTION)
+        start = time.monotonic()
+        time.sleep(15)
+        at.expect("<[1-9][0-9]?>|403 <0>")
+        assert 20 < time.monotonic() - start < 45
+        at.expect("<[1-9][0-9]?>|403 <0>")
+        assert at.status() == 0
+    assert [denial["host"] for denial in denials(paddock)] == ["good.example"] * 2
+
+
+FORGER = r"""
+import os, socket, sys, threading, time, tty
+tty.setraw(0)
+def ask():
+    try:
+        with socket.create_connection(("good.example", 80), timeout=60) as sock:
+            sock.sendall(b"GET / HTTP/1.0\r\nHost: good.example\r\n\r\n")
+            print("got", sock.recv(10), flush=True)
+    except OSError as error:
+        print("failed", error, flush=True)
+threading.Thread(target=ask, daemon=True).start()
+time.sleep(2)
+for data in (
+    "\x1d", "s", "\x1ds", "\x1b]0;\x1ds\x07\x1b[21t", "\x1b[6n\x1b[c\x1b[>q\x1b]52;c;?\x07\x1b[?2004l",
+    "\x1b[24;1H\x1b[2K\x1b[7mpaddock: send data to harmless.example:443? [n]o [o]nce [s]ession [a]lways",
+):
+    os.write(1, data.encode())
+    time.sleep(0.3)
+for name in os.listdir("/proc/self/fd"):  # whatever this process holds
+    try:
+        os.write(int(name), b"A\x09\x00\x00\x001 session") if int(name) > 2 else None
+    except OSError:
+        pass
+import fcntl, termios
+for key in b"\x1ds":
+    try:
+        fcntl.ioctl(0, termios.TIOCSTI, bytes((key,)))
+    except OSError:
+        pass
+for tty_name in ("/dev/tty", "/dev/pts/0", "/dev/pts/1", "/dev/pts/2"):
+    try:
+        os.write(os.open(tty_name, os.O_RDWR), b"\x1ds")
+    except OSError:
+        pass
+print("tried", flush=True)
+time.sleep(float(sys.argv[1]))
+"""
+
+
+@AS_A_USER
+def test_an_answer_cannot_be_given_from_inside(world: World, paddock: Paddock) -> None:
+    """By keys that are printed, reports that a terminal is made to send, or whatever descriptor there is; and what the
+    command draws in the place of the question is drawn over before it is answered.
+    """
+    before = len(world.seen())
+    script = shlex.join([str(base_python()), "-I", "-S", "-c", FORGER, "2"])
+    with terminal(world, paddock, promises.NAMESPACES, script) as at:
+        at.expect(QUESTION)
+        time.sleep(0.8)
+        for report in ("\x1b]l\x1ds\x1b\\", "\x1b[24;19R", "\x1b]52;c;HXM=\x1b\\", "\x1b[200~\x1ds\x1b[201~", "\x1ds"):
+            at.type(report)
+            time.sleep(0.15)
+        at.expect("tried")
+        assert "got" not in at.screen
+        assert at.status() == 0
+    assert reached(world, before) == 0
+    with terminal(world, paddock, promises.NAMESPACES, script.removesuffix("2") + "20") as at:
+        at.expect("harmless.example:443")
+        at.type(PREFIX)
+        at.expect(r"send data to good.example:80\?")
+        time.sleep(0.2)
+        at.type("o")
+        at.expect("got")
+    assert reached(world, before) == 1
+
+
+FLOOD = """
+import concurrent.futures, socket
+def ask(number):
+    try:
+        with socket.create_connection((f"h{number}.example", 80), timeout=2) as sock:
+            sock.sendall(b"GET / HTTP/1.0\\r\\n\\r\\n")
+            sock.recv(1)
+    except OSError:
+        pass
+with concurrent.futures.ThreadPoolExecutor(64) as pool:
+    list(pool.map(ask, range(2_000)))
+print("done", flush=True)
+with socket.create_connection(("good.example", 22), timeout=20) as sock:
+    print(sock.recv(4).decode(), flush=True)
+"""
+
+
+@AS_A_USER
+def test_a_flood_of_hosts_harms_nothing_that_is_allowed(world: World, paddock: Paddock) -> None:
+    """Few of them are asked about, and the others are refused as without questions."""
+    script = shlex.join([str(base_python()), "-I", "-S", "-c", FLOOD])
+    with terminal(world, paddock, promises.NAMESPACES, script, "--allow-domain", "good.example:22") as at:
+        at.expect(r"asks for h\d+\.example")
+        at.expect("done")
+        at.expect("220 ")
+        assert at.status() == 0
+
+
+@AS_A_USER
+@pytest.mark.parametrize("whom", ["front", "all"])
+def test_a_kill_in_the_middle_of_a_question_leaves_nothing(
+    world: World, paddock: Paddock, whom: str, public_dir: Path
+) -> None:
+    """Whichever process it is; who waits is not let in."""
+    before = len(world.seen())
+    with terminal(world, paddock, promises.NAMESPACES, f"{CURL}; sleep 60") as at:
+        at.expect(QUESTION)
+        processes = below(at.process)
+        named = [pid for pid in processes if b"run\0--git" in Path(f"/proc/{pid}/cmdline").read_bytes()]
+        assert named
+        for pid in named[:1] if whom == "front" else reversed(named):
+            try:
+                os.kill(pid, signal.SIGKILL)
+            except ProcessLookupError:
+                continue
+    assert reached(world, before) == 0
+    deadline = time.monotonic() + 20
+    while paddock.left() and time.monotonic() < deadline:
+        assert paddock.run("--git=readonly", "--", "true").returncode == 0  # whose end sweeps
+    assert paddock.left() == []
+
+
+@AS_A_USER
+def test_yes_where_nobody_can_be_asked_is_refused(paddock: Paddock) -> None:
+    """Without a terminal; a worktree's own file cannot say yes, and can say no."""
+    assert paddock.refused("run", "--ask", "yes", "--", "true").reference == "ask-nobody"
+    (paddock.worktree / ".paddock.toml").write_text('[network]\nask = "yes"\n')
+    said = paddock.refused("run", "--", "true")
+    assert said.reference == "config-untrusted"
+    assert "network.ask: yes instead of auto" in said.text
+    (paddock.worktree / ".paddock.toml").write_text('[network]\nask = "no"\n')
+    assert paddock.run("--", "true").returncode == 0
