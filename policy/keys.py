@@ -23,6 +23,21 @@ BUDGETS = ("tokens", "requests", "upload")
 USAGE = "usage.json"
 """In the session's directory: what its keys were used for so far, as the proxy counts it."""
 
+BUNDLES = (
+    "/etc/ssl/certs/ca-certificates.crt",
+    "/etc/pki/tls/certs/ca-bundle.crt",
+    "/etc/ssl/ca-bundle.pem",
+    "/etc/ssl/cert.pem",
+)
+"""Where machines have their authorities in one file (OpenSSL's directory of single ones would be read late, and is out
+of reach by then)."""
+
+TRUST = (
+    *("SSL_CERT_FILE", "REQUESTS_CA_BUNDLE", "CURL_CA_BUNDLE", "PIP_CERT", "CARGO_HTTP_CAINFO", "NODE_EXTRA_CA_CERTS"),
+    "npm_config_cafile",
+)
+"""Variables by which clients are told of authorities: a file with all of them; node has its own besides."""
+
 SOURCES = ("env", "file", "cmd", "keyring")
 
 _VARIABLE, _HEADER, _FORMAT = r"[A-Za-z_][A-Za-z0-9_]*", r"[A-Za-z][A-Za-z0-9-]*", r"([!-~]+ )?\{key\}"
@@ -48,6 +63,8 @@ class Key(NamedTuple):
         unknown_to: sub-commands that do not know the arguments.
         flags: of the provider's programme, in whose values the caller may say that he uses the key in his own way.
         covers: entries of `Plan.domains` and `Plan.reach` that are not needed with it.
+        ambient: there is no phantom: at the API's own host, where TLS ends at the proxy, each request that the rules
+            cover gets the key.
         origin: who asked for it.
     """
 
@@ -64,6 +81,7 @@ class Key(NamedTuple):
     unknown_to: tuple[str, ...] = ()
     flags: tuple[str, ...] = ()
     covers: tuple[tuple[str, str], ...] = ()
+    ambient: bool = False
     origin: str = ""
 
     @property
@@ -238,7 +256,7 @@ def told(plan: Plan, keys: tuple[Key, ...], slots: dict[str, str]) -> Plan:
     def bound(text: str) -> str:
         return text.replace("${proxy_port}", slots["proxy_port"])
 
-    for key in keys:
+    for key in (key for key in keys if not key.ambient):
         environment |= {name: bound(value) for name, value in key.environment}
         environment[key.variable] = slots[key.slot]
         if key.arguments:

@@ -5,17 +5,22 @@ happens for an ecosystem whose bundle (``@python`` ...) is not allowed. No file 
 Pure.
 """
 
+import base64
 import configparser
+import json
 import re
 import tomllib
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import cache
 from pathlib import Path
 from typing import Any, NamedTuple
-from urllib.parse import urlsplit
+from urllib.parse import unquote, urlsplit
 
 from policy import egress_rules, hosts
 from policy.config.values import loopback
+from policy.egress_rules import Request
+from policy.errors import Refusal
+from policy.keys import Key, rules
 from policy.launch import Host
 from policy.plan import beneath
 
@@ -27,6 +32,7 @@ _BETWEEN = re.compile(r"\s*([,|])\s*|\s+")
 _ADDRESS = re.compile(r"(?P<lead>(?:[A-Za-z0-9_.-]+=)?(?:sparse\+)?)(?P<url>[a-z][a-z0-9+.-]*://\S*)")
 _URL = re.compile(r"https?://[A-Za-z0-9._~:/\[\]@!+=%-]+")  # nothing that a file or a shell could read as more
 _WORD = re.compile(r"[A-Za-z0-9._~:/*+=-]+")
+_EXPANDED = re.compile(r"\$\{([^}]+)\}")
 _CREDENTIALS = (":_authtoken", ":_auth", ":_password", ":username", ":certfile")
 
 
@@ -39,6 +45,7 @@ class Mirrors(NamedTuple):
         reach: (loopback ADDRESS:PORT, source) of those on this machine.
         environment: variables for the jail.
         files: (path below the private home, content) of files for the tools there.
+        keys: their credentials, which stay outside.
         warnings: what the user should know.
     """
 
@@ -47,6 +54,7 @@ class Mirrors(NamedTuple):
     reach: tuple[tuple[str, str], ...]
     environment: tuple[tuple[str, str], ...]
     files: tuple[tuple[str, str], ...]
+    keys: tuple[Key, ...]
     warnings: tuple[str, ...]
 
 
@@ -74,22 +82,30 @@ def find(host: Host, bundles: Iterable[str], *, trees: Iterable[str], taken: Cal
     for tool in table():
         if tool["bundle"] in wanted:
             search.tool(tool)
-    rules = search.domains
+    domains = search.domains
     return Mirrors(
-        tuple(rules.items()),
-        tuple(rule for rule in rules if rule in search.internal),
+        tuple(domains.items()),
+        tuple(rule for rule in domains if rule in search.internal),
         tuple(search.reach.items()),
         tuple(search.environment.items()),
         tuple(search.files.items()),
+        tuple(search.keys.values()),
         tuple(search.warnings),
     )
 
 
-class _Found(NamedTuple):
-    """A setting: its value, where it was found, in a file its key and what the pattern's star stands for in it."""
+class _Entry(NamedTuple):
+    """What a file says: the value, where it was found for people, and for `header`."""
 
     value: str
     where: str
+    place: tuple[str, str, str]
+
+
+class _Found(NamedTuple):
+    """A setting: what was found, in a file its key and what the pattern's star stands for in it."""
+
+    entry: _Entry
     key: str
     part: str
 
@@ -102,22 +118,22 @@ class _Search:
         self.reach: dict[str, str] = {}
         self.environment: dict[str, str] = {}
         self.files: dict[str, str] = {}
+        self.keys: dict[tuple[str, str], Key] = {}
         self.warnings: dict[str, None] = {}
 
     def tool(self, tool: Mapping[str, Any]) -> None:
         """One tool's settings: variables first, as all of these tools have it."""
-        entries: dict[str, tuple[str, str]] = {}
+        entries: dict[str, _Entry] = {}
         for path in self._files(tool):
             shown = _shown(path, self.host.home)
             for key, value in self._read(path, shown, tool).items():
-                entries[key] = (value, f"{key} in {shown}")
-        tokens = [key for key in entries if key.startswith("//") and key.lower().endswith(_CREDENTIALS)]
+                entries[key] = _Entry(value, f"{key} in {shown}", (tool["format"], path, key))
+        tokens = [entries[key] for key in entries if key.startswith("//") and key.lower().endswith(_CREDENTIALS)]
         lines: dict[str, str] = {}
         for setting in tool["settings"]:
             variables = setting.get("variables", ())
             for name, found in self._found(setting, entries).items():
-                source = f"{egress_rules.MARK}{tool['bundle']}: {found.where}"
-                carried = self._carried(found.value, source, tool["bundle"], tokens, words="words" in setting)
+                carried = self._carried(found.entry, tool["bundle"], tokens, words="words" in setting)
                 needed = [each.format(value=carried) for each in setting.get("of", ())]
                 if not carried or (needed and lines.keys().isdisjoint(needed)):
                     continue
@@ -131,7 +147,7 @@ class _Search:
             self.environment |= {name: value for name, value in tool.get("set", {}).items() if not self.taken(name)}
             self.files[tool["inside"]] = "".join(f"{part}\n" for part in parts if part)
 
-    def _found(self, setting: Mapping[str, Any], entries: Mapping[str, tuple[str, str]]) -> dict[str, _Found]:
+    def _found(self, setting: Mapping[str, Any], entries: Mapping[str, _Entry]) -> dict[str, _Found]:
         """What was found, by the variable that could tell it (by its key where there is none)."""
         variables = setting.get("variables", ())
         found: dict[str, _Found] = {}
@@ -141,12 +157,12 @@ class _Search:
                 if part is not None:
                     name = part.upper().replace("-", "_") if setting.get("upper") else part
                     own = variables[0].replace("*", name) if variables else key
-                    found.setdefault(own, _Found(*entries[key], key, part))
+                    found.setdefault(own, _Found(entries[key], key, part))
         for pattern in reversed(variables):
             for name, value in self.host.locations(pattern):
                 if value:
                     own = name if "*" in pattern else variables[0]
-                    found[own] = _Found(value, f"{name} in your environment", "", "")
+                    found[own] = _Found(_Entry(value, f"{name} in your environment", ("", "", name)), "", "")
         return found
 
     def _files(self, tool: Mapping[str, Any]) -> Iterator[str]:
@@ -194,8 +210,9 @@ class _Search:
         self._warn(f"{egress_rules.MARK}{tool['bundle']}: {shown} is passed over: {why}")
         return {}
 
-    def _carried(self, text: str, source: str, bundle: str, tokens: Iterable[str], *, words: bool) -> str:
+    def _carried(self, entry: _Entry, bundle: str, tokens: Iterable[_Entry], *, words: bool) -> str:
         """The setting as the jail gets it, without credentials; "" when nothing of it can be told there."""
+        text, source = entry.value, f"{egress_rules.MARK}{bundle}: {entry.where}"
         if len(text) > 2 * _MOST:
             self._warn(f"{source} is passed over: it is too long")
             return ""
@@ -208,11 +225,11 @@ class _Search:
             elif words and "://" not in piece and _WORD.fullmatch(piece):
                 kept.append(piece)
             elif piece:
-                kept.append(self._word(piece, source, bundle, tokens))
+                kept.append(self._word(piece, entry, source, bundle, tokens))
         joined = "".join(kept).strip(" ,|")
         return re.sub(r"([ ,|])[ ,|]+", r"\1", joined)
 
-    def _word(self, word: str, source: str, bundle: str, tokens: Iterable[str]) -> str:
+    def _word(self, word: str, entry: _Entry, source: str, bundle: str, tokens: Iterable[_Entry]) -> str:
         """One address without its credentials; "" when it cannot be told."""
         found = _ADDRESS.fullmatch(word)
         try:
@@ -236,12 +253,35 @@ class _Search:
             self.domains.setdefault(wanted.where, source)
             if literal is None and wanted.where not in egress_rules.require(bundle).rules:
                 self.internal.add(wanted.where)
-        if "@" in parts.netloc or any(_belongs(key, bare) for key in tokens):
-            self._warn(
-                f"{source}: the mirror {wanted.where} needs a credential, which does not enter the jail; it may refuse "
-                "what it does not give to everybody"
-            )
+        needed = [(entry, "/")] if "@" in parts.netloc else []
+        needed += [(each, _path_of(each.place[2])) for each in tokens if _belongs(each.place[2], bare)]
+        for each, path in needed:
+            if not self._held(each, wanted, path, parts.scheme, source):
+                self._warn(
+                    f"{source}: the mirror {wanted.where} needs a credential, which does not enter the jail; "
+                    "it may refuse what it does not give to everybody"
+                )
         return found["lead"] + bare
+
+    def _held(self, entry: _Entry, wanted: Request, path: str, scheme: str, source: str) -> bool:
+        """Notes that a credential is put in outside, for reading; whether it can be."""
+        if (
+            scheme != "https"
+            or wanted.is_local
+            or entry.place[0] == "maven"
+            or entry.place[2].lower().endswith(":certfile")
+        ):
+            return False
+        url = f"https://{wanted.where}"
+        try:
+            allowed = rules(url, ("GET", "HEAD"), (path,))
+        except Refusal:
+            return False
+        key = Key(
+            "", f"mirror:{json.dumps(entry.place)}", url, "authorization", "{key}", allowed, ambient=True, origin=source
+        )
+        self.keys.setdefault((wanted.where, path), key)
+        return True
 
     def _warn(self, text: str) -> None:
         self.warnings[text] = None
@@ -259,6 +299,50 @@ def _part(pattern: str, key: str, form: str) -> str | None:
 def _belongs(key: str, url: str) -> bool:
     """Whether npm sends what this key holds to the registry: it begins with the address, scheme left out."""
     return f"{url.partition(':')[2].rstrip('/')}/".startswith(f"{key.rpartition(':')[0].rstrip('/')}/")
+
+
+def _path_of(key: str) -> str:
+    """The path on a registry's host for which npm sends what this key holds: ``//HOST/PATH/:_authToken``."""
+    return "/" + key.rpartition(":")[0].strip("/").partition("/")[2]
+
+
+def header(place: Sequence[str], text: str, origin: Request, environ: Mapping[str, str]) -> str:
+    """The value of the header for a mirror; "" where there is none any more.
+
+    Args:
+        place: of the credential, as a key's source has it: the file's format ("" for a variable), its path, the key.
+        text: the file's content, or the variable's value.
+        origin: of the mirror.
+        environ: for what a file takes from there.
+
+    Raises:
+        ValueError: the file is not of its format.
+    """
+    entries = FORMATS[place[0]](text) if place[0] else {place[2]: text}
+    name = place[2]
+    if name.startswith("//"):
+        values = {key: _EXPANDED.sub(lambda match: environ.get(match[1], ""), value) for key, value in entries.items()}
+        about, _, kind = name.rpartition(":")
+        if kind.lower() == "_authtoken":
+            return f"Bearer {values[name]}" if values.get(name) else ""
+        if kind.lower() == "_auth":
+            return f"Basic {values[name]}" if values.get(name) else ""
+        user = next((value for key, value in values.items() if key.lower() == f"{about}:username".lower()), "")
+        word = next((value for key, value in values.items() if key.lower() == f"{about}:_password".lower()), "")
+        return _basic(user, base64.b64decode(word).decode()) if user and word else ""
+    for word in filter(None, map(str.strip, re.split(r"[\s,|]+", entries.get(name, "")))):
+        found = _ADDRESS.fullmatch(word)
+        parts = urlsplit(found["url"] if found else "")
+        login, at, _ = parts.netloc.rpartition("@")
+        bare = parts._replace(netloc=parts.netloc.rpartition("@")[2]).geturl()
+        if at and egress_rules.endpoint(bare) == origin:
+            user, _, password = login.partition(":")
+            return _basic(unquote(user), unquote(password))
+    return ""
+
+
+def _basic(user: str, password: str) -> str:
+    return "Basic " + base64.b64encode(f"{user}:{password}".encode()).decode()
 
 
 def _shown(path: str, home: str) -> str:

@@ -263,11 +263,14 @@ class Plan:
 
     def _keys(self) -> list[str]:
         lines = []
-        for variable, source, _, _, _, rules, *_, covers, origin in self.keys:
+        for variable, source, _, _, _, rules, *_, covers, ambient, origin in self.keys:
             only = ", ".join(rule for rule, _ in covers)  # type: ignore[attr-defined]  # as policy.keys.Key has it
             only = f"; not reached otherwise: {only}" if only else ""
             where = ", ".join(rules)  # type: ignore[arg-type]  # the same
-            lines.append(f"key       {variable} is a phantom, for {where}{only}  [{origin}; from {source}]")
+            if ambient:
+                lines.append(f"key       put in outside, for {where}  [{origin}]")
+            else:
+                lines.append(f"key       {variable} is a phantom, for {where}{only}  [{origin}; from {source}]")
         return lines
 
 

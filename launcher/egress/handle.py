@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from policy.keys import Key
     from policy.logins import Login
 
-    Kept = tuple[tuple[Login, ...], bytes, tuple[str, ...], Callable[[int], NoReturn]]
+    Kept = tuple[tuple[Login, ...], bytes, tuple[str, ...], Callable[[int], NoReturn] | None]
 else:
     import _signal
     import _socket
@@ -93,8 +93,8 @@ class Egress:
             directory: the session's, for the log.
             prepare: makes the environment's packages importable; called in the child.
             held: keys that stay outside, and their values, for the child. Each gets a phantom, in a slot of its name.
-            kept: logins that do: the plan's, the secret of their phantoms, the hosts where their TLS ends, and what
-                serves a socket as the process that has the tokens.
+            kept: what does at hosts where TLS ends: logins of the plan, the secret of their phantoms, these hosts, and
+                what serves a socket as the process that has the tokens.
             askers: sockets to who asks people about refused hosts, for the child; closed here.
 
         Raises:

@@ -114,18 +114,22 @@ class Kept(NamedTuple):
 
 
 def keeping(
-    logins: tuple[Login, ...], secret: bytes, hosts: tuple[str, ...], keep: Callable[[int], NoReturn], certified: int
+    logins: tuple[Login, ...],
+    secret: bytes,
+    hosts: tuple[str, ...],
+    keep: Callable[[int], NoReturn] | None,
+    certified: int,
 ) -> Kept:
     """Starts the process that has the tokens, and makes the authority, whose certificate goes to the launcher.
 
     Args:
         logins, secret: for the proxy.
         hosts: where TLS ends.
-        keep: what that process does with a socket.
+        keep: what that process does with a socket; None without logins.
         certified: pipe to the launcher.
     """
     ours, theirs = socket.socketpair()
-    if os.fork() == 0:
+    if keep is not None and os.fork() == 0:
         try:
             os.setsid()
             hygiene.close_inherited((theirs.fileno(),))

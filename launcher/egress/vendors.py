@@ -10,7 +10,6 @@ as long to load as everything else of the proxy.
 """
 
 import hmac
-import json
 import math
 import os
 import re
@@ -25,18 +24,16 @@ from urllib.parse import parse_qsl
 
 import h11
 
-from launcher import wire
 from launcher.egress import http
 from launcher.egress.exchange import ClientLeft, Exchange, http_answer
 from launcher.egress.gateway import Denied, Failed, Gateway
+from launcher.egress.held_logins import LARGEST_ENTRY, Held, Keeper
 from launcher.egress.spending import Exceeded, Spending, Tally
 from launcher.ledger.denial import KEY
-from launcher.loop import Signal, Task, Timeout, current, receive, running, send_all, sleep
+from launcher.loop import Task, Timeout, current, receive, running, send_all, sleep
 from policy import phantoms
 from policy.egress_rules import EgressPolicy, Request, Verdict
-from policy.hosts import Address
-from policy.keys import Key, api
-from policy.logins import Document, Login, at, dumped, parsed
+from policy.keys import BUNDLES, TRUST, Key, api
 from policy.phantoms import Mint
 from policy.plan import beneath
 
@@ -60,24 +57,11 @@ _NONE = frozenset((b"pagetoken", b"page-token"))
 _REUSED_WITHIN = 20.0
 """Seconds after which an idle connection to a vendor is not used again: the other side closes it about then."""
 
-_BUNDLES = (
-    "/etc/ssl/certs/ca-certificates.crt",
-    "/etc/pki/tls/certs/ca-bundle.crt",
-    "/etc/ssl/ca-bundle.pem",
-    "/etc/ssl/cert.pem",
-)
-"""Where machines have their authorities in one file (OpenSSL's directory of single ones would be read late, and is out
-of reach by then)."""
-
 _OF_ONE_HOP = frozenset((b"connection", b"keep-alive", b"proxy-connection", b"proxy-authenticate", b"upgrade"))
 """Headers of an answer that are about the connection to the vendor (RFC 9110 section 7.6.1)."""
 
 _SWITCHING, _UNAUTHORIZED = 101, 401
 _HTTP, _HTTPS = 80, 443
-
-_LARGEST_ENTRY = 256 << 10
-_SOON = 60.0
-"""Seconds before its end at which a token is not used any more."""
 
 _DISTRUST = ("UNKNOWN_CA", "BAD_CERTIFICATE", "CERTIFICATE_UNKNOWN")
 _AUTHORITIES = "the authority in ~/.paddock-authorities.pem"
@@ -92,7 +76,7 @@ class Route(NamedTuple):
 
     Attributes:
         header: in which its phantom comes.
-        phantom: of such a value, whether it is the phantom's.
+        phantom: of such a value, whether it is the phantom's; None where there is none, for each request at the host.
         real: the value of that header; of a login, the login.
         origin: of the API.
         tls: whether that is spoken to by TLS.
@@ -102,8 +86,8 @@ class Route(NamedTuple):
     """
 
     header: bytes
-    phantom: Callable[[bytes], bool]
-    real: "bytes | Held"
+    phantom: Callable[[bytes], bool] | None
+    real: bytes | Held
     origin: Request
     tls: bool
     policy: EgressPolicy
@@ -114,119 +98,8 @@ class Route(NamedTuple):
         """Whether these headers hold the phantom, in a time that reveals nothing about it."""
         shown = False
         for name, value in headers:
-            shown |= name == self.header and self.phantom(value.strip())
+            shown |= name == self.header and self.phantom is not None and self.phantom(value.strip())
         return shown
-
-
-class Held:
-    """A login that stays outside.
-
-    Attributes:
-        refresh: where the agent would have its tokens refreshed.
-    """
-
-    def __init__(self, number: int, login: Login, mint: Mint, keeper: "_Keeper") -> None:
-        """`number`: the keeper's for it."""
-        how = phantoms.phantom(login)
-        assert how is not None
-        self.how, self._login, self._mint, self._number, self._keeper = how, login, mint, number, keeper
-        found = api(how.refresh_url)
-        self.refresh = (found.origin, found.path.encode())
-        self.token = ""
-        self._ends = 0.0
-        self._refused = ""
-
-    def is_phantom(self, value: bytes) -> bool:
-        """Whether the value of a header shows it as a bearer token (RFC 6750)."""
-        scheme, _, token = value.decode("latin-1").partition(" ")
-        return scheme.lower() == "bearer" and self._mint.knows(token.strip(), self.how.access)
-
-    async def real(self) -> bytes:
-        """The value in its place. Raises `Failed`."""
-        if self._refused or self._ends - time.time() < _SOON:
-            await self._entry()
-        return b"Bearer " + self.token.encode()
-
-    def refused(self, value: bytes) -> None:
-        """The vendor has refused what `real` gave."""
-        if value == b"Bearer " + self.token.encode():
-            self._refused = self.token
-
-    async def answer(self, body: bytes) -> bytes | None:
-        """The answer to an agent that wants new tokens; None where it does not show its phantom. Raises `Failed`."""
-        wanted = parsed(body) or dict(parse_qsl(body.decode("latin-1")))
-        shown = wanted.get("refresh_token")
-        if wanted.get("grant_type") != "refresh_token" or not isinstance(shown, str):
-            return None
-        if not self._mint.knows(shown, self.how.refresh):
-            return None
-        entry = await self._entry()
-        return dumped(phantoms.answer(entry, self._login, self._mint, time.time()), b"{}")
-
-    async def _entry(self) -> Document:
-        entry = await self._keeper.entry(self._number, self._refused)
-        token = at(entry, self.how.access)
-        self.token, self._ends = str(token), phantoms.expiry(entry, self._login)
-        if self.token != self._refused:
-            self._refused = ""
-        return entry
-
-
-class _Question:
-    """What the keeper is asked, for all that want to know it."""
-
-    def __init__(self) -> None:
-        self.waiting: list[Signal] = []
-        self.entry: Document | None = None
-        self.why = "what keeps the login has ended"
-
-
-class _Keeper:
-    """The process that has the tokens. It is asked one thing at a time, and nobody's leaving ends a question."""
-
-    def __init__(self, sock: socket.socket) -> None:
-        sock.setblocking(False)
-        self._sock = sock
-        self._decoder = wire.Decoder(_LARGEST_ENTRY)
-        self._open: dict[tuple[int, str], _Question] = {}
-        self._asks = False
-
-    async def entry(self, number: int, refused: str) -> Document:
-        """A login's entry; `refused`: the token that its vendor has refused, or "". Raises `Failed`."""
-        question = self._open.setdefault((number, refused), _Question())
-        signal = Signal()
-        question.waiting.append(signal)
-        if not self._asks:
-            self._asks = True
-            running().spawn(self._ask())
-        await signal
-        if question.entry is None:
-            raise Failed(f"the login cannot be used: {question.why}")
-        return question.entry
-
-    async def _ask(self) -> None:
-        try:
-            while self._open:
-                asked, question = next(iter(self._open.items()))
-                try:
-                    await send_all(self._sock, wire.frame(b"w", json.dumps(asked).encode()))
-                    kind, payload = await self._answer()
-                    question.entry = parsed(payload) if kind == b"g" else None
-                    question.why = payload.decode("utf-8", "replace")[:500] if kind == b"r" else question.why
-                except (OSError, wire.Malformed):
-                    pass  # it has ended
-                finally:
-                    del self._open[asked]
-                    for signal in question.waiting:
-                        signal.set()
-        finally:
-            self._asks = False
-
-    async def _answer(self) -> tuple[bytes, bytes]:
-        while data := await receive(self._sock, _CHUNK):
-            for frame in self._decoder.feed(data):
-                return frame
-        return b"", b""
 
 
 class Connection:
@@ -313,6 +186,7 @@ class Vendors:
         held: tuple[tuple[Key, str, str], ...],
         allow: Iterable[str],
         deny: Iterable[str],
+        internal: Iterable[str],
         gateway: Gateway,
         environ: Mapping[str, str],
         untrusted: Iterable[str],
@@ -325,6 +199,7 @@ class Vendors:
             held: keys, each with its phantom and its value.
             allow: the session's rules: where no phantom is shown, they count, and private addresses need one of them.
             deny: what beats them, and the keys' own.
+            internal: rules whose hosts may have private addresses.
             gateway: of the session.
             environ: the caller's, which may name further authorities.
             untrusted: trees that the command can write: no authority counts that lies in one, or behind a link there.
@@ -332,22 +207,25 @@ class Vendors:
             kept: logins that stay outside, if any.
         """
         self._spending = spending
-        allowed, denied = tuple(allow), tuple(deny)
+        allowed, denied, internal = tuple(allow), tuple(deny), tuple(internal)
         self._routes = [_route(key, phantom, value, denied) for key, phantom, value in held]
+        self._local = [
+            route for route in self._routes if route.phantom is not None and not isinstance(route.real, Held)
+        ]
         self._refreshes: dict[Request, tuple[bytes, Held]] = {}
         self._authority = kept.authority if kept is not None else None
-        self._hosts: dict[str | Address, list[Request]] = {}
+        self._hosts = {route.origin.host: [route.origin] for route in self._routes if route.phantom is None}
         if kept is not None:
-            mint, keeper = Mint(kept.secret), _Keeper(kept.keeper)
+            mint, keeper = Mint(kept.secret), Keeper(kept.keeper)
             for number, login in enumerate(kept.logins):
                 one = Held(number, login, mint, keeper)
                 self._routes += [_of_login(one, url, rules, denied) for url, rules in one.how.apis]
                 self._refreshes[one.refresh[0]] = (one.refresh[1], one)
                 for origin in phantoms.origins(login):
                     self._hosts.setdefault(origin.host, []).append(origin)
-        self._plain = EgressPolicy(allowed, denied)
+        self._plain = EgressPolicy(allowed, denied, internal)
         own = (route.origin.where for route in self._routes)
-        self._gateway = gateway.with_policy(EgressPolicy((*own, *allowed), denied))
+        self._gateway = gateway.with_policy(EgressPolicy((*own, *allowed), denied, internal))
         self._context = trusting(environ, untrusted) if any(route.tls for route in self._routes) else None
 
     def ends_tls(self, wanted: Request, operation: str, client: socket.socket) -> bool:
@@ -481,7 +359,7 @@ class Vendors:
             if event is h11.NEED_DATA:
                 with Timeout(exchange.gateway.bounds.head_seconds):
                     connection.receive_data(await exchange.receive())
-            elif isinstance(event, h11.Data) and len(body) + len(event.data) <= _LARGEST_ENTRY:
+            elif isinstance(event, h11.Data) and len(body) + len(event.data) <= LARGEST_ENTRY:
                 body += event.data
             else:
                 raise http.Bad("the request for new tokens is too long", 413, host=login.refresh[0].where)
@@ -503,15 +381,8 @@ class Vendors:
     async def _ready(self, exchange: Exchange, request: h11.Request, host: Request | None) -> "Ready":
         """The request as its vendor gets it. Raises `Denied`, `Foreign`, `Failed` and `http.Bad`."""
         shown = [route for route in self._routes if host in (None, route.origin) and route.is_shown(request.headers)]
-        places = {(route.origin, route.tls) for route in shown or self._routes} if host is None else {(host, True)}
-        (origin, tls), *others = places
-        # Without a login a vendor's host may be read, not more: what is sent could be for somebody else's account.
-        anonymous = host is not None and not shown and request.method in (b"GET", b"HEAD")
-        if not shown and not anonymous and (host is not None or others or not self._plain.decide(origin).allowed):
-            exchange.denied(origin, KEY, Verdict(False, "", _NO_PHANTOM))
-            raise Foreign(_NO_PHANTOM)
-        if others:
-            raise self._refused(exchange, origin, "phantoms of two APIs in one request")
+        ambient = [route for route in self._routes if route.phantom is None and route.origin == host]
+        origin, tls = self._place(exchange, request, shown, ambient, host)
         words = {
             word.strip().lower()
             for name, value in request.headers
@@ -520,7 +391,7 @@ class Vendors:
         }
         # Another protocol would have requests of its own, which nobody could judge: HTTP/2 (h2c), for instance.
         wanted = [value.strip().lower() for name, value in request.headers if name == b"upgrade"]
-        upgrade = wanted == [b"websocket"] and b"upgrade" in words
+        upgrade = wanted == [b"websocket"] and b"upgrade" in words and (bool(shown) or host is None)
         raw = [(name, value) for name, value in request.headers.raw_items() if name.lower() != b"host"]
         there = h11.Request(
             method=request.method,
@@ -536,25 +407,56 @@ class Vendors:
                 reason = f"{verdict.reason}, and {route.name} is good for nothing else"
                 verdict = verdict._replace(reason=reason, suggestion=route.suggestion)
                 raise exchange.gateway.denied(head.wanted, KEY, verdict, exchange.client)
-        if anonymous and not (verdict := self._plain.decide(head.wanted)).allowed:
+        if host is not None and not shown and not (verdict := self._plain.decide(head.wanted)).allowed:
             raise exchange.gateway.denied(head.wanted, KEY, verdict, exchange.client)
-        if shown or anonymous:
+        fitting = [route for route in ambient if route.policy.decide(head.wanted).allowed]
+        # As npm chooses: the one for the longest path.
+        put_in = shown or sorted(fitting, key=lambda route: -len(route.policy.allow[0].path))[:1]
+        if shown or host is not None:
             if name := _credential_in(head.path.partition(b"?")[2]):
                 raise self._refused(exchange, origin, f"a credential in the URL beside the key ({name})")
-            dropped = {b"accept-encoding", *(route.header for route in self._routes)}
+            dropped = {*((b"accept-encoding",) if shown else ()), *(route.header for route in self._routes)}
             cookies = [(b"Cookie", found) for name, value in headers if (found := _front_cookies(name, value))]
             headers = [(name, value) for name, value in headers if not _is_credential(name, value, dropped)]
-            for route in shown:
-                headers.append((route.header, route.real if isinstance(route.real, bytes) else await route.real.real()))
             headers += cookies if host is not None else []
+            for route in put_in:
+                headers.append((route.header, route.real if isinstance(route.real, bytes) else await route.real.real()))
+        if shown:
             headers.append((b"Accept-Encoding", b"identity"))  # so that its tokens can be counted
-        if upgrade and not anonymous and not (shown and self._spending.counts_tokens):
+        if upgrade and not (shown and self._spending.counts_tokens):
             headers += [(b"Connection", b"Upgrade"), (b"Upgrade", b"websocket")]
         default = _HTTPS if tls else _HTTP
         authority = origin.where.removesuffix(f":{default}").encode()
         final = h11.Request(method=request.method, target=head.path, headers=[(b"Host", authority), *headers])
         logins = [route.real for route in shown if isinstance(route.real, Held)]
         return Ready(origin, tls, head.wanted.method, bool(shown), final, logins[0] if logins else None)
+
+    def _place(
+        self,
+        exchange: Exchange,
+        request: h11.Request,
+        shown: list[Route],
+        ambient: list[Route],
+        host: Request | None,
+    ) -> tuple[Request, bool]:
+        """Where a request goes, and whether by TLS. Raises `Denied` and `Foreign`.
+
+        At a vendor's own host, what shows no phantom may read, without any credentials: what is sent could be for
+        somebody else's account. A mirror has no accounts of others.
+        """
+        if host is not None:
+            if shown or ambient or request.method in (b"GET", b"HEAD"):
+                return host, True
+            places = [(host, True)]
+        else:
+            places = list(dict.fromkeys((route.origin, route.tls) for route in shown or self._local))
+            if shown and len(places) > 1:
+                raise self._refused(exchange, places[0][0], "phantoms of two APIs in one request")
+            free = len(places) == 1 and places[0][0].host not in self._hosts
+            if shown or (free and self._plain.decide(places[0][0]).allowed):
+                return places[0]
+        exchange.denied(places[0][0] if places else None, KEY, Verdict(False, "", _NO_PHANTOM))
+        raise Foreign(_NO_PHANTOM)
 
     @staticmethod
     def _refused(exchange: Exchange, origin: Request, why: str) -> Denied:
@@ -759,12 +661,12 @@ def _route(key: Key, phantom: str, value: str, denied: Iterable[str]) -> Route:
     own = key.origin.startswith("provider ")
     return Route(
         header=key.header.encode(),
-        phantom=partial(hmac.compare_digest, key.format.replace("{key}", phantom).encode()),
+        phantom=None if key.ambient else partial(hmac.compare_digest, key.format.replace("{key}", phantom).encode()),
         real=key.format.replace("{key}", value).encode(),
         origin=found.origin,
         tls=found.tls,
         policy=EgressPolicy(key.rules, denied),
-        name=f"the key in {key.variable}",
+        name=f"the key in {key.variable}" if key.variable else key.origin,
         suggestion="--keys pass" if own else f"more path= or method= in the --inject of {key.variable}",
     )
 
@@ -784,12 +686,12 @@ def _of_login(login: Held, url: str, rules: Iterable[str], denied: Iterable[str]
 
 
 def trusting(environ: Mapping[str, str], untrusted: Iterable[str]) -> ssl.SSLContext:
-    """Trusts what the machine trusts, and what the caller has node trust besides. Nothing where that cannot be read."""
+    """Trusts what the machine trusts, and what the caller's variables name. Nothing where that cannot be read."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     context.set_alpn_protocols(["http/1.1"])
     trees = tuple(untrusted)
-    known = (ssl.get_default_verify_paths().cafile, *filter(os.path.exists, _BUNDLES))
-    for path in (next(filter(None, known), None), environ.get("NODE_EXTRA_CA_CERTS")):
+    known = (ssl.get_default_verify_paths().cafile, *filter(os.path.exists, BUNDLES))
+    for path in dict.fromkeys((next(filter(None, known), None), *map(environ.get, TRUST))):
         if path and not any(beneath(each, tree) for each in (path, os.path.realpath(path)) for tree in trees):
             try:
                 context.load_verify_locations(path)

@@ -25,6 +25,7 @@ from launcher.session import credentials
 from launcher.session.credentials import LARGEST, Unusable
 from policy import logins, phantoms
 from policy.errors import Refusal
+from policy.keys import BUNDLES, TRUST, Key, api
 from policy.logins import Document, Login
 from policy.plan import Plan, beneath
 from policy.promises import OWN_TMP
@@ -216,12 +217,13 @@ def _asked(url: str, body: Document, untrusted: Collection[str]) -> Document:
 
 
 def kept(
-    plan: Plan, home: str, *, alone: bool
-) -> tuple[tuple[Login, ...], bytes, tuple[str, ...], Callable[[int], NoReturn]]:
-    """A plan's logins that stay outside, for the proxy.
+    plan: Plan, keys: Iterable[Key], home: str, *, alone: bool
+) -> tuple[tuple[Login, ...], bytes, tuple[str, ...], Callable[[int], NoReturn] | None]:
+    """What stays outside at hosts where TLS ends, for the proxy.
 
     Args:
-        plan: with such logins.
+        plan: with logins, perhaps.
+        keys: of the launch.
         home: the private home.
         alone: no other session lives there.
 
@@ -234,25 +236,33 @@ def kept(
         why = str(error) if isinstance(error, Unusable) else error.strerror or str(error)
         raise Refusal("login-unusable", f"no phantoms can be made for {home}: {why}") from None
     hosts = {str(origin.host) for login in found for origin in phantoms.origins(login)}
-    return found, secret, tuple(sorted(hosts)), Keeper(found, _writable(plan)).serve
+    hosts |= {str(api(key.url).origin.host) for key in keys if key.ambient}
+    return found, secret, tuple(sorted(hosts)), Keeper(found, _writable(plan)).serve if found else None
 
 
-def trusted(plan: Plan, home: str, certificate: int) -> dict[str, str]:
-    """Writes the authority's certificate into the private home, behind those that the user has his agent trust.
+def trusted(plan: Plan, keys: Iterable[Key], home: str, certificate: int) -> dict[str, str]:
+    """Writes the authority's certificate into the private home, behind those that the user has his programmes trust.
 
     Args:
-        plan: with logins that stay outside.
+        plan: with logins that stay outside, perhaps.
+        keys: of the launch.
         home: the private home.
         certificate: pipe with it, in PEM; closed.
 
     Returns:
-        The variables by which the agent is told.
+        The variables by which the agent, and with ambient keys everybody, is told.
 
     Refusals: login-unusable.
     """
     names = [name for login in phantoms.of(plan.logins) for name in phantoms.trust(login)]
     trees, content = _writable(plan), b""
-    for path in dict.fromkeys(filter(None, map(os.environ.get, (*names, "SSL_CERT_FILE")))):
+    known: Iterable[str] = ()
+    if any(key.ambient for key in keys):
+        own = {name for name, _ in plan.env_set} | set(plan.env_pass)
+        names += [name for name in TRUST if name not in own]
+        known = filter(os.path.exists, BUNDLES)
+    told = filter(None, map(os.environ.get, (*names, *TRUST)))
+    for path in dict.fromkeys((*told, *list(known)[:1])):
         if not any(beneath(each, tree) for each in (path, os.path.realpath(path)) for tree in trees):
             with suppress(OSError):
                 content += (walk.read_regular(path, _LARGEST_BUNDLE, follow=True) or b"") + b"\n"

@@ -187,7 +187,7 @@ def values_of(keys: tuple[Key, ...], home: str, grants: tuple[Grant, ...]) -> tu
         if not value.isascii() or not value.isprintable():
             raise Refusal(
                 "key-unusable",
-                f"the key of {key.variable} cannot stand in a header",
+                f"the key of {key.variable or key.origin} cannot stand in a header",
                 context=f"{key.source} has characters other than printable ASCII, or several lines",
                 hint="the source should give the key alone",
             )
@@ -228,7 +228,8 @@ def spent(directory: str, keys: tuple[Key, ...], *, login: bool = False) -> list
     lines = []
     if found.requests:
         guessed = f", {found.estimated:,} of them estimated" if found.estimated else ""
-        names = [f"the key in {', '.join(key.variable for key in keys)}"] if keys else []
+        variables = ", ".join(key.variable for key in keys if not key.ambient)
+        names = [f"the key in {variables}"] if variables else []
         names += ["the login"] if login else []
         tokens = f"{found.input:,} tokens in, {found.output:,} out"
         lines.append(f"{found.requests:,} requests with {' and '.join(names)}: {tokens}{guessed}")
@@ -238,12 +239,31 @@ def spent(directory: str, keys: tuple[Key, ...], *, login: bool = False) -> list
 
 
 def _missing(key: Key, why: str) -> Refusal:
+    what = f"the key of {key.variable} cannot be read from {key.source}"
+    if key.ambient:
+        what = f"the credential of {key.origin} cannot be read"
     return Refusal(
         "key-missing",
-        f"the key of {key.variable} cannot be read from {key.source}: {why}",
-        context=f"it was to stay outside of the jail, as {key.origin} says",
+        f"{what}: {why}",
+        context="it was to stay outside of the jail" + ("" if key.ambient else f", as {key.origin} says"),
         hint="give it there, or leave the key out",
     )
+
+
+def _from_mirror(key: Key, where: str, home: str, grants: tuple[Grant, ...]) -> str:
+    """The header for a mirror of a package registry, as the user's own setting has it (`policy.mirrors.header`)."""
+    import json
+
+    from policy import mirrors
+
+    place = json.loads(where)
+    text = _from_file(key, place[1], home, grants) if place[0] else _from_environment(key, place[2], home, grants)
+    try:
+        return mirrors.header(
+            place, text.encode("latin-1").decode() if place[0] else text, api(key.url).origin, os.environ
+        )
+    except ValueError as error:
+        raise _missing(key, str(error)) from None
 
 
 def _from_environment(_key: Key, where: str, _home: str, _grants: tuple[Grant, ...]) -> str:
@@ -322,4 +342,10 @@ def _from_keyring(key: Key, where: str, _home: str, _grants: tuple[Grant, ...]) 
         raise _missing(key, str(error) or type(error).__name__) from None
 
 
-_READERS = {"env": _from_environment, "file": _from_file, "cmd": _from_command, "keyring": _from_keyring}
+_READERS = {
+    "env": _from_environment,
+    "file": _from_file,
+    "cmd": _from_command,
+    "keyring": _from_keyring,
+    "mirror": _from_mirror,
+}

@@ -369,6 +369,7 @@ def _with_mirrors(
         files=found.files,
         reach=tuple((dict(found.reach) | dict(rules.reach)).items()),
         env_set=(*found.environment, *rules.env_set),
+        inject=(*rules.inject, *found.keys),
         warnings=(*rules.warnings, *found.warnings),
     )
 

@@ -259,7 +259,8 @@ class _Parts(terminal.Listener):
                     raise unheld(plan.provider, plan.budget[0][0])
                 held = key_sources.values_of(keys, self._places.home, plan.grants)
                 self._plan = plan = without_covered(plan, keys)
-            kept = self._kept(plan) if any(login[-1] for login in plan.logins) else None
+            here = any(key.ambient for key, _ in held)
+            kept = self._kept(plan, self._keys) if here or any(login[-1] for login in plan.logins) else None
             self.egress = handle.Egress(plan, session.directory, _packages, held, kept, self.askers)
             session.slots.update(self.egress.slots)
         if plan.git == "private":
@@ -283,7 +284,7 @@ class _Parts(terminal.Listener):
         if self._mint is not None and self.egress is not None:
             from launcher.session import keeper
 
-            trusted = keeper.trusted(plan, session.slots["home"], self.egress.certificate)
+            trusted = keeper.trusted(plan, self._keys, session.slots["home"], self.egress.certificate)
             bound = bound.replace(env_set=tuple((dict(bound.env_set) | trusted).items()))
         bound = bound.replace(binds=(*bound.binds, *binds)) if binds else bound
         if needs_more_than_rlimits(plan):
@@ -319,12 +320,13 @@ class _Parts(terminal.Listener):
             spec.addresses, spec.sockets = self.egress.addresses, self.egress.sockets
         return spec
 
-    def _kept(self, plan: Plan) -> "Kept":
-        """The logins that stay outside, for the proxy."""
+    def _kept(self, plan: Plan, keys: "tuple[Key, ...]") -> "Kept":
+        """What stays outside at hosts where TLS ends, for the proxy."""
         from launcher.session import brought, keeper
         from policy.phantoms import Mint
 
-        kept = keeper.kept(plan, self._session.slots["home"], alone=not brought.others(self._session, plan.worktree))
+        alone = not brought.others(self._session, plan.worktree)
+        kept = keeper.kept(plan, keys, self._session.slots["home"], alone=alone)
         self._mint = Mint(kept[1])
         return kept
 
@@ -415,7 +417,9 @@ class _Parts(terminal.Listener):
         if self._keys or self._mint is not None:
             from launcher.session import key_sources
 
-            self.lines += key_sources.spent(self._session.directory, self._keys, login=self._mint is not None)
+            self.lines += key_sources.spent(
+                self._session.directory, self._keys, login=any(login[-1] for login in self._plan.logins)
+            )
         if self.denials is not None:
             self.lines += self.denials.close()
         if self._logins is not None:

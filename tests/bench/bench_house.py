@@ -39,6 +39,7 @@ CONFINED = {
     "launcher.egress": (
         "exchange",
         "gateway",
+        "held_logins",
         "hello",
         "http",
         "names",

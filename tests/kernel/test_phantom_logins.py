@@ -294,12 +294,15 @@ def test_what_is_not_the_logins_is_refused(ground: Ground) -> None:
     posted = f"{CURL} https://{API}/v1/chat -d x"
     stolen = RENEW.replace(REFRESH, token("ref", 1))
     code = f"{CURL} https://{LOGIN}/token -d grant_type=authorization_code -d code=x"
-    lines = (foreign, other, written, elsewhere, cookie, query, posted, stolen, code)
-    ended = ground.run("; echo; echo; ".join(lines))
+    own = "http://$(echo $HTTPS_PROXY | sed 's/.*@//')"
+    by_proxy = f"curl -sS --max-time 20 --noproxy '*' -H 'Authorization: Bearer foreign' {own}"
+    proxied = (f"{by_proxy}/v1/chat", f"{by_proxy}/v1/models -H 'Host: {API}'")
+    lines = (foreign, other, written, elsewhere, cookie, query, posted, stolen, code, *proxied)
+    ended = ground.run("; echo; echo; ".join(lines), "--proxy-env", "yes")
     answers = ended.stdout.split("\n\n")
     said = [json.loads(answer).get("errorType", "served") for answer in answers]
     served = ["served"]  # without the cookie
-    assert said == [*served, *["egress-denied"] * 2, *served, *served, "egress-denied", *["egress-key"] * 3], (
+    assert said == [*served, *["egress-denied"] * 2, *served, *served, "egress-denied", *["egress-key"] * 5], (
         ended,
         ground.denials(),
     )

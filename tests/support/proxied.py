@@ -244,7 +244,7 @@ async def proxy(
     """A proxy: its port. It allows localhost and 127.0.0.1 without more, and holds keys."""
     log = Log(f"{directory}/{FILE}", bounds.log_bytes)
     gateway = Gateway(EgressPolicy(allow), Upstreams(env), log, bounds)
-    vendors = Vendors(tuple(held), allow, (), gateway, env, (), spending or Spending({})) if held else None
+    vendors = Vendors(tuple(held), allow, (), (), gateway, env, (), spending or Spending({})) if held else None
     serving = Server(gateway, SECRET, log, vendors, name_required=False)
     forward = Forward(ipaddress.ip_address("127.0.0.1"), forward_to, "rule", log) if forward_to else None
     faults: list[BaseException] = []

@@ -211,8 +211,53 @@ def test_credentials_stay_outside(home: Path, find: Find, value: str) -> None:
     for found in (find(), find(PIP_INDEX_URL=value)):
         assert dict(found.environment) == {"PIP_INDEX_URL": "https://mirror.example.com/simple"}
         assert [rule for rule, _ in found.domains] == ["mirror.example.com:443"]
-        (warning,) = found.warnings
-        assert "needs a credential, which does not enter the jail" in warning
+        (key,) = found.keys
+        assert (key.url, key.rules, key.ambient) == (
+            "https://mirror.example.com:443",
+            ("GET,HEAD mirror.example.com:443/",),
+            True,
+        )
+        assert not found.warnings
+    put(home / ".pip/pip.conf", f"[global]\nindex-url = {value.replace('https', 'http')}\n")
+    (warning,) = find().warnings
+    assert "needs a credential, which does not enter the jail" in warning
+    assert not find().keys
+
+
+@pytest.mark.parametrize(
+    ("place", "text", "wanted"),
+    [
+        (["", "", "PIP_INDEX_URL"], "https://me:p%40ss@mirror.example.com/simple", "Basic bWU6cEBzcw=="),
+        (
+            ["", "", "X"],
+            "https://a.example/ x=https://me:one@mirror.example.com/b,https://me:two@c.example/",
+            "Basic bWU6b25l",
+        ),
+        (["", "", "X"], "https://token@mirror.example.com/", "Basic dG9rZW46"),
+        (["", "", "X"], "https://mirror.example.com/ https://me:two@other.example/", ""),
+        (
+            ["pip", "", "extra-index-url"],
+            "[global]\nextra-index-url =\n  https://me:one@mirror.example.com/\n",
+            "Basic bWU6b25l",
+        ),
+        (
+            ["npm", "", "//mirror.example.com/:_authToken"],
+            "//mirror.example.com/:_authToken=t${VAR}\n",
+            "Bearer t-of-env",
+        ),
+        (["npm", "", "//mirror.example.com/:_auth"], "//mirror.example.com/:_auth=YTpi\n", "Basic YTpi"),
+        (
+            ["npm", "", "//mirror.example.com/:_password"],
+            "//mirror.example.com/:username=me\n//mirror.example.com/:_password=b25l\n",
+            "Basic bWU6b25l",
+        ),
+        (["npm", "", "//mirror.example.com/:_authToken"], "registry=x\n", ""),
+    ],
+)
+def test_the_header_for_a_mirror_is_what_the_tool_would_send(place: list[str], text: str, wanted: str) -> None:
+    """Of the very setting, for the very host."""
+    origin = egress_rules.Request("mirror.example.com", 443)
+    assert mirrors.header(place, text, origin, {"VAR": "-of-env"}) == wanted
 
 
 PRINTABLE = st.text(st.characters(min_codepoint=33, max_codepoint=126), min_size=1, max_size=20)
@@ -231,9 +276,15 @@ def test_no_password_is_recorded(name: str, password: str, scheme: str) -> None:
 def test_a_token_beside_the_registry_stays_outside(home: Path, find: Find) -> None:
     """As npm keeps it: by the address that it is for."""
     put(home / ".npmrc", "registry=https://npm.example.com/a/\n//npm.example.com/:_authToken=secret\n")
-    assert "npm.example.com:443 needs a credential" in find().warnings[0]
+    (key,) = find().keys
+    assert key.rules == ("GET,HEAD npm.example.com:443/",)
+    put(home / ".npmrc", "registry=https://npm.example.com/a/\n//npm.example.com/a/:_authToken=secret\n")
+    (key,) = find().keys
+    assert key.rules == ("GET,HEAD npm.example.com:443/a",)
     put(home / ".npmrc", "registry=https://npm.example.com/a/\n//npm.example.com/b/:_authToken=secret\n")
-    assert not find().warnings
+    assert not find().keys
+    put(home / ".npmrc", "registry=https://npm.example.com/a/\n//npm.example.com/a/:certfile=/secret\n")
+    assert "npm.example.com:443 needs a credential" in find().warnings[0]
 
 
 @pytest.mark.parametrize(

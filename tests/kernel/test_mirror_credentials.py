@@ -1,0 +1,198 @@
+"""A mirror that wants a credential: pip and npm use it in a jail, and have none; nobody can write there with it."""
+
+import base64
+import hashlib
+import io
+import json
+import shlex
+import ssl
+import subprocess
+import tarfile
+import threading
+import zipfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+
+import pytest
+import trustme
+
+from tests.support.features import need
+from tests.support.paddock import Paddock
+from tests.support.programs.scene import SWITCHES
+from tests.support.proxied import company_proxy
+
+HOST = "mirror.example.com"
+SECRET = "swordfish"
+BASIC = "Basic " + base64.b64encode(f"me:{SECRET}".encode()).decode()
+BEARER = f"Bearer {SECRET}"
+PIP = "python3 -m pip install -q --disable-pip-version-check --no-deps --target lib demo && echo reached $(ls lib)"
+NPM = "npm install --silent --no-audit --no-fund demo && echo reached $(ls node_modules)"
+
+
+def _wheel() -> bytes:
+    packed = io.BytesIO()
+    with zipfile.ZipFile(packed, "w") as file:
+        file.writestr("demo_package.py", "")
+        file.writestr("demo-1.0.dist-info/METADATA", "Metadata-Version: 2.1\nName: demo\nVersion: 1.0\n")
+        file.writestr(
+            "demo-1.0.dist-info/WHEEL", "Wheel-Version: 1.0\nGenerator: t\nRoot-Is-Purelib: true\nTag: py3-none-any\n"
+        )
+        file.writestr("demo-1.0.dist-info/RECORD", "")
+    return packed.getvalue()
+
+
+def _package() -> tuple[bytes, bytes]:
+    """Archive and document; its address is absolute, as a registry has it."""
+    manifest = json.dumps({"name": "demo", "version": "1.0.0"}).encode()
+    packed = io.BytesIO()
+    with tarfile.open(fileobj=packed, mode="w:gz") as tar:
+        entry = tarfile.TarInfo("package/package.json")
+        entry.size = len(manifest)
+        tar.addfile(entry, io.BytesIO(manifest))
+    integrity = "sha512-" + base64.b64encode(hashlib.sha512(packed.getvalue()).digest()).decode()
+    dist = {"tarball": f"https://{HOST}/npm/demo/-/demo-1.0.0.tgz", "integrity": integrity}
+    version = json.loads(manifest) | {"dist": dist}
+    document = {"name": "demo", "dist-tags": {"latest": "1.0.0"}, "versions": {"1.0.0": version}}
+    return packed.getvalue(), json.dumps(document).encode()
+
+
+@dataclass
+class Mirror:
+    """What it serves, and who asked: method, path, authorization."""
+
+    pages: dict[str, bytes] = field(default_factory=dict)
+    seen: list[tuple[str, str, str | None]] = field(default_factory=list)
+
+
+class _Server(ThreadingHTTPServer):
+    mirror: Mirror
+
+
+class _Handler(BaseHTTPRequestHandler):
+    server: _Server
+    protocol_version = "HTTP/1.1"
+
+    def do_GET(self) -> None:
+        self.rfile.read(int(self.headers["Content-Length"] or 0))
+        mirror, shown = self.server.mirror, self.headers["Authorization"]
+        mirror.seen.append((self.command, self.path, shown))
+        wanted = BEARER if self.path.startswith("/npm") else BASIC
+        page = mirror.pages.get(self.path.rstrip("/"), b"")
+        status = 401 if shown != wanted else 200 if page else 404
+        self.send_response(status)
+        self.send_header("Content-Type", "text/html" if page.startswith(b"<") else "application/octet-stream")
+        self.send_header("Content-Length", str(len(page) if status == 200 else 0))
+        self.end_headers()
+        if status == 200:
+            self.wfile.write(page)
+
+    do_PUT = do_POST = do_HEAD = do_GET
+
+    def log_message(self, *_: object) -> None:
+        """Says nothing."""
+
+
+@contextmanager
+def made(paddock: Paddock) -> Iterator[tuple[Mirror, dict[str, str]]]:
+    """The mirror behind a company's proxy and authority, and the environment of its user."""
+    authority, file = trustme.CA(), paddock.who.home / "ca.pem"
+    paddock.who.run(["sh", "-c", f"cat >{shlex.quote(str(file))}"], stdin=authority.cert_pem.bytes().decode())
+    tls = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    authority.issue_cert(HOST).configure_cert(tls)
+    with _Server(("127.0.0.1", 0), _Handler) as server, company_proxy() as company:
+        server.mirror = Mirror()
+        archive, document = _package()
+        link = f'<a href="https://{HOST}/files/demo-1.0-py3-none-any.whl">demo-1.0-py3-none-any.whl</a>'
+        server.mirror.pages = {
+            "/simple/demo": link.encode(),
+            "/files/demo-1.0-py3-none-any.whl": _wheel(),
+            "/npm/demo": document,
+            "/npm/demo/-/demo-1.0.0.tgz": archive,
+        }
+        thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.05})
+        thread.start()
+        company.tls, company.vendors = tls, {HOST: server.server_address[1]}
+        for name, text in (
+            (".config/pip/pip.conf", f"[global]\nindex-url = https://me:{SECRET}@{HOST}/simple\n"),
+            (".npmrc", f"registry=https://{HOST}/npm/\n//{HOST}/npm/:_authToken=${{NPM_TOKEN}}\n"),
+        ):
+            place = shlex.quote(str(paddock.who.home / name))
+            paddock.who.run(["sh", "-c", f"mkdir -p $(dirname {place}) && cat >{place}"], stdin=text)
+        yield server.mirror, {**company.environment, "SSL_CERT_FILE": str(file), "NPM_TOKEN": SECRET,
+                              "PATH": "/usr/local/bin:/usr/bin:/bin"}  # fmt: skip
+        server.shutdown()
+        thread.join()
+
+
+Jailed = tuple[Mirror, "Run"]
+
+
+class Run:
+    """Runs a line of sh(1) in a jail."""
+
+    def __init__(self, paddock: Paddock, environment: dict[str, str], options: tuple[str, ...]) -> None:
+        self._parts = (paddock, environment, options)
+
+    def __call__(self, line: str, *more: str) -> "subprocess.CompletedProcess[str]":
+        """To its end; the bundles of Python and node are allowed."""
+        paddock, environment, options = self._parts
+        bundles = ("--allow-domain", "@python", "--allow-domain", "@node", "--git=readonly")
+        return paddock.run(*options, *bundles, *more, "--", "sh", "-euc", line, env=environment)
+
+
+@pytest.fixture(params=SWITCHES)
+def jailed(request: pytest.FixtureRequest, paddock: Paddock) -> Iterator[Jailed]:
+    """On every backend."""
+    extra, options = SWITCHES[request.param]
+    need("bubblewrap" if "bubblewrap" in options else "landlock")
+    with made(paddock) as (mirror, environment):
+        yield mirror, Run(paddock, {**environment, **extra}, options)
+
+
+@pytest.mark.parametrize(("line", "paths"), [(PIP, ["/simple/demo", "/files/"]), (NPM, ["/npm/demo", "/npm/demo/-/"])])
+def test_a_tool_installs_and_has_no_credential(jailed: Jailed, line: str, paths: list[str]) -> None:
+    """Also what an absolute link of the mirror's leads to."""
+    mirror, run = jailed
+    ended = run(f"{line}; env; ! grep -rs {SECRET} ~ /proc/self/environ")
+    assert ended.returncode == 0, ended
+    assert "reached" in ended.stdout, ended
+    assert SECRET not in ended.stdout + ended.stderr
+    assert "credential" not in ended.stderr
+    assert {shown for _, _, shown in mirror.seen} == {BEARER if "npm" in line else BASIC}
+    assert [path for path in paths if not any(asked.startswith(path) for _, asked, _ in mirror.seen)] == []
+
+
+def test_the_credential_is_for_reading_where_it_is_meant(jailed: Jailed) -> None:
+    """A publication has none, nor has npm's token for another path; a foreign one is removed."""
+    mirror, run = jailed
+    curl = f"curl -sS --max-time 20 --cacert $SSL_CERT_FILE -o /dev/null https://{HOST}"
+    ended = run(f"{curl}/npm/demo -X PUT -d x -H 'Authorization: Bearer foreign'; {curl}/npm/demo; {curl}/other -I")
+    assert ended.returncode == 0, ended
+    assert mirror.seen == [("PUT", "/npm/demo", None), ("GET", "/npm/demo", BEARER), ("HEAD", "/other", BASIC)]
+
+
+def test_no_plan_and_no_ledger_holds_a_credential(paddock: Paddock) -> None:
+    """They name the settings only; a budget is not held by them."""
+    need("userns")
+    with made(paddock) as (_, environment):
+        run = Run(paddock, environment, ())
+        assert run(PIP).returncode == 0
+        kept = [path for top in (paddock.state, paddock.cache) for path in top.rglob("*") if path.is_file()]
+        hidden = [SECRET.encode(), BASIC.partition(" ")[2].encode()]
+        assert [path for path in kept if any(word in path.read_bytes() for word in hidden)] == []
+        shown = paddock.call("explain", "--plan", "--allow-domain", "@python", env=environment).stdout
+        line = f"key       put in outside, for GET,HEAD {HOST}:443/  [@python: index-url in ~/.config/pip/pip.conf]"
+        assert line in shown.splitlines(), shown
+
+
+def test_a_variable_that_a_token_needs_and_has_not_is_said(paddock: Paddock) -> None:
+    """npm would send an empty one."""
+    need("userns")
+    with made(paddock) as (_, environment):
+        run = Run(paddock, {**environment, "NPM_TOKEN": ""}, ())
+        ended = run("true")
+        assert ended.returncode == 125
+        assert "key-missing" in ended.stderr
+        assert "_authToken" not in ended.stdout
