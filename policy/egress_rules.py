@@ -309,18 +309,21 @@ class EgressPolicy:
                 if rule.narrow and not wanted.method:
                     reason += ", which cannot be judged inside a tunnel"
                 return Verdict(False, str(rule), reason, f"without --deny-domain {_quoted(rule)}")
-        narrow = None
+        narrow: list[EgressRule] = []
         for rule in self.allow:
             if matches(rule.host, str(wanted.host), wanted.port):
                 if not rule.narrow or self._fits(rule, wanted):
                     return Verdict(True, str(rule), "")
-                narrow = rule
+                narrow.append(rule)
         suggestion = f"--allow-domain {wanted.where}"
-        if narrow is None and (answer := self.asked.get((str(wanted.host), wanted.port))):
+        if not narrow and (answer := self.asked.get((str(wanted.host), wanted.port))):
             return Verdict(True, f"asked: {answer}", "")
-        if narrow is None:
+        if not narrow:
             return Verdict(False, "", f"no rule allows {wanted.where}", suggestion)
-        return Verdict(False, str(narrow), f"the rule {narrow} does not cover {_described(narrow, wanted)}", suggestion)
+        path = canonical_path(wanted.path.partition("?")[0]) or ""
+        near = [rule for rule in narrow if rule.path and _below(path, rule.path)] or narrow
+        which = f"the rule {near[-1]} does not cover" if len(near) == 1 else f"none of {len(near)} rules covers"
+        return Verdict(False, str(near[-1]), f"{which} {_described(near[-1], wanted)}", suggestion)
 
     def names(self, host: str) -> Verdict:
         """Whether a name may be asked for: some rule allows it on some port. What for is decided with the port."""

@@ -25,6 +25,10 @@ MARGIN = 600.0
 again and again for one that is fresh here and stale there."""
 
 
+_SHORTEST, _UNTOLD = 60, 3600
+"""Seconds that a token lasts at least, and where its vendor says nothing of use."""
+
+
 class Phantom(NamedTuple):
     """How the tokens in one file of a provider's stay outside; paths are dotted, below the file's entry.
 
@@ -53,6 +57,11 @@ class Phantom(NamedTuple):
     apis: tuple[tuple[str, tuple[str, ...]], ...] = ()
     trust: tuple[str, ...] = ()
 
+    @property
+    def origins(self) -> tuple[Request, ...]:
+        """Hosts and ports where TLS ends."""
+        return tuple(api(url).origin for url in (self.refresh_url, *(url for url, _ in self.apis)))
+
 
 def phantom(login: Login) -> Phantom | None:
     """How its tokens stay outside; None where they do not."""
@@ -67,7 +76,7 @@ def of(logins: Iterable[tuple[Any, ...]]) -> tuple[Login, ...]:
 def origins(login: Login) -> tuple[Request, ...]:
     """Hosts and ports where TLS ends, for a login that stays outside."""
     how = phantom(login)
-    return tuple(api(url).origin for url in (how.refresh_url, *(url for url, _ in how.apis))) if how is not None else ()
+    return how.origins if how is not None else ()
 
 
 def trust(login: Login) -> tuple[str, ...]:
@@ -158,8 +167,17 @@ def request(entry: Document, login: Login) -> Document | None:
     return {"grant_type": "refresh_token", "refresh_token": token} | {name: text for name, text in body.items() if text}
 
 
+def is_answer(answer: Document, login: Login) -> bool:
+    """Whether it is what a refresh is answered with: tokens in the letters of tokens."""
+    how = phantom(login)
+    if how is None:
+        return False
+    given = {path: answer[name] for path, _, name in how.tokens if answer.get(name) is not None}
+    return how.access in given and all(may_replace("", token) for token in given.values())
+
+
 def renewed(document: Document, answer: Document, login: Login, now: float) -> Document | None:
-    """The user's document with the tokens of an answer; None where that is no answer to a refresh.
+    """The user's document with the tokens of an answer, which `is_answer`; None where it holds no login.
 
     Args:
         document: the user's; changed in place.
@@ -170,16 +188,15 @@ def renewed(document: Document, answer: Document, login: Login, now: float) -> D
     entry, how = entry_of(document, login), phantom(login)
     if entry is None or how is None:
         return None
-    here = {path: at(entry, path) for path, _, _ in how.tokens}
-    given = {path: answer[name] for path, _, name in how.tokens if name in answer and isinstance(here[path], str)}
-    if how.access not in given or not all(may_replace(here[path], token) for path, token in given.items()):
-        return None
-    for path, token in given.items():
-        put(entry, path, token)
-    for path, name in how.times:
+    for path, _, name in how.tokens:
+        if answer.get(name) is not None and isinstance(at(entry, path), str):
+            put(entry, path, answer[name])
+    for number, (path, name) in enumerate(how.times):
         seconds = answer.get(name)
-        if isinstance(seconds, int | float) and not isinstance(seconds, bool) and 0 <= seconds < 1 << 40:
+        if isinstance(seconds, int | float) and not isinstance(seconds, bool) and _SHORTEST <= seconds < 1 << 31:
             put(entry, path, int((now + seconds) * 1000))
+        elif not number:
+            put(entry, path, int((now + _UNTOLD) * 1000))
     if how.stamp:
         put(entry, how.stamp, stamp(now))
     return document

@@ -20,6 +20,10 @@ _SOON = 60.0
 """Seconds before its end at which a token is not used any more."""
 
 
+class Unusable(Failed):
+    """A login that is not good any more, or cannot be refreshed."""
+
+
 class _Question:
     """What the keeper is asked, for all that want to know it."""
 
@@ -49,7 +53,7 @@ class Keeper:
             running().spawn(self._ask())
         await signal
         if question.entry is None:
-            raise Failed(f"the login cannot be used: {question.why}")
+            raise Unusable(f"the login cannot be used: {question.why}")
         return question.entry
 
     async def _ask(self) -> None:

@@ -1,11 +1,10 @@
 """TLS towards a client in the jail, where a login's hosts end at the proxy: an authority of its own, and clients.
 
-The authority's key is made of the private home's secret, in this process; its certificate is good for those hosts alone
-(RFC 5280 section 4.2.1.10), and only programmes that are told of it trust it.
+The authority's key is this process's alone. Its certificate is good for those hosts (RFC 5280 section 4.2.1.10), and
+only programmes trust it that are told of it.
 """
 
 import datetime
-import hashlib
 import os
 import socket
 import ssl
@@ -26,8 +25,6 @@ from policy.logins import Login
 
 _CHUNK = 65536
 _FAREWELL = 2.0
-_ORDER = 0xFFFFFFFF00000000FFFFFFFFFFFFFFFFBCE6FAADA7179E84F3B9CAC2FC632551
-"""Of the group of P-256 (SEC 2 section 2.4.2)."""
 _BEFORE, _LASTS = datetime.timedelta(days=1), datetime.timedelta(days=90)
 
 
@@ -39,12 +36,10 @@ class Authority:
         context: for connections to any of the hosts.
     """
 
-    def __init__(self, secret: bytes, hosts: Iterable[str]) -> None:
+    def __init__(self, hosts: Iterable[str]) -> None:
         """To be made before this process is confined: OpenSSL reads a certificate from a file only."""
         names = [x509.DNSName(host) for host in hosts]
-        key = ec.derive_private_key(int.from_bytes(hashlib.sha512(b"authority" + secret).digest()) % (_ORDER - 1) + 1,
-                                    ec.SECP256R1())  # fmt: skip
-        own = ec.generate_private_key(ec.SECP256R1())
+        key, own = ec.generate_private_key(ec.SECP256R1()), ec.generate_private_key(ec.SECP256R1())
         name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "Paddock, for the login in one jail")])
         identifier = x509.SubjectKeyIdentifier.from_public_key(key.public_key())
         authority = (
@@ -137,7 +132,7 @@ def keeping(
         finally:
             os._exit(1)
     theirs.close()
-    authority = Authority(secret, hosts)
+    authority = Authority(hosts)
     wire.write(certified, authority.certificate)
     os.close(certified)
     return Kept(logins, secret, authority, ours)

@@ -27,7 +27,7 @@ import h11
 from launcher.egress import http
 from launcher.egress.exchange import ClientLeft, Exchange, http_answer
 from launcher.egress.gateway import Denied, Failed, Gateway
-from launcher.egress.held_logins import LARGEST_ENTRY, Held, Keeper
+from launcher.egress.held_logins import LARGEST_ENTRY, Held, Keeper, Unusable
 from launcher.egress.spending import Exceeded, Spending, Tally
 from launcher.ledger.denial import KEY
 from launcher.loop import Task, Timeout, current, receive, running, send_all, sleep
@@ -45,11 +45,17 @@ _CHUNK = 65536
 
 _CREDENTIAL = re.compile(
     rb"auth(?!ority|or$)|token(?!s)|secret|passw|credential|cookie|api-?key|access-?key|subscription-?key|signature|dpop|jwt"
-    rb"|^(x-)?(key|sig)$|user-project"
+    rb"|^(x-)?(key|sig)$|user-project|session-?key"
 )
 """In a name by which a request could say whose it is. Of a request with a phantom, only the key itself remains: such
 headers go, and with such a query it is refused, because there a foreign key would count beside the one that is put in.
 """
+
+_VALUE = re.compile(rb"\b(bearer|basic) |\bsk-[a-z0-9]|\beyj[a-z0-9_-]{8,}\.", re.IGNORECASE)
+"""A value that is one by its looks, whatever its name."""
+
+_LATER = re.compile(rb"/batches(/|$)")
+"""What is asked for there is done after the session, and nobody counts it."""
 
 _NONE = frozenset((b"pagetoken", b"page-token"))
 """Names in queries that only look like one."""
@@ -64,7 +70,7 @@ _SWITCHING, _UNAUTHORIZED = 101, 401
 _HTTP, _HTTPS = 80, 443
 
 _DISTRUST = ("UNKNOWN_CA", "BAD_CERTIFICATE", "CERTIFICATE_UNKNOWN")
-_AUTHORITIES = "the authority in ~/.paddock-authorities.pem"
+_AUTHORITIES = "the authority in the session's ~/.paddock-authorities-*.pem"
 
 _NO_TOKEN = "the request shows no token of this session's login; to log in, do so outside of the jail"
 _NO_PHANTOM = "the request shows no key of this session"
@@ -326,6 +332,8 @@ class Vendors:
                     await self._exceeded(exchange, error, ready.origin)
                     return
                 except Failed as error:
+                    if isinstance(error, Unusable):
+                        exchange.denied(host, KEY, Verdict(False, "", str(error)))
                     await exchange.dismiss(http_answer(502, "Bad Gateway", "egress-unreachable", str(error)))
                     return
                 try:
@@ -407,8 +415,14 @@ class Vendors:
                 reason = f"{verdict.reason}, and {route.name} is good for nothing else"
                 verdict = verdict._replace(reason=reason, suggestion=route.suggestion)
                 raise exchange.gateway.denied(head.wanted, KEY, verdict, exchange.client)
-        if host is not None and not shown and not (verdict := self._plain.decide(head.wanted)).allowed:
-            raise exchange.gateway.denied(head.wanted, KEY, verdict, exchange.client)
+        if shown and _LATER.search(head.path) and not any("/batches" in rule.path for rule in shown[0].policy.allow):
+            raise self._refused(exchange, origin, "batches are worked on after the session")
+        if host is not None and not shown:
+            verdict = self._plain.decide(head.wanted)
+            if verdict.allowed and head.wanted.content and not ambient:
+                verdict = Verdict(False, "", "a request without a phantom has no content there")
+            if not verdict.allowed:
+                raise exchange.gateway.denied(head.wanted, KEY, verdict, exchange.client)
         fitting = [route for route in ambient if route.policy.decide(head.wanted).allowed]
         # As npm chooses: the one for the longest path.
         put_in = shown or sorted(fitting, key=lambda route: -len(route.policy.allow[0].path))[:1]
@@ -417,7 +431,11 @@ class Vendors:
                 raise self._refused(exchange, origin, f"a credential in the URL beside the key ({name})")
             dropped = {*((b"accept-encoding",) if shown else ()), *(route.header for route in self._routes)}
             cookies = [(b"Cookie", found) for name, value in headers if (found := _front_cookies(name, value))]
-            headers = [(name, value) for name, value in headers if not _is_credential(name, value, dropped)]
+            headers = [
+                (name, value)
+                for name, value in headers
+                if not _is_credential(name, value, dropped) and (host is None or not _VALUE.search(value))
+            ]
             headers += cookies if host is not None else []
             for route in put_in:
                 headers.append((route.header, route.real if isinstance(route.real, bytes) else await route.real.real()))
@@ -634,7 +652,7 @@ async def _joined(exchange: Exchange, connection: h11.Connection, vendor: Connec
 
 def _is_credential(name: bytes, value: bytes, dropped: set[bytes]) -> bool:
     """Whether a header goes: servers take `_` and `-` for the same, and a WebSocket's protocols may hold a key."""
-    plain = name.lower().replace(b"_", b"-")
+    plain = re.sub(rb"[^a-z0-9]", b"-", name.lower())
     protocol = plain == b"sec-websocket-protocol" and _CREDENTIAL.search(value.lower())
     return plain in dropped or bool(_CREDENTIAL.search(plain) or protocol)
 
@@ -649,10 +667,10 @@ def _front_cookies(name: bytes, value: bytes) -> bytes:
 
 def _credential_in(query: bytes) -> str:
     """The name in a query that could be one's; "" without any."""
-    for name, _ in parse_qsl(query.replace(b";", b"&"), keep_blank_values=True):
+    for name, value in parse_qsl(query.replace(b";", b"&"), keep_blank_values=True):
         plain = re.sub(rb"[^a-z0-9]+", b"-", name.lower()).strip(b"-")
-        if plain not in _NONE and _CREDENTIAL.search(plain):
-            return plain.decode()
+        if (plain not in _NONE and _CREDENTIAL.search(plain)) or _VALUE.search(value):
+            return plain.decode() or "?"
     return ""
 
 

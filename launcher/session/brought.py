@@ -25,6 +25,11 @@ NOTE = "brought"
 FILES_NOTE = "written"
 """The same of files for tools, each path ended by a NUL."""
 
+LOGINS_NOTE = "logins"
+"""And what the logins in it are: the secret of their phantoms or `_THEMSELVES`, then the sessions, a line each."""
+
+_THEMSELVES = "themselves"
+
 MARK = b"Written by Paddock"
 """In the first line of such a file; one without it is the command's own."""
 
@@ -107,6 +112,45 @@ def written(plan: Plan, session: Session) -> list[str]:
     finally:
         os.close(around)
     return lines
+
+
+def logins_agreed(plan: Plan, session: Session) -> tuple[bytes, bool]:
+    """Has all sessions of a home have the login itself in it, or phantoms: one file is there for both.
+
+    Returns:
+        What the phantoms are made with (b"" for the login itself), and whether the last session had the same in it:
+        else what lies there is not believed to be a login that was given.
+
+    Refusals: login-home-shared, login-unusable.
+    """
+    home = session.slots["home"]
+    phantoms = any(login[-1] for login in plan.logins)
+    around = os.open(os.path.dirname(home), os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        fcntl.flock(around, fcntl.LOCK_EX)
+        note = f"{os.path.dirname(home)}/{LOGINS_NOTE}"
+        before = guarded_files.read(note, follow=False)
+        kept, *names = os.fsdecode(before.data).split("\n") if before is not None else [_THEMSELVES]
+        living = {other.name for other in others(session, plan.worktree)}
+        users = [name for name in names if name in living]
+        same = phantoms == (kept != _THEMSELVES)
+        if users and not same:
+            raise Refusal(
+                "login-home-shared",
+                f"session {users[0]} has {'the login' if phantoms else 'phantoms of the login'} in the private home",
+                context="that home is the worktree's, and this session would put the other in its place",
+                hint="wait for its end, start this one with the same --logins, or use another worktree "
+                "(paddock run --new TICKET)",
+            )
+        if not users:
+            kept = os.urandom(32).hex() if phantoms else _THEMSELVES
+        walk.replace(note, os.fsencode("\n".join((kept, *users, session.name))), lasting=False)
+        return bytes.fromhex(kept) if phantoms else b"", same
+    except (OSError, ValueError) as error:
+        why = error.strerror if isinstance(error, OSError) else error
+        raise Refusal("login-unusable", f"{home} cannot be made ready for a login: {why}") from None
+    finally:
+        os.close(around)
 
 
 def _note(path: str, names: Iterable[str]) -> None:

@@ -17,10 +17,13 @@ from typing import Any, NamedTuple
 
 from launcher.safefs import walk
 from launcher.safefs.guarded_files import Inside
-from policy import logins, phantoms
+from policy import logins
 from policy.logins import Login
-from policy.phantoms import Mint
 from policy.plan import Plan
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from policy.phantoms import Mint
 
 # Small files in directories that somebody else may be changing: found, read and replaced by descriptors alone.
 #
@@ -219,7 +222,7 @@ _TRIES = 3
 class Logins:
     """The logins of one session."""
 
-    def __init__(self, plan: Plan, home: str, mint: Mint | None = None) -> None:
+    def __init__(self, plan: Plan, home: str, mint: "Mint | None" = None) -> None:
         """Nothing is read yet.
 
         Args:
@@ -234,14 +237,18 @@ class Logins:
         self._home = home
         self._told: dict[str, None] = {}
 
-    def bring(self) -> list[str]:
+    def bring(self, *, believed: bool = True) -> list[str]:
         """Copies into the private home what the user's files say now. Returns what could not be, for the user.
+
+        Args:
+            believed: the last session that had logins there had the same ones; what a killed one refreshed comes back.
 
         Refusals: bring-blocked.
         """
         self._told = {}
         with self._saying("the private home", "cannot be opened"), self._top() as top:
-            self._back(top)
+            if believed:
+                self._back(top)
             for login in self._files:
                 what = "may still hold your login" if login.kept_out else "is not copied into the private home"
                 with self._saying(login.inside, what), self._brought(login):
@@ -405,7 +412,7 @@ def _of_user(login: Login) -> Content | None:
         os.close(directory)
 
 
-def _copied(directory: int, name: str, login: Login, there: Content | None, mint: Mint | None) -> bool:
+def _copied(directory: int, name: str, login: Login, there: Content | None, mint: "Mint | None") -> bool:
     try:
         here = read_private(directory, name, LARGEST if login.toml else LARGEST_COPY)
     except Changing:
@@ -417,6 +424,8 @@ def _copied(directory: int, name: str, login: Login, there: Content | None, mint
     ours, theirs = here and here.data, there and there.data
     try:
         if mint is not None and login.phantom:
+            from policy import phantoms
+
             data: bytes | None = phantoms.copied_in(theirs or b"", ours, login, mint)
         else:
             data = logins.wanted(theirs, ours, login) if not login.phantom else None

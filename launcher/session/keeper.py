@@ -7,7 +7,6 @@ another has brought. Once asked for, an answer with new tokens is written, whate
 no use any more.
 """
 
-import fcntl
 import json
 import os
 import select
@@ -23,6 +22,7 @@ from launcher.safefs import walk
 from launcher.safefs.guarded_files import Inside
 from launcher.session import credentials
 from launcher.session.credentials import LARGEST, Unusable
+from launcher.session.state import Session
 from policy import logins, phantoms
 from policy.errors import Refusal
 from policy.keys import BUNDLES, TRUST, Key, api
@@ -30,16 +30,12 @@ from policy.logins import Document, Login
 from policy.plan import Plan, beneath
 from policy.promises import OWN_TMP
 
-SECRET = "phantoms"
-"""Beside the private home, where no jail reaches: what its phantoms are made with."""
-
-AUTHORITIES = ".paddock-authorities.pem"
-"""In the private home: whom the agent trusts besides, for its vendor's hosts."""
+AUTHORITIES = ".paddock-authorities-*.pem"
+"""In the private home: whom the agent trusts besides, for its vendor's hosts; ``*`` is the session's name."""
 
 WANTED, GIVEN, REFUSED = b"w", b"g", b"r"
 """Kinds of frames: JSON of [number, token that the vendor refused or ""]; the login's entry; why there is none."""
 
-_SECRET_BYTES = 32
 _PATIENCE = 45.0
 """Seconds to wait for another jail that refreshes."""
 _ANSWERS_WITHIN = 30.0
@@ -47,33 +43,10 @@ _CERTIFIED_WITHIN = 30.0
 _LARGEST_ANSWER = 64 << 10
 _LARGEST_BUNDLE = 4 << 20
 _FAILS_FOR = 10.0
-_FORCED_EVERY = 60.0
+_FORCED_EVERY = 600.0
 """Seconds between refreshes of a token that has not ended: a jail could make its vendor refuse a good one."""
-
-
-def secret_of(home: str, *, alone: bool) -> bytes:
-    """The secret of a private home's phantoms: a new one, or that of the sessions that live there.
-
-    Raises:
-        OSError: it cannot be written.
-    """
-    around = os.open(os.path.dirname(home), os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-    try:
-        fcntl.flock(around, fcntl.LOCK_EX)
-        if not alone:
-            try:
-                found = credentials.read_private(around, SECRET, _SECRET_BYTES)
-            except Unusable:
-                found = None
-            if found is not None and len(found.data) == _SECRET_BYTES:
-                return found.data
-        made = os.urandom(_SECRET_BYTES)
-        credentials.replace_private(
-            around, SECRET, made, credentials.read_private(around, SECRET, LARGEST), locked=True
-        )
-        return made
-    finally:
-        os.close(around)
+_ASKED_EVERY = 30.0
+"""Seconds after a refresh in which its tokens count as good, whatever the vendor says of their time."""
 
 
 class Keeper:
@@ -83,7 +56,7 @@ class Keeper:
         """`untrusted`: trees that the command can write; no authority counts that lies there."""
         self._logins = tuple(kept)
         self._untrusted = untrusted
-        self._forced: dict[int, float] = {}
+        self._asked: dict[int, float] = {}
         self._failed: dict[int, tuple[float, str]] = {}
         self._unwritten: dict[int, Document] = {}
 
@@ -137,39 +110,46 @@ class Keeper:
                 raise Unusable(f"{login.host} holds no login any more")
             now = time.time()
             ends, is_refused = phantoms.expiry(entry, login), refused != "" and logins.at(entry, how.access) == refused
-            forced = is_refused and now >= self._forced.get(number, 0.0) + _FORCED_EVERY
-            if ends - phantoms.MARGIN > now and not forced:
+            asked = self._asked.get(number, -_FORCED_EVERY)
+            forced = is_refused and time.monotonic() >= asked + _FORCED_EVERY
+            if (ends - phantoms.MARGIN > now and not forced) or time.monotonic() < asked + _ASKED_EVERY:
                 return entry
             body = phantoms.request(entry, login)
             if body is None:
                 if ends > now:
                     return entry
                 raise Unusable(f"the login in {login.host} has ended, and no token to refresh it with is there")
-            self._forced[number] = now
-            answer = self._answer(number, how.refresh_url, body)
+            _check_room(directory, name, LARGEST)  # before the old tokens are spent
+            answer = self._answer(number, how.refresh_url, body, login)
             if isinstance(answer, str):
                 if ends > now and not is_refused:
                     return entry  # good for some minutes yet
                 raise Unusable(answer)
-            # The file may have been written by the user's own agent meanwhile, which knows no lock.
+            self._asked[number] = time.monotonic()
+            # The user may have logged in or out meanwhile, or an agent of his refreshed, which knows no lock.
             there = credentials.read_private(directory, name, LARGEST)
-            document = logins.parsed(there.data) if there is not None else document
-            renewed = phantoms.renewed(document or {}, answer, login, time.time())
-            entry = phantoms.entry_of(renewed, login) if renewed is not None else None
-            if renewed is None or entry is None:
-                raise Unusable(f"{how.refresh_url} gave an answer without tokens")
-            self._write(directory, name, number, renewed)
+            document = logins.parsed(there.data) if there is not None else None
+            entry = phantoms.entry_of(document or {}, login)
+            if document is None or entry is None:
+                raise Unusable(f"{login.host} holds no login any more")
+            if logins.at(entry, how.refresh) != body["refresh_token"]:
+                return entry
+            phantoms.renewed(document, answer, login, time.time())
+            self._write(directory, name, number, document)
             return entry
         finally:
             os.close(directory)  # and with it the lock
 
-    def _answer(self, number: int, url: str, body: Document) -> Document | str:
+    def _answer(self, number: int, url: str, body: Document, login: Login) -> Document | str:
         """What the vendor answers, or why nothing. A failure counts for a while: a jail may ask as often as it will."""
         when, why = self._failed.get(number, (0.0, ""))
         if time.monotonic() < when:
             return why
         try:
-            return _asked(url, body, self._untrusted)
+            found = _answered(url, body, self._untrusted)
+            if not phantoms.is_answer(found, login):
+                raise Unusable(f"{url} gave an answer without tokens")
+            return found
         except Unusable as error:
             self._failed[number] = (time.monotonic() + _FAILS_FOR, str(error))
             return str(error)
@@ -186,7 +166,20 @@ class Keeper:
             return
 
 
-def _asked(url: str, body: Document, untrusted: Collection[str]) -> Document:
+def _check_room(directory: int, name: str, size: int) -> None:
+    """Writes and removes a file beside one that is to be replaced. Raises OSError where that would fail."""
+    temporary = f".{name}.paddock"
+    with suppress(FileNotFoundError):
+        os.unlink(temporary, dir_fd=directory)
+    descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600, dir_fd=directory)
+    try:
+        os.posix_fallocate(descriptor, 0, size)
+    finally:
+        os.close(descriptor)
+        os.unlink(temporary, dir_fd=directory)
+
+
+def _answered(url: str, body: Document, untrusted: Collection[str]) -> Document:
     """The answer of a token endpoint. Raises Unusable."""
     import urllib.error
     import urllib.request
@@ -207,7 +200,8 @@ def _asked(url: str, body: Document, untrusted: Collection[str]) -> Document:
         said = logins.parsed(error.read(_LARGEST_ANSWER)) or {}
         kind = said.get("error")
         why = f" ({kind[:40]})" if isinstance(kind, str) and kind.replace("_", "").isalnum() else ""
-        raise Unusable(f"{url} answered {error.code}{why}; log in again outside of the jail") from None
+        again = "; log in again outside of the jail" if error.code in (400, 401) else "; it is asked again later"
+        raise Unusable(f"{url} answered {error.code}{why}{again}") from None
     except (OSError, ValueError) as error:
         raise Unusable(f"{url} cannot be asked: {getattr(error, 'reason', None) or error}") from None
     answer = logins.parsed(data)
@@ -217,36 +211,31 @@ def _asked(url: str, body: Document, untrusted: Collection[str]) -> Document:
 
 
 def kept(
-    plan: Plan, keys: Iterable[Key], home: str, *, alone: bool
+    plan: Plan, keys: Iterable[Key], secret: bytes
 ) -> tuple[tuple[Login, ...], bytes, tuple[str, ...], Callable[[int], NoReturn] | None]:
     """What stays outside at hosts where TLS ends, for the proxy.
 
     Args:
         plan: with logins, perhaps.
         keys: of the launch.
-        home: the private home.
-        alone: no other session lives there.
-
-    Refusals: login-unusable.
+        secret: of the private home's phantoms; a new one for a session without any.
     """
     found = phantoms.of(plan.logins)
-    try:
-        secret = secret_of(home, alone=alone)
-    except (Unusable, OSError) as error:
-        why = str(error) if isinstance(error, Unusable) else error.strerror or str(error)
-        raise Refusal("login-unusable", f"no phantoms can be made for {home}: {why}") from None
     hosts = {str(origin.host) for login in found for origin in phantoms.origins(login)}
     hosts |= {str(api(key.url).origin.host) for key in keys if key.ambient}
     return found, secret, tuple(sorted(hosts)), Keeper(found, _writable(plan)).serve if found else None
 
 
-def trusted(plan: Plan, keys: Iterable[Key], home: str, certificate: int) -> dict[str, str]:
+def trusted(
+    plan: Plan, keys: Iterable[Key], session: Session, living: Collection[str], certificate: int
+) -> dict[str, str]:
     """Writes the authority's certificate into the private home, behind those that the user has his programmes trust.
 
     Args:
         plan: with logins that stay outside, perhaps.
         keys: of the launch.
-        home: the private home.
+        session: whose private home and authority it is.
+        living: names of the other sessions there; what earlier ones left is removed.
         certificate: pipe with it, in PEM; closed.
 
     Returns:
@@ -267,12 +256,23 @@ def trusted(plan: Plan, keys: Iterable[Key], home: str, certificate: int) -> dic
             with suppress(OSError):
                 content += (walk.read_regular(path, _LARGEST_BUNDLE, follow=True) or b"") + b"\n"
     try:
-        with Inside(home) as inside:
-            inside.write(AUTHORITIES, content + _certificate(certificate))
+        with Inside(session.slots["home"]) as inside:
+            head, tail = AUTHORITIES.split("*")
+            for name in inside.names():
+                if name.startswith(head) and name.removeprefix(head).removesuffix(tail) not in living:
+                    inside.clear(name)
+            file = AUTHORITIES.replace("*", session.name)
+            inside.write(file, content + _certificate(certificate))
     except OSError as error:
-        why = f"~/{AUTHORITIES} of the private home cannot be written: {error.strerror or error}"
-        raise Refusal("login-unusable", why, hint=f"something in {home} is in the way") from None
-    return dict.fromkeys(names, f"{home}/{AUTHORITIES}")
+        why = f"no file of authorities can be written into the private home: {error.strerror or error}"
+        raise Refusal("login-unusable", why, hint=f"something in {session.slots['home']} is in the way") from None
+    return dict.fromkeys(names, f"{session.slots['home']}/{file}")
+
+
+def forget(session: Session) -> None:
+    """Removes what `trusted` has written."""
+    with suppress(OSError), Inside(session.slots["home"]) as inside:
+        inside.remove(AUTHORITIES.replace("*", session.name))
 
 
 def _certificate(pipe: int) -> bytes:

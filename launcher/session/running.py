@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
     from typing import Any
 
-    from launcher.egress.handle import Egress, Kept
+    from launcher.egress.handle import Egress
     from launcher.session.carrier import Carrier
     from launcher.session.credentials import Logins
     from launcher.session.denial_collector import Denials
@@ -29,7 +29,6 @@ if TYPE_CHECKING:
     from launcher.session.teach import Wants
     from launcher.vcs.private.lease import Lease
     from policy.keys import Key
-    from policy.phantoms import Mint
     from policy.plan import Bind
 
 
@@ -199,7 +198,7 @@ class _Parts(terminal.Listener):
         self._failures: list[str] = []
         self._git: Lease | None = None
         self._logins: Logins | None = None
-        self._mint: Mint | None = None
+        self._trusting = False
         self._carrier: Carrier | None = None
         self.lost: Refusal | None = None
         self._keys: tuple[Key, ...] = ()
@@ -243,6 +242,11 @@ class _Parts(terminal.Listener):
 
             for line in brought.written(plan, session):
                 messages.say(f"paddock: warning: {printable(line)}")
+        secret, believed, mint = b"", True, None
+        if plan.logins:
+            from launcher.session import brought
+
+            secret, believed = brought.logins_agreed(plan, session)
         if plan.net == "proxy":
             from launcher.egress import handle
 
@@ -260,7 +264,11 @@ class _Parts(terminal.Listener):
                 held = key_sources.values_of(keys, self._places.home, plan.grants)
                 self._plan = plan = without_covered(plan, keys)
             here = any(key.ambient for key, _ in held)
-            kept = self._kept(plan, self._keys) if here or any(login[-1] for login in plan.logins) else None
+            kept = None
+            if here or secret:
+                from launcher.session import keeper
+
+                kept = keeper.kept(plan, self._keys, secret)
             self.egress = handle.Egress(plan, session.directory, _packages, held, kept, self.askers)
             session.slots.update(self.egress.slots)
         if plan.git == "private":
@@ -270,8 +278,12 @@ class _Parts(terminal.Listener):
         if plan.logins:
             from launcher.session import credentials
 
-            self._logins = credentials.Logins(plan, session.slots["home"], self._mint)
-            for line in self._logins.bring():
+            if secret:
+                from policy.phantoms import Mint
+
+                mint = Mint(secret)
+            self._logins = credentials.Logins(plan, session.slots["home"], mint)
+            for line in self._logins.bring(believed=believed):
                 messages.say(f"paddock: warning: {printable(line)}")
         if plan.left_open:
             self._note()
@@ -281,10 +293,12 @@ class _Parts(terminal.Listener):
             from policy.keys import told
 
             bound = told(bound, self._keys, session.slots)
-        if self._mint is not None and self.egress is not None:
-            from launcher.session import keeper
+        if self.egress is not None and self.egress.certificate != -1:
+            from launcher.session import brought, keeper
 
-            trusted = keeper.trusted(plan, self._keys, session.slots["home"], self.egress.certificate)
+            living = [other.name for other in brought.others(session, plan.worktree)]
+            trusted = keeper.trusted(plan, self._keys, session, living, self.egress.certificate)
+            self._trusting = True
             bound = bound.replace(env_set=tuple((dict(bound.env_set) | trusted).items()))
         bound = bound.replace(binds=(*bound.binds, *binds)) if binds else bound
         if needs_more_than_rlimits(plan):
@@ -319,16 +333,6 @@ class _Parts(terminal.Listener):
         if self.egress is not None:
             spec.addresses, spec.sockets = self.egress.addresses, self.egress.sockets
         return spec
-
-    def _kept(self, plan: Plan, keys: "tuple[Key, ...]") -> "Kept":
-        """What stays outside at hosts where TLS ends, for the proxy."""
-        from launcher.session import brought, keeper
-        from policy.phantoms import Mint
-
-        alone = not brought.others(self._session, plan.worktree)
-        kept = keeper.kept(plan, keys, self._session.slots["home"], alone=alone)
-        self._mint = Mint(kept[1])
-        return kept
 
     def _private(self) -> tuple[str, ...]:
         """The private home first, the temporary directories, and the private git directory."""
@@ -414,7 +418,11 @@ class _Parts(terminal.Listener):
             self.passed = self.passed or self._generous.passed
         if self.egress is not None and (lost := self.egress.close()):
             self.lines.append(lost)
-        if self._keys or self._mint is not None:
+        if self._trusting:
+            from launcher.session import keeper
+
+            keeper.forget(self._session)
+        if self._keys or self._trusting:
             from launcher.session import key_sources
 
             self.lines += key_sources.spent(

@@ -73,6 +73,7 @@ class Vendor:
         number: of the tokens that are good now.
         seen: host, path and authorization of each request.
         refreshed: bodies that asked for new tokens.
+        headers: names of those of each request.
         slow: seconds that it thinks about those.
         lasts: seconds that a token is good.
     """
@@ -81,6 +82,7 @@ class Vendor:
     number: int = 1
     seen: list[tuple[str, str, str | None]] = field(default_factory=list)
     refreshed: list[dict[str, str]] = field(default_factory=list)
+    headers: list[list[str]] = field(default_factory=list)
     refused: int = 0
     slow: float = 0.0
     lasts: int = 28800
@@ -116,6 +118,7 @@ class _Handler(BaseHTTPRequestHandler):
     def do_GET(self) -> None:
         body = self.rfile.read(int(self.headers["Content-Length"] or 0))
         host = (self.headers["Host"] or "").partition(":")[0]
+        self.server.vendor.headers.append([name.lower() for name in self.headers])
         status, found = self.server.vendor.answer(host, self.path, self.headers["Authorization"], body)
         data = json.dumps(found).encode() + b"\n"
         self.send_response(status)
@@ -297,16 +300,46 @@ def test_what_is_not_the_logins_is_refused(ground: Ground) -> None:
     own = "http://$(echo $HTTPS_PROXY | sed 's/.*@//')"
     by_proxy = f"curl -sS --max-time 20 --noproxy '*' -H 'Authorization: Bearer foreign' {own}"
     proxied = (f"{by_proxy}/v1/chat", f"{by_proxy}/v1/models -H 'Host: {API}'")
-    lines = (foreign, other, written, elsewhere, cookie, query, posted, stolen, code, *proxied)
+    batch = ASK.replace("/v1/chat", "/v1/chat/batches") + " -d x"
+    content = f"{CURL} -X GET https://{API}/v1/models -d x"
+    value = f"{CURL} -H 'Foo: Bearer x' -H 'Bar: sk-ant-x' -H 'x.api.key: y' https://{API}/v1/models"
+    looks = f"{CURL} 'https://{API}/v1/models?a=sk-ant-x'"
+    lines = (
+        foreign,
+        other,
+        written,
+        elsewhere,
+        cookie,
+        query,
+        posted,
+        stolen,
+        code,
+        *proxied,
+        batch,
+        content,
+        value,
+        looks,
+    )
     ended = ground.run("; echo; echo; ".join(lines), "--proxy-env", "yes")
     answers = ended.stdout.split("\n\n")
     said = [json.loads(answer).get("errorType", "served") for answer in answers]
     served = ["served"]  # without the cookie
-    assert said == [*served, *["egress-denied"] * 2, *served, *served, "egress-denied", *["egress-key"] * 5], (
+    assert said == [
+        *served,
+        *["egress-denied"] * 2,
+        *served,
+        *served,
+        "egress-denied",
+        *["egress-key"] * 5,
+        *["egress-denied"] * 2,
+        "served",
+        "egress-denied",
+    ], (
         ended,
         ground.denials(),
     )
     assert [authorization for _, _, authorization in ground.vendor.seen] == [None] * len(ground.vendor.seen)
+    assert not [name for names in ground.vendor.headers for name in names if name in ("foo", "bar", "x.api.key")]
     assert ground.vendor.refreshed == []
 
 
@@ -400,6 +433,99 @@ def test_a_host_of_the_login_is_reached_in_no_other_way(ground: Ground) -> None:
     assert not [line for line in ground.company.asked if ":8443" in line or ":80 " in line]
 
 
+FORGED = """/usr/bin/python3 -c 'import json, os
+path = os.path.expanduser("~/.agent/auth.json")
+found = json.load(open(path))
+found.update(access="acc-EVIL" + "e" * 60, refresh="ref-EVIL" + "e" * 60, ends=found["ends"] + 10 ** 12)
+json.dump(found, open(path, "w"))'"""
+
+
+def test_what_a_jail_makes_of_its_phantoms_is_never_a_login(paddock: Paddock) -> None:
+    """Also not for a later session that gives the login itself, and takes refreshed tokens back."""
+    need("userns")
+    with made(paddock, {}, ()) as ground:
+        assert ground.run(FORGED).returncode == 0
+        ended = ground.run("cat ~/.agent/auth.json", "--logins", "exchange")
+        assert token("acc", 1) in ended.stdout
+        assert (ground.kept()["access"], ground.kept()["refresh"]) == (token("acc", 1), token("ref", 1))
+        twin = ground.run(FORGED.replace("EVIL", "GOOD"), "--logins", "exchange")
+        assert twin.returncode == 0, twin
+        assert ground.kept()["access"].startswith("acc-GOOD"), "what such a session brings back is what its agent says"
+
+
+def test_a_home_has_the_login_or_phantoms_and_never_both(paddock: Paddock) -> None:
+    """One file is there for all sessions of a worktree."""
+    need("userns")
+    with made(paddock, {}, ()) as ground, ThreadPoolExecutor() as pool:
+        for first, second in (("phantom", "exchange"), ("copy", "phantom")):
+            for name in ("ready", "go"):
+                (paddock.worktree / name).unlink(missing_ok=True)
+            line = "touch ready; while ! test -e go; do sleep 0.05; done; cat ~/.agent/auth.json"
+            running = pool.submit(ground.run, line, "--logins", first)
+            for _ in range(600):
+                if (paddock.worktree / "ready").exists():
+                    break
+                time.sleep(0.05)
+            refused = ground.run("true", "--logins", second)
+            paddock.who.run(["touch", str(paddock.worktree / "go")])
+            assert refused.returncode == 125, refused
+            assert "[login-home-shared]" in refused.stderr
+            assert (token("acc", 1) in running.result().stdout) is (first == "copy")
+
+
+@pytest.mark.parametrize("change", ["other", "out"])
+def test_a_login_that_changes_during_a_refresh_is_the_users(paddock: Paddock, change: str) -> None:
+    """Whoever logs in anew, or out, meanwhile has the last word."""
+    need("userns")
+    with made(paddock, {}, ()) as ground, ThreadPoolExecutor() as pool:
+        ground.log_in(ends=-10)
+        ground.vendor.slow = 2.0
+        running = pool.submit(ground.run, ASK)
+        for _ in range(600):
+            if any("login.example.com" in line for line in ground.company.asked):
+                break
+            time.sleep(0.05)
+        time.sleep(0.5)
+        if change == "out":
+            ground.file.unlink()
+        else:
+            ground.log_in(9, who="another")
+        running.result()
+        assert len(ground.vendor.refreshed) == 1
+        if change == "out":
+            assert not ground.file.exists()
+        else:
+            assert (ground.kept()["access"], ground.kept()["who"]) == (token("acc", 9), "another")
+
+
+def test_no_token_is_spent_that_could_not_be_kept(paddock: Paddock) -> None:
+    """A directory that cannot be written: the vendor is not asked, and why is a denial."""
+    need("userns")
+    if paddock.who.uid == 0:
+        paddock.who.run(["true"])  # root writes where it likes; the twin is the user
+        return
+    with made(paddock, {}, ()) as ground:
+        ground.log_in(ends=-10)
+        ground.file.parent.chmod(0o500)
+        ended = ground.run(ASK)
+        ground.file.parent.chmod(0o700)
+        assert "egress-unreachable" in ended.stdout
+        assert ground.vendor.refreshed == []
+        assert "the login cannot be used" in ground.denials()
+        assert '"served"' in ground.run(ASK).stdout
+
+
+def test_a_vendor_that_tells_no_time_is_not_asked_at_each_request(paddock: Paddock) -> None:
+    """Nor one whose new tokens are refused."""
+    need("userns")
+    with made(paddock, {}, ()) as ground:
+        ground.log_in(ends=-10)
+        ground.vendor.lasts = -5
+        ended = ground.run(f"for n in 1 2 3 4; do {ASK}; done")
+        assert ended.stdout.count('"served"') == 4, ended
+        assert len(ground.vendor.refreshed) == 1
+
+
 def test_two_worktrees_refresh_one_login_in_turn(paddock: Paddock) -> None:
     """One asks, the other finds what it got: no token is used twice."""
     need("userns")
@@ -423,7 +549,7 @@ def test_a_client_that_does_not_trust_the_authority_is_a_denial(paddock: Paddock
     with made(paddock, {}, ()) as ground:
         ended = ground.run(f"curl -sS --max-time 20 https://{API}/v1/models")
         assert ended.returncode != 0
-        assert "does not trust the authority in ~/.paddock-authorities.pem" in ground.denials()
+        assert "does not trust the authority in the session's ~/.paddock-authorities" in ground.denials()
         before = ground.denials().partition(";")[0]
         ended = ground.run(f"exec 3<>/dev/tcp/{API}/443", shell="bash")
         assert ended.returncode == 0, ended

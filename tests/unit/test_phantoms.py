@@ -162,9 +162,20 @@ def test_an_answer_replaces_tokens_and_times_alone() -> None:
     [{}, {"access_token": ""}, {"access_token": 1}, {"access_token": "a b"}, {"access_token": "a", "refresh_token": []},
      {"refresh_token": "r"}, {"access_token": "x" * 20000}],
 )  # fmt: skip
-def test_what_is_no_answer_changes_nothing(answer: dict[str, Any]) -> None:
+def test_what_is_no_answer_is_none(answer: dict[str, Any]) -> None:
     """A page of the vendor's front end, for instance."""
-    assert phantoms.renewed(json.loads(json.dumps(CLAUDE)), answer, login("claude-code"), NOW) is None
+    assert not phantoms.is_answer(answer, login("claude-code"))
+
+
+@pytest.mark.parametrize("seconds", [None, "60", 0, -1, 1e300, True, []])
+def test_a_token_of_which_nothing_is_told_lasts_an_hour(seconds: object) -> None:
+    """Else each request would ask for another one."""
+    answer = {"access_token": "new-a", "refresh_token": None, "expires_in": seconds}
+    assert phantoms.is_answer(answer, login("claude-code"))
+    made = phantoms.renewed(json.loads(json.dumps(CLAUDE)), answer, login("claude-code"), NOW)
+    assert made is not None
+    assert made["claudeAiOauth"]["expiresAt"] == int((NOW + 3600) * 1000)
+    assert made["claudeAiOauth"]["refreshToken"] == CLAUDE["claudeAiOauth"]["refreshToken"]
 
 
 def test_when_a_token_ends() -> None:
