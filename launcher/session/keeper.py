@@ -58,7 +58,7 @@ class Keeper:
         self._untrusted = untrusted
         self._asked: dict[int, float] = {}
         self._failed: dict[int, tuple[float, str]] = {}
-        self._unwritten: dict[int, Document] = {}
+        self._unwritten: dict[int, tuple[Document, object]] = {}
 
     def serve(self, connection: int) -> NoReturn:
         """Answers until the proxy has ended; then this process ends. To be called in a child."""
@@ -101,13 +101,15 @@ class Keeper:
                 raise Unusable(f"others may write {os.path.dirname(login.host)} (chmod go-w takes that away)")
             credentials.lock(directory, _PATIENCE)
             name = os.path.basename(login.host)
-            if (unwritten := self._unwritten.get(number)) is not None:
-                self._write(directory, name, number, unwritten)
             there = credentials.read_private(directory, name, LARGEST)
             document = logins.parsed(there.data) if there is not None else None
-            entry = phantoms.entry_of(self._unwritten.get(number, document) or {}, login)
+            entry = phantoms.entry_of(document or {}, login)
             if entry is None:
                 raise Unusable(f"{login.host} holds no login any more")
+            renewed, spent = self._unwritten.get(number, (None, None))
+            if renewed is not None and logins.at(entry, how.refresh) == spent:
+                self._write(directory, name, number, renewed, spent)
+                entry = phantoms.entry_of(renewed, login) or entry
             now = time.time()
             ends, is_refused = phantoms.expiry(entry, login), refused != "" and logins.at(entry, how.access) == refused
             asked = self._asked.get(number, -_FORCED_EVERY)
@@ -135,7 +137,7 @@ class Keeper:
             if logins.at(entry, how.refresh) != body["refresh_token"]:
                 return entry
             phantoms.renewed(document, answer, login, time.time())
-            self._write(directory, name, number, document)
+            self._write(directory, name, number, document, body["refresh_token"])
             return entry
         finally:
             os.close(directory)  # and with it the lock
@@ -154,9 +156,9 @@ class Keeper:
             self._failed[number] = (time.monotonic() + _FAILS_FOR, str(error))
             return str(error)
 
-    def _write(self, directory: int, name: str, number: int, document: Document) -> None:
-        """Writes the user's file; what cannot be written is kept, and tried again: the tokens before it are spent."""
-        self._unwritten[number] = document
+    def _write(self, directory: int, name: str, number: int, document: Document, spent: object) -> None:
+        """Writes the user's file; what cannot be written is kept, and tried again while the spent token is there."""
+        self._unwritten[number] = (document, spent)
         try:
             there = credentials.read_private(directory, name, LARGEST)
             like = there.data if there is not None else b"\n"
