@@ -19,6 +19,7 @@ VERBS = {
     "explain": "show what a jail would allow, and by which rule",
     "why": "say whether a path or host is allowed, which rule decides, and what would allow it",
     "denials": "show what a session was denied, and what would allow it",
+    "answer": "show what sessions ask about refused hosts, and answer",
     "learn": "run a command in its jail, and propose the grants it lacks",
     "worktree": "add, inspect, harvest and remove worktrees for agents",
     "merge": "merge agents' branches into the trunk, submodules first",

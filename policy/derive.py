@@ -337,6 +337,7 @@ def derive(
         named_ports=egress_rules.named_ports(named, taken, asked=by_name and ask != "no"),
         routes=egress_rules.routes(named) if by_name else (),
         ask=ask,
+        notify=rules.notify if ask != "no" else "",
         keys=kept,
         server_name=rules.server_name,
         publish=rules.publish if rules.net == "proxy" else (),

@@ -88,6 +88,7 @@ class Plan:
         "named_ports",  # tuple[int, ...]: ports that can be reached by name, without a proxy in the client
         "routes",  # tuple[str, ...]: networks that are the jail's own then, for the addresses that names get
         "ask",  # str: whether people are asked about hosts that no rule allows: "no", "auto" (at a terminal), "yes"
+        "notify",  # str: line of sh(1), the user's own, that is told of these questions; "" for none
         "keys",  # tuple[tuple[object, ...], ...]: that stay outside, as fields of policy.keys.Key; for net == "proxy"
         "server_name",  # str: "match" (TLS in a tunnel names the tunnel's host, or none) or "require"
         "publish",  # tuple[tuple[str, str], ...]: (loopback ADDRESS:PORT:PORT, the machine's and the jail's; source)
@@ -140,6 +141,7 @@ class Plan:
     named_ports: tuple[int, ...]
     routes: tuple[str, ...]
     ask: str
+    notify: str
     keys: tuple[tuple[object, ...], ...]
     server_name: str
     publish: tuple[tuple[str, str], ...]

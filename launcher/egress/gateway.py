@@ -5,7 +5,6 @@ import ipaddress
 import os
 import socket
 import time
-from collections.abc import Iterable
 from typing import NamedTuple
 
 from launcher.egress.log import NOBODY, Log, Witness
@@ -189,12 +188,6 @@ class Gateway:
         self._lookups = Lookups(bounds.resolve_seconds, bounds.answer_seconds, bounds.failure_seconds)
         self.questions: Questions | None = None
         """Who is asked about what the rules do not name; None where nobody is."""
-
-    def ask(self, askers: list[socket.socket], apart: Iterable[str]) -> None:
-        """From now on these are asked about what the rules do not name, except about what is kept apart."""
-        self.questions = Questions(self._policy, self._witness, apart)
-        for sock in askers:
-            self.questions.join(sock)
 
     def with_policy(self, policy: EgressPolicy) -> "Gateway":
         """The same way out by other rules."""

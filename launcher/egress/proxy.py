@@ -18,6 +18,7 @@ from launcher.egress.gateway import Bounds, Denied, Failed, Gateway, Unreachable
 from launcher.egress.log import FILE, Log, Witness
 from launcher.egress.names import Names, Resolver
 from launcher.egress.outside import Upstreams, search_nothing
+from launcher.egress.questions import Questions as Asking
 from launcher.jail import cell
 from launcher.loop import Loop, Task, Timeout, accept, running, sleep, writable
 from policy.egress_rules import LOCALHOST, EgressPolicy, Request, Verdict
@@ -85,7 +86,8 @@ def run(
         published: listening sockets, one for each of `plan.publish`.
         held: keys that stay outside, each with its phantom and its value.
         kept: logins that do.
-        askers: sockets to who asks people about refused hosts.
+        askers: none, or a listening socket for answers, a file with what its clients must show, and sockets to who
+            asks people about refused hosts.
     """
     search_nothing()
     gc.freeze()  # nothing of what was imported is garbage: the first collection would look at all of it
@@ -97,8 +99,7 @@ def run(
         try:
             sockets = [socket.socket(fileno=fd) for fd in handed]
             listeners = [socket.socket(fileno=fd) for fd in published]
-            asking = [socket.socket(fileno=fd) for fd in askers]
-            _serve(plan, reach, directory, secret, wanted, sockets, listeners, log, witness, held, kept, asking)
+            _serve(plan, reach, directory, secret, wanted, sockets, listeners, log, witness, held, kept, askers)
         finally:
             witness.close()
         log.close()
@@ -120,7 +121,7 @@ def _serve(
     witness: Witness,
     held: "tuple[tuple[Key, str, str], ...]",
     kept: "Kept | None",
-    askers: list[socket.socket],
+    askers: tuple[int, ...],
 ) -> None:
     """Serves until a signal, or until one of the listening sockets cannot be served any more."""
     loop = Loop(lambda error: log.fault(repr(error)))
@@ -158,7 +159,8 @@ def _serve(
         works.append(server.serve(listener, Publication(pool, int(rule.rpartition(":")[2]), rule, log)))
     failed: list[BaseException] = []
     if askers:
-        loop.call_soon(lambda: gateway.ask(askers, _kept_apart(held, kept)))
+        gateway.questions = Asking(policy, witness, _kept_apart(held, kept), proof=os.pread(askers[1], 64, 0))
+        works.append(gateway.questions.serve(*(socket.socket(fileno=fd) for fd in (askers[0], *askers[2:]))))
 
     def ended(task: Task) -> None:
         if task.error is not None:

@@ -5,13 +5,14 @@ rule leaves out: nobody is asked, and a yes opens none of it. Whoever cannot be 
 time, are refused as without questions.
 """
 
+import hmac
 import socket
 import time
 from collections.abc import Iterable
 
 from launcher import wire
 from launcher.egress.log import Witness
-from launcher.loop import Signal, Timer, running
+from launcher.loop import Signal, Timer, accept, running, sleep
 from policy import asking
 from policy.asking import Question
 from policy.egress_rules import EgressPolicy, Request, Verdict
@@ -25,6 +26,10 @@ _MOST_ASKED = 200
 """Questions of one session, whatever the answers."""
 _NOT_AGAIN = 300.0
 """Seconds in which a host is not asked about again that nobody answered for."""
+_MOST_CLIENTS = 8
+"""Who have come to answer, at the same time."""
+_PAUSE = 0.05
+"""Seconds without taking anybody in, when there are no descriptors or no memory."""
 _MOST_NAMES = 256
 """Names that get an address in the jail because somebody could be asked about them."""
 
@@ -42,11 +47,11 @@ class _Held:
 
 
 class _Asker:
-    """A connection to who asks a person; `proven`: he has shown that he lives in no jail."""
+    """A connection to who asks a person; `proven`: he has shown that he lives in no jail, or `stays` from the start."""
 
     def __init__(self, sock: socket.socket, *, proven: bool) -> None:
         self.sock = sock
-        self.proven = proven
+        self.proven = self.stays = proven
         self.decoder = wire.Decoder(asking.MOST_BYTES)
 
 
@@ -59,6 +64,7 @@ class Questions:
         witness: Witness | None,
         apart: Iterable[str] = (),
         *,
+        proof: bytes = b"",
         seconds: float = asking.SECONDS,
     ) -> None:
         """Nobody is asked yet.
@@ -67,8 +73,11 @@ class Questions:
             policy: gains what is allowed for longer.
             witness: names the process that is held.
             apart: rules for hosts that are reached by phantoms alone: nobody is asked about those.
+            proof: what shows that who comes to answer lives in no jail.
             seconds: for which clients are held.
         """
+        self._proof = proof
+        self._patient = False
         self._policy = policy
         self._apart = EgressPolicy(apart)
         self._witness = witness
@@ -80,6 +89,28 @@ class Questions:
         self._names: set[str] = set()
         self._refused = 0
         self._asked = 0
+
+    async def serve(self, listener: socket.socket, *askers: socket.socket) -> None:
+        """Takes those in who come to answer, for ever.
+
+        Args:
+            listener: where they come.
+            askers: who is there from the beginning. Where nobody is, clients wait for whoever comes.
+        """
+        self._patient = not askers
+        for sock in askers:
+            self.join(sock)
+        listener.setblocking(False)
+        while True:
+            try:
+                sock = await accept(listener)
+            except OSError:
+                await sleep(_PAUSE)
+                continue
+            if sum(not asker.stays for asker in self._askers) < _MOST_CLIENTS:
+                self.join(sock, proven=False)
+            else:
+                sock.close()
 
     def join(self, sock: socket.socket, *, proven: bool = True) -> None:
         """Takes over the socket of who asks people."""
@@ -121,7 +152,7 @@ class Questions:
         return Verdict(True, f"asked: {held.answer}", "")
 
     def _would_ask(self, host: str) -> bool:
-        if not asking.is_askable(host) or not any(asker.proven for asker in self._askers):
+        if not asking.is_askable(host) or not (self._patient or any(asker.stays for asker in self._askers)):
             return False
         if any(name == host for name, _ in self._open):
             return True
@@ -182,7 +213,13 @@ class Questions:
     def _take(self, asker: _Asker, kind: bytes, payload: bytes) -> None:
         """One message of who asks. Raises ValueError for what is none."""
         if not asker.proven:
-            raise ValueError("it has shown nothing")
+            if kind != asking.PASS or not self._proof or not hmac.compare_digest(payload, self._proof):
+                raise ValueError("it has shown nothing")
+            asker.proven = True
+            for each in tuple(self._open.values()):
+                self._tell(asker, asking.ASKED, each.question.packed())
+            self._tell(asker, asking.END, b"")
+            return
         if kind == asking.PASS:
             number, word = int(payload), ""
         elif kind == asking.ANSWER:
@@ -201,7 +238,7 @@ class Questions:
 
     def _look(self, held: _Held) -> None:
         """Ends a question that nobody can put to anybody."""
-        if not {asker for asker in self._askers if asker.proven} - held.passed:
+        if not self._patient and not {asker for asker in self._askers if asker.proven} - held.passed:
             held.why = "nobody could be asked"
             self._settle(held, "")
 

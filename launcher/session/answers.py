@@ -1,4 +1,4 @@
-"""What becomes of answers to questions about refused hosts, outside of the jail: "always" goes into the user's file.
+"""Answers to questions about refused hosts, outside of the jail: who comes to give one, and what "always" writes.
 
 Loaded with the first answer.
 """
@@ -6,12 +6,16 @@ Loaded with the first answer.
 import fcntl
 import os
 import re
+import time
 import tomllib
 
+from launcher import wire
 from launcher.safefs import guarded_files, walk
+from launcher.session import exec_client, state
 from launcher.session.configuration import user_file
 from launcher.session.places import Places, made
 from launcher.vcs import written
+from policy import asking
 from policy.asking import Question
 from policy.errors import Refusal
 from policy.plan import beneath
@@ -19,6 +23,8 @@ from policy.plan import beneath
 _FRESH = 'schema = 1\n\n[network]\nallow_domains = ["{rule}"]\n'
 _TABLE = re.compile(r"^[ \t]*\[[ \t]*network[ \t]*\][ \t]*(#.*)?$", re.MULTILINE)
 _NEXT = re.compile(r"^[ \t]*\[", re.MULTILINE)
+_PATIENCE = 3.0
+"""Seconds for a session to say something."""
 _LIST = re.compile(r"^[ \t]*allow_domains[ \t]*=[ \t]*\[", re.MULTILINE)
 
 
@@ -86,3 +92,60 @@ def with_domain(text: str, rule: str) -> str | None:
         return changed if tomllib.loads(changed) == expected else None
     except ValueError:
         return None
+
+
+def for_good(where: Places, worktree: str, question: Question) -> str:
+    """The answer "always", written down; where that fails, what it is then: for the session."""
+    return asking.SESSION if allow_always(where, worktree, question) else asking.ALWAYS
+
+
+class Client:
+    """Who comes to answer a live session's questions, from another terminal or from the service; a context manager.
+
+    Attributes:
+        questions: those that are open.
+    """
+
+    def __init__(self, where: Places, session: str) -> None:
+        """Connects. Refusals: those of `exec_client.connect`; session-deaf."""
+        self._where = where
+        self._session = session
+        self._connection = exec_client.connect(where, session, state.QUESTIONS, state.ANSWERS_PROOF)
+        self.questions: list[Question] = []
+        try:
+            while (frame := self._next())[0] != asking.END:
+                if frame[0] == asking.ASKED:
+                    self.questions.append(asking.unpacked(frame[1]))
+        except BaseException:
+            self._connection.close()
+            raise
+
+    def __enter__(self) -> "Client":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._connection.close()
+
+    def answer(self, question: Question, word: str) -> str:
+        """Answers one of them. Returns the answer as it was given.
+
+        Raises:
+            Refusal: session-deaf.
+        """
+        if word == asking.ALWAYS:
+            about = exec_client.about(self._where, self._session)
+            word = for_good(self._where, about[0], question) if about else asking.SESSION
+        wire.send(self._connection.fileno(), wire.frame(asking.ANSWER, asking.answer(question.number, word)))
+        while self._next() != (asking.GONE, str(question.number).encode()):
+            pass
+        return word
+
+    def _next(self) -> tuple[bytes, bytes]:
+        try:
+            deadline = time.monotonic() + _PATIENCE
+            kind, payload = wire.receive(self._connection.fileno(), [], deadline=deadline, most=asking.MOST_BYTES)
+        except (OSError, ValueError):
+            kind, payload = b"", b""
+        if not kind:
+            raise Refusal("session-deaf", f"the session {self._session} does not answer", context="it is just ending")
+        return kind, payload

@@ -154,8 +154,8 @@ _LOST = 128 + _signal.SIGKILL
 _LOOK_AGAIN = 200  # milliseconds between two looks at whether a background job has come to the foreground
 
 
-def connect(places: Places, name: str) -> _socket.socket:
-    """A connection to the control socket of the session `name`.
+def connect(places: Places, name: str, socket: str = state.CONTROL, proof: str = state.PROOF_NAME) -> _socket.socket:
+    """A connection to the control socket of the session `name`, or to another one, which wants another proof.
 
     Refusals: session-name, session-unknown, session-not-ours, session-deaf.
     """
@@ -176,7 +176,7 @@ def connect(places: Places, name: str) -> _socket.socket:
                 context=f"{path} belongs to user {owner}, this is user {os.geteuid()}",
                 hint="only who started a session can run further commands in it",
             )
-        connection.connect(state.control_address(directory))
+        connection.connect(state.control_address(directory, socket))
         # Whoever listens (SO_PEERCRED says who called listen(2)) answers with what this process will believe.
         launcher, uid = wire.peer(connection.fileno())
         if uid != os.geteuid():
@@ -184,12 +184,14 @@ def connect(places: Places, name: str) -> _socket.socket:
         if processes.jailed(launcher):
             raise Refusal("session-not-ours", f"the session {name} is answered from a jail")
         try:
-            connection.sendall(wire.frame(minder.PROOF, _proof(launcher)))
+            connection.sendall(wire.frame(minder.PROOF, _proof(launcher, proof)))
         except (BrokenPipeError, ConnectionResetError):
             pass  # refused without having been read: the reason waits to be read
     except (FileNotFoundError, ConnectionRefusedError):
         connection.close()
         if name in state.live_sessions(places):
+            if socket == state.QUESTIONS:
+                raise Refusal("session-deaf", f"the session {name} asks nobody", hint="--ask yes") from None
             raise Refusal(
                 "session-deaf",
                 f"the session {name} takes no further commands",
@@ -207,13 +209,13 @@ def connect(places: Places, name: str) -> _socket.socket:
     return connection
 
 
-def _proof(launcher: int) -> bytes:
+def _proof(launcher: int, name: str) -> bytes:
     """What shows the session that this process lives in no jail; see `Session.proof`."""
     found = b""
     for fd in os.listdir(f"/proc/{launcher}/fd"):
         path = f"/proc/{launcher}/fd/{fd}"
         try:
-            if os.readlink(path) == f"/memfd:{state.PROOF_NAME} (deleted)":
+            if os.readlink(path) == f"/memfd:{name} (deleted)":
                 with open(path, "rb") as file:
                     found = file.read(state.PROOF_BYTES)
         except FileNotFoundError:

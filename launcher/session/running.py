@@ -82,11 +82,12 @@ def run(
     hygiene.fill_standard_fds()
     to_carry = hygiene.streams_to_carry()
     plan = entry.plan
-    if plan.ask == "yes" and asker == -1 and wants is None:
+    if plan.ask == "yes" and asker == -1 and not plan.notify and wants is None and observer is None:
         raise Refusal(
             "ask-nobody",
             "nobody could be asked about refused hosts",
-            context="--ask yes needs a terminal that the command reads from and writes to",
+            context="--ask yes needs a terminal that the command reads from and writes to, an editor, the service, or "
+            "a command under network.notify",
             hint="leave out --ask, and allow hosts beforehand: --allow-domain HOST",
         )
     target = None
@@ -112,7 +113,8 @@ def run(
     status_code: int | None = None
     parts = _Parts(plan, session, places, strict=strict, thorough=strict or target is not None)
     parts.tell, parts.on_start = told, on_start
-    parts.askers = () if asker == -1 else (asker,)
+    if asker != -1 or (plan.ask == "yes" and wants is None):
+        parts.askers = _askers(plan, session, places, asker)
     try:
         if verbose:
             messages.say(f"paddock: provider {plan.provider or 'none'} ({printable(plan.provider_source)})")
@@ -502,6 +504,17 @@ class _Parts(terminal.Listener):
                 messages.say(f"paddock: {line}")
         for failure in self._failures:
             messages.say(f"paddock: warning: not removed: {printable(failure)}")
+
+
+def _askers(plan: Plan, session: state.Session, places: Places, asker: int) -> tuple[int, ...]:
+    """The socket for answers with its proof, and sockets to who asks people: for the proxy."""
+    listener, proof = session.listen_for_answers()
+    found = [listener, proof] if asker == -1 else [listener, proof, asker]
+    if plan.notify:
+        from launcher.session import notifier
+
+        found.append(notifier.started(plan, session.name, places))
+    return tuple(found)
 
 
 def _packages() -> None:

@@ -94,11 +94,14 @@ NAME_RULE = "1 to 64 letters, digits, dots, dashes and underscores; not starting
 PRIVATE = (("/tmp", "tmp"), ("/var/tmp", "var-tmp"))
 """Directories that a jail with mounts has for itself, and their names in the session's directory."""
 
-CONTROL = "control"
-"""Name of the control socket in a session's directory."""
+CONTROL, QUESTIONS = "control", "questions"
+"""Names of sockets in a session's directory: for further commands, and for answers about refused hosts."""
 
 PROOF_NAME, PROOF_BYTES = "paddock-session", 32
 """The memory file (memfd_create(2)) with what a client of the control socket must show: `Session.proof`."""
+
+ANSWERS_PROOF = "paddock-answers"
+"""The same for the socket for answers."""
 
 _AF_UNIX = _SOCK_STREAM = 1
 _BACKLOG = 128
@@ -119,7 +122,7 @@ class Session:
             PTRACE_MODE_READ). Process ids would not do: to the jail's init, whoever is outside has none.
     """
 
-    __slots__ = ("_lock", "_proof", "brings", "directory", "name", "places", "private", "proof", "slots")
+    __slots__ = ("_lock", "_proof", "_shown", "brings", "directory", "name", "places", "private", "proof", "slots")
 
     def __init__(
         self, places: Places, name: str, directory: str, slots: dict[str, str], private: dict[str, str], lock: int
@@ -131,7 +134,7 @@ class Session:
         self.brings: tuple[str, ...] = ()
         self.private = private
         self.proof = b""
-        self._lock, self._proof = lock, -1
+        self._lock, self._proof, self._shown = lock, -1, -1
 
     def listen(self) -> int:
         """The session's control socket, which takes further commands: for the jail's init, owned by the caller.
@@ -141,22 +144,36 @@ class Session:
         Raises:
             Refusal: state-unusable.
         """
-        path = control_address(self._lock)
+        fd, self._proof, self.proof = self._listening(CONTROL, PROOF_NAME)
+        return fd
+
+    def listen_for_answers(self) -> tuple[int, int]:
+        """The socket for answers about refused hosts, and the memory file with its proof: both for the proxy.
+
+        Raises:
+            Refusal: state-unusable.
+        """
+        fd, self._shown, _ = self._listening(QUESTIONS, ANSWERS_PROOF)
+        return fd, os.dup(self._shown)
+
+    def _listening(self, name: str, proof_name: str) -> tuple[int, int, bytes]:
+        """A listening socket of this name, a memory file, and what is in it."""
+        path = control_address(self._lock, name)
         mask = os.umask(0o177)
         fd = -1
         try:
             fd = syscalls.socket(_AF_UNIX, _SOCK_STREAM | os.O_CLOEXEC | os.O_NONBLOCK)
             syscalls.bind(fd, _AF_UNIX.to_bytes(2, "little") + os.fsencode(path) + b"\0")
             syscalls.listen(fd, _BACKLOG)
-            self._proof, self.proof = os.memfd_create(PROOF_NAME), os.urandom(PROOF_BYTES)
-            os.write(self._proof, self.proof)
+            memory, proof = os.memfd_create(proof_name), os.urandom(PROOF_BYTES)
+            os.write(memory, proof)
         except OSError as error:
             if fd != -1:
                 os.close(fd)
-            raise unusable(f"{self.directory}/{CONTROL}", error) from None
+            raise unusable(f"{self.directory}/{name}", error) from None
         finally:
             os.umask(mask)
-        return fd
+        return fd, memory, proof
 
     def record_brings(self, brings: tuple[str, ...]) -> None:
         """Changes the session's record of what it brings, which others read. Raises OSError."""
@@ -174,19 +191,19 @@ class Session:
         except OSError:
             pass  # a session of that name was killed while it did this
         failures = _remove(directory)
-        for fd in (self._lock, self._proof):
+        for fd in (self._lock, self._proof, self._shown):
             if fd != -1:
                 os.close(fd)
         _sweep(parent)
         return failures
 
 
-def control_address(directory: int) -> str:
-    """The address of the control socket in a session's directory that is open as `directory`; good while it is.
+def control_address(directory: int, name: str = CONTROL) -> str:
+    """The address of a socket in a session's directory that is open as `directory`; good while it is.
 
     Short, because an address has room for 107 bytes (unix(7)), which a state directory's path may well exceed.
     """
-    return f"/proc/self/fd/{directory}/{CONTROL}"
+    return f"/proc/self/fd/{directory}/{name}"
 
 
 def home_of(places: Places, worktree_id: str) -> str:

@@ -308,7 +308,7 @@ def joined(first: cli.Parsed, second: cli.Parsed) -> cli.Parsed:
 
 VERB_GROUPS: tuple[tuple[str, tuple[str, ...]], ...] = (
     ("run", ("run", "exec", "acp", "files")),
-    ("look", ("explain", "why", "denials", "learn")),
+    ("look", ("explain", "why", "denials", "answer", "learn")),
     ("worktrees and merge", ("worktree", "merge", "prune", "tickets")),
     ("service", ("serve", "ps", "show", "top", "logs", "events", "attach", "stop", "status", "service")),
     ("set up", ("doctor", "providers", "init", "trust", "completion")),

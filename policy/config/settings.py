@@ -62,6 +62,7 @@ class Settings:
     deny_domains: Strings
     proxy_env: Sourced[str]
     ask: Sourced[str]
+    notify: Sourced[str]
     keys: Sourced[str]
     inject: Strings
     server_name: Sourced[str]
@@ -142,6 +143,7 @@ KEYS = {
     "deny_domains": "network.deny_domains",
     "proxy_env": "network.proxy_env",
     "ask": "network.ask",
+    "notify": "network.notify",
     "keys": "network.keys",
     "inject": "network.inject",
     "server_name": "network.server_name",
@@ -177,6 +179,7 @@ _SCALARS = {
         "network_mode",
         "proxy_env",
         "ask",
+        "notify",
         "keys",
         "server_name",
         "git_mode",
@@ -279,6 +282,7 @@ def loosening(below: Settings, layer: Layer) -> list[str]:
     ranked("network_mode", content.network.mode, NETWORK_STRICTNESS)
     widened("allow_domains", content.network.allow_domains)
     ranked("ask", content.network.ask, ASK_STRICTNESS)
+    changed("notify", content.network.notify)
     ranked("keys", content.network.keys, KEYS_STRICTNESS)
     widened("inject", content.network.inject)
     widened("reach", content.network.reach)
@@ -370,6 +374,7 @@ def _merged(layers: Sequence[Layer]) -> Settings:
             ("network_mode", content.network.mode),
             ("proxy_env", content.network.proxy_env),
             ("ask", content.network.ask),
+            ("notify", content.network.notify),
             ("keys", content.network.keys),
             ("server_name", content.network.server_name),
             ("git_mode", content.git.mode),
@@ -403,8 +408,9 @@ def _merged(layers: Sequence[Layer]) -> Settings:
             for pattern in patterns:  # the last layer that names a pattern decides its mode
                 if handoff.get(pattern, ("",))[0] != mode:
                     handoff[pattern] = (mode, Sourced(pattern, _source(layer, f"handoff.{mode}")))
-    missing = {key for key in ("network_mode", "proxy_env", "ask", "keys", "server_name", "git_mode", "branch_policy",
-                               "backend", "provider", "dialect", "logins") if key not in scalars}  # fmt: skip
+    missing = {key for key in ("network_mode", "proxy_env", "ask", "notify", "keys", "server_name", "git_mode",
+                               "branch_policy", "backend", "provider", "dialect", "logins")
+               if key not in scalars}  # fmt: skip
     if missing:
         raise ValueError(f"the shipped default sets no {', '.join(sorted(missing))}")
     accumulated: dict[str, Strings] = {name: tuple(entries.values()) for name, entries in lists.items()}
@@ -421,6 +427,7 @@ def _merged(layers: Sequence[Layer]) -> Settings:
         deny_domains=accumulated["deny_domains"],
         proxy_env=scalars["proxy_env"],
         ask=scalars["ask"],
+        notify=scalars["notify"],
         keys=scalars["keys"],
         inject=accumulated["inject"],
         server_name=scalars["server_name"],
@@ -474,6 +481,7 @@ class Rules:
     domains_denied: tuple[tuple[str, str], ...]
     proxy_env: str
     ask: str
+    notify: str
     inject: tuple[Key, ...]
     server_name: str
     reach: tuple[tuple[str, str], ...]
@@ -548,6 +556,7 @@ def rules_of(settings: Settings, root: str, host: Lists) -> Rules:
         domains_denied=_domains(settings.deny_domains),
         proxy_env=settings.proxy_env.value,
         ask=settings.ask.value,
+        notify=settings.notify.value,
         inject=tuple(parse_key(entry.value, str(entry.source)) for entry in settings.inject),
         server_name=settings.server_name.value,
         reach=tuple((entry.value, str(entry.source)) for entry in settings.reach),

@@ -198,6 +198,15 @@ def variable_value(value: object) -> str:
     return text(value)
 
 
+def line(value: object) -> str:
+    """A line, or nothing."""
+    if not isinstance(value, str):
+        raise ValueError(f"must be a string, not {toml_type(value)}")
+    if "\n" in value or "\0" in value:
+        raise ValueError("must be one line")
+    return value
+
+
 def looks_secret(name: str) -> bool:
     """Whether a variable's name suggests that its value must not be shown."""
     return _SECRET.search(name) is not None
@@ -340,6 +349,8 @@ class Network(Part):
     """Whether HTTPS_PROXY and the like are set; auto: only where hosts cannot be reached by name without them."""
     ask: Literal["auto", "yes", "no"] | None = None
     """Whether a person is asked about a host that no rule allows; auto: at a terminal, about known agents."""
+    notify: Annotated[str, _checked(line)] | None = None
+    """A line of sh(1), run outside of the jail with a question in its environment: PADDOCK_HOST and others."""
     keys: Literal["phantom", "pass"] | None = None
     """What a jail gets of a known agent's API key: a phantom, which the proxy replaces, or the key itself (pass)."""
     inject: tuple[Annotated[str, _checked(injected)], ...] = ()

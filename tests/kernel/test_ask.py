@@ -300,3 +300,158 @@ def test_yes_where_nobody_can_be_asked_is_refused(paddock: Paddock) -> None:
     assert "network.ask: yes instead of auto" in said.text
     (paddock.worktree / ".paddock.toml").write_text('[network]\nask = "no"\n')
     assert paddock.run("--", "true").returncode == 0
+
+
+CLIENT = r"""
+import os, socket, sys, time
+def ask():
+    with socket.create_connection(("good.example", 80), timeout=60) as sock:
+        sock.sendall(b"GET / HTTP/1.0\r\nHost: good.example\r\n\r\n")
+        return sock.recv(12).decode()
+"""
+
+INTRUDER = (
+    CLIENT
+    + r"""
+import ctypes, threading
+def tried():
+    for path in sys.argv[1:]:
+        for name in (path, "\0" + path):
+            for kind in (socket.SOCK_STREAM, socket.SOCK_SEQPACKET):
+                try:
+                    with socket.socket(socket.AF_UNIX, kind) as sock:
+                        sock.connect(name)
+                        sock.sendall(b"P\x20\0\0\0" + bytes(32) + b"A\x09\0\0\0" + b"1 session")
+                        yield f"connected to {name!r}"
+                except OSError:
+                    pass
+    for pid in [each for each in os.listdir("/proc") if each.isdigit()]:
+        for directory in ("fd", "root", "cwd"):
+            try:
+                for fd in os.listdir(f"/proc/{pid}/{directory}"):
+                    if "paddock-answers" in os.readlink(f"/proc/{pid}/{directory}/{fd}"):
+                        yield "found the proof"
+            except OSError:
+                pass
+def attack():
+    time.sleep(2)
+    print(*tried(), "tried", flush=True)
+threading.Thread(target=attack).start()
+try:
+    print(ask(), flush=True)
+except OSError:
+    print("refused", flush=True)
+"""
+)
+
+
+@AS_A_USER
+@pytest.mark.parametrize("who_is_asked", ["terminal", "notify"])
+def test_another_terminal_can_answer(world: World, paddock: Paddock, backend: str, who_is_asked: str) -> None:
+    """By the verb, which lists what is asked; what is asked by a command alone waits for it, too."""
+    if who_is_asked == "notify":
+        configured(paddock, 'notify = "true"')
+    program = shlex.join([str(base_python()), "-I", "-S", "-c", CLIENT + "print(ask(), flush=True)"])
+    if backend == promises.GUARD:
+        program = CURL
+    with terminal(world, paddock, backend, program) as at:
+        at.expect(QUESTION)
+        listed = json.loads(paddock.call("answer", "--json").stdout)
+        assert [(each["session"], each["host"], each["port"]) for each in listed] == [("asked", "good.example", 80)]
+        assert paddock.refused("answer", "asked", "other.example", "once").reference == "question-unknown"
+        assert paddock.refused("answer", "asked", "good.example", "maybe").reference == "usage"
+        ended = paddock.call("answer", "asked", "good.example", "once")
+        assert (ended.returncode, ended.stdout) == (0, "good.example:80: once, what waits now\n"), ended
+        at.expect("200")
+        assert at.status() == 0
+    assert paddock.call("answer").stdout == "nothing is asked\n"
+
+
+@AS_A_USER
+def test_no_answer_comes_by_the_socket_from_inside(world: World, paddock: Paddock, backend: str) -> None:
+    """Neither its name nor its proof is in the jail; the same programme outside gets no answer through without one."""
+    before = len(world.seen())
+    path = str(paddock.state / "sessions/asked/questions")
+    program = shlex.join([str(base_python()), "-I", "-S", "-c", INTRUDER, path, f"/proc/self/cwd/{path}"])
+    if backend == promises.GUARD:
+        program = f"({CURL}) & {program}; wait"
+    with terminal(world, paddock, backend, program) as at:
+        at.expect("asks for")
+        assert "connected" not in at.expect("[^\r]*tried")[0]
+        assert json.loads(paddock.call("answer", "--json").stdout)  # it is there, for whoever is outside
+        outside = paddock.who.run(
+            [str(base_python()), "-I", "-S", "-c", INTRUDER.replace("(ask()", "(0"), path], cwd=paddock.place
+        )
+        assert "connected" in outside.stdout
+        assert reached(world, before) == 0
+        assert paddock.call("answer", "asked", "good.example", "no").returncode == 0
+        at.expect("403|<[1-9]")
+    assert reached(world, before) == 0
+
+
+def configured(paddock: Paddock, line: str) -> None:
+    """Puts a line of `[network]` into the user's own configuration."""
+    directory = paddock.who.home / ".config/paddock"
+    directory.mkdir(parents=True, mode=0o700)
+    (directory / "config.toml").write_text(f"[network]\n{line}\n")
+    paddock.who.give(paddock.who.home / ".config")
+
+
+def ran(world: World, paddock: Paddock, script: str, *options: str) -> str:
+    """What a script in a jail prints, without a terminal."""
+    ended = world.run(
+        paddock.who, paddock.words("run", "--git=readonly", "--ask", "yes", *options, "--", "sh", "-c", script),
+        cwd=paddock.worktree,
+    )  # fmt: skip
+    assert ended.returncode == 0, ended
+    return ended.stdout
+
+
+CHECK = 'test "$PADDOCK_HOST:$PADDOCK_PORT $PADDOCK_PROCESS" = "good.example:80 curl"'
+
+
+@AS_A_USER
+@pytest.mark.parametrize(
+    ("command", "status"),
+    [
+        ("echo session", "200 <0> 200 <0>"),
+        ("echo no", None),
+        ("echo yes please", None),
+        ("exit 1", None),
+        ("nosuchcommand", None),
+        ("echo once; sleep 100", "200 <0> 200 <0>"),
+        (f"{CHECK} && pwd >where && echo always", "200 <0> 200 <0>"),
+    ],
+)  # fmt: skip
+def test_a_command_of_the_users_may_answer(world: World, paddock: Paddock, command: str, status: str | None) -> None:
+    """With one word; it has the question in its environment, and his home directory. All else is none."""
+    configured(paddock, f"notify = {json.dumps(command)}")
+    if status is None and command != "echo no":
+        process = paddock.words("run", "--git=readonly", "--ask=yes", "--session=asked", "--", "sh", "-c", CURL)
+        with world.start(paddock.who, process, cwd=paddock.worktree) as running:
+            deadline = time.monotonic() + 20
+            while not (found := json.loads(paddock.call("answer", "--json").stdout or "[]")):
+                assert time.monotonic() < deadline
+            time.sleep(0.5)
+            assert found == json.loads(paddock.call("answer", "--json").stdout)  # it waits for somebody else
+            assert paddock.call("answer", "asked", "good.example", "no").returncode == 0
+            assert "200" not in running.communicate(timeout=20)[0]
+        return
+    words = ran(world, paddock, f"{CURL}; {CURL}").split()
+    if status is None:
+        assert "200" not in words
+    else:
+        assert " ".join(words) == status
+    if "always" in command:
+        text = (paddock.who.home / ".config/paddock/config.toml").read_text()
+        assert tomllib.loads(text)["network"]["allow_domains"] == ["good.example:80"]
+        assert (paddock.who.home / "where").read_text() == f"{paddock.who.home}\n"
+
+
+@AS_A_USER
+def test_a_worktree_cannot_choose_the_command(paddock: Paddock) -> None:
+    """It would run outside of the jail."""
+    (paddock.worktree / ".paddock.toml").write_text('[network]\nnotify = "touch /tmp/out"\n')
+    said = paddock.refused("run", "--", "true")
+    assert said.reference == "config-untrusted"
+    assert "network.notify: touch /tmp/out instead of (none)" in said.text

@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 
 from tests.support import identity, install, paddock, served
+from tests.support.features import need
 from tests.support.install import Installed
 from tests.support.served import Served, alive
 
@@ -254,3 +255,28 @@ def test_nothing_of_ended_sessions_is_left(service: Served) -> None:
     if health["groups"]:
         assert len(os.listdir(health["groups"])) >= health["helpers"]
         assert len([name for name in os.listdir(health["groups"]) if "-" in name]) <= health["helpers"] + 1
+
+
+def test_questions_about_refused_hosts_are_answered_over_the_api(service: Served) -> None:
+    """By their number; what was answered is asked no more, and a session that asks nothing says so."""
+    need("userns")
+    script = "curl -sS http://files.example/; read line"
+    service.create("sh", "-c", script, name="asking", options=["--ask", "yes"], stdin="pipe")
+    path, deadline = "/v1/sessions/asking/questions", time.monotonic() + 30
+    while not (found := service.get(path).json.get("questions")):
+        assert time.monotonic() < deadline
+    (question,) = found
+    assert (question["host"], question["port"], question["process"]) == ("files.example", 80, "curl")
+    assert question["risk"]
+    assert json.loads(service.cli("answer", "asking", "--json").stdout)[0]["host"] == "files.example"
+    for number, body, status in ((99, {"answer": "no"}, 404), (question["number"], {"answer": "yes"}, 422)):
+        assert service.post(f"{path}/{number}", body).status == status
+    answer = service.post(f"{path}/{question['number']}", {"answer": "no"})
+    assert (answer.status, answer.json) == (200, {"answer": "no"})
+    assert service.get(path).json == {"questions": []}
+    assert service.post(f"{path}/{question['number']}", {"answer": "session"}).status == 404
+    service.create("sleep", "100", name="silent")
+    assert service.get("/v1/sessions/silent/questions").status == 409
+    assert service.get("/v1/sessions/nosuch/questions").status == 404
+    for name in ("asking", "silent"):
+        service.post(f"/v1/sessions/{name}/stop", {"wait": 10, "term_seconds": 1})

@@ -48,6 +48,7 @@ FIELDS: dict[str, object] = {
     "domains_denied": (),
     "internal": ("mirror.example.com:443",),
     "ask": "auto",
+    "notify": "beep",
     "keys": (tuple(KEY),),
     "budget": (("tokens", 2_000_000),),
     "named_ports": (443,),

@@ -3,6 +3,7 @@
 import socket
 import time
 from collections.abc import Callable, Coroutine, Iterator
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -303,3 +304,59 @@ def test_names_get_addresses_only_where_somebody_can_be_asked(ends: tuple[socket
         assert not scene.questions.names("n2.example")
 
     looped(test())
+
+
+def test_who_comes_to_answer_shows_that_he_lives_in_no_jail(ends: tuple[socket.socket, ...], tmp_path: Path) -> None:
+    """Without the proof he hears nothing, and is not heard; with it, what is open, and whatever comes."""
+
+    listener = socket.socket(socket.AF_UNIX)
+
+    async def test() -> None:
+        scene = Scene(ends)
+        scene.questions = Questions(scene.policy, None, proof=b"secret")
+        listener.bind(str(tmp_path / "questions"))
+        listener.listen()
+        running().spawn(scene.questions.serve(listener))
+        waiting = scene.begin("a.example")
+        await turns()
+        for shown in (b"", b"secre", b"secret!", None):
+            with socket.socket(socket.AF_UNIX) as client:
+                client.connect(str(tmp_path / "questions"))
+                stranger = Person(client)
+                if shown is not None:
+                    stranger.says(asking.PASS, shown)
+                stranger.answers(1, asking.SESSION)
+                await turns()
+                assert stranger.heard() == []
+        assert waiting == []
+        with socket.socket(socket.AF_UNIX) as client:
+            client.connect(str(tmp_path / "questions"))
+            person = Person(client)
+            person.says(asking.PASS, b"secret")
+            await turns()
+            assert [kind for kind, _ in person.heard()] == [asking.ASKED, asking.END]
+            person.says(asking.PASS, b"1")  # where nobody is there from the start, somebody else may come
+            await turns()
+            assert waiting == []
+            person.answers(1, asking.SESSION)
+            await turns()
+            assert waiting == [Verdict(True, "asked: session", "")]
+            assert person.heard() == [(asking.GONE, b"1")]
+        strangers = []
+        for _ in range(12):
+            strangers.append(socket.socket(socket.AF_UNIX))
+            strangers[-1].connect(str(tmp_path / "questions"))
+        await turns()
+        gone = 0
+        for each in strangers:
+            each.setblocking(False)
+            try:
+                gone += each.recv(1) == b""
+            except BlockingIOError:
+                continue
+            finally:
+                each.close()
+        assert gone == 4
+
+    with listener:
+        looped(test())

@@ -1,6 +1,7 @@
 """Routes of sessions, and of work with git: ticket runs, worktrees, merges."""
 
-from typing import Annotated, Any
+import asyncio
+from typing import Annotated, Any, Literal
 
 from fastapi import APIRouter, Header, Path, Query, Request, Response
 from fastapi.responses import StreamingResponse
@@ -23,6 +24,8 @@ from launcher.service.shim.attempt import SENDABLE
 from launcher.service.tables import session_of
 from launcher.service.ticket_questions import TicketQuestion
 from launcher.service.ticket_schema import Prompt, TicketRequest, TicketResume, TicketRun
+from launcher.session import answers
+from policy import asking
 from policy.errors import Refusal
 
 JSON_LINES = "application/x-ndjson"
@@ -281,6 +284,81 @@ async def read_session_denials(
         return StreamingResponse(context.followers.counted(lines), media_type=JSON_LINES)
     found = [json_line(line) for line in denials_of(state, name)]
     return StreamingResponse(iter(found), media_type=JSON_LINES)
+
+
+# Questions about refused hosts.
+
+
+class HostQuestion(Frozen):
+    """A question of a session's about a host that no rule allows; who wants it waits for half a minute.
+
+    Attributes:
+        number: of the session's questions.
+        host: a name in its canonical form.
+        port: 1 to 65535.
+        process: the name of who waits, in plain letters; empty when it is not known.
+        risk: what a yes opens.
+    """
+
+    number: int
+    host: str
+    port: int
+    process: str
+    risk: str = asking.RISK
+
+
+class HostQuestions(Frozen):
+    """Questions of a session's that are open.
+
+    Attributes:
+        questions: the oldest first.
+    """
+
+    questions: list[HostQuestion]
+
+
+class HostAnswer(Frozen):
+    """An answer: no, once (who waits now), session, or always (also in this user's own configuration).
+
+    Attributes:
+        answer: the word. In a response it is `session` where the configuration could not be changed.
+    """
+
+    answer: Literal["no", "once", "session", "always"]
+
+
+@router.get("/{name}/questions", responses=_KNOWN | _STATE)
+async def list_questions(name: SessionName, request: Request) -> HostQuestions:
+    """Lists what a session asks about hosts that no rule allows."""
+    context = context_of(request)
+    context.supervisor.session(name)
+
+    def look() -> list[asking.Question]:
+        with answers.Client(context.places, name) as client:
+            return client.questions
+
+    return HostQuestions(questions=[HostQuestion(**each._asdict()) for each in await asyncio.to_thread(look)])
+
+
+@router.post("/{name}/questions/{number}", responses=_KNOWN | _STATE)
+async def answer_question(
+    name: SessionName,
+    number: Annotated[int, Path(ge=1, description="of the question")],
+    body: HostAnswer,
+    request: Request,
+) -> HostAnswer:
+    """Answers a question of a session's."""
+    context = context_of(request)
+    context.supervisor.session(name)
+
+    def give() -> str:
+        with answers.Client(context.places, name) as client:
+            for each in client.questions:
+                if each.number == number:
+                    return client.answer(each, body.answer)
+        raise Refusal("question-unknown", f"session {name} has no open question {number}")
+
+    return HostAnswer.model_validate({"answer": await asyncio.to_thread(give)})
 
 
 # Ticket runs, worktrees, merges.
