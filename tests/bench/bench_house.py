@@ -34,7 +34,7 @@ INTAKE = frozenset(
      "scandir", "loads", "load", "model_validate", "model_validate_json", "Decoder", "feed"}
 )  # fmt: skip
 CONFINED = {
-    "launcher.bridges.acp": ("agent_requests", "client_requests", "lines", "rulings", "terminals"),
+    "launcher.bridges.acp": ("agent_requests", "client_requests", "conversation", "lines", "rulings", "terminals"),
     "launcher.bridges.files": ("file_worker", "reading", "scope", "searching", "writing"),
     "launcher.egress": (
         "exchange",

@@ -15,6 +15,7 @@ from typing import Any
 import pytest
 
 from policy import promises
+from tests.support.acp_editor import PlainEditor, request
 from tests.support.features import need
 from tests.support.identity import Console
 from tests.support.install import base_python
@@ -386,6 +387,7 @@ def test_no_answer_comes_by_the_socket_from_inside(world: World, paddock: Paddoc
         assert reached(world, before) == 0
         assert paddock.call("answer", "asked", "good.example", "no").returncode == 0
         at.expect("403|<[1-9]")
+        at.status()
     assert reached(world, before) == 0
 
 
@@ -455,3 +457,30 @@ def test_a_worktree_cannot_choose_the_command(paddock: Paddock) -> None:
     said = paddock.refused("run", "--", "true")
     assert said.reference == "config-untrusted"
     assert "network.notify: touch /tmp/out instead of (none)" in said.text
+
+
+@AS_A_USER
+def test_an_editor_is_asked(paddock: Paddock) -> None:
+    """In its own words for a permission; the agent that waits for the host neither sees nor gives the answer."""
+    need("userns")
+    with PlainEditor(paddock, "--ask", "yes", own_default=True) as editor:
+        editor.send(request("session/new", 1, cwd=str(paddock.worktree), mcpServers=[]))
+        editor.got()
+        editor.say({"jsonrpc": "2.0", "id": 1, "result": {"sessionId": "mine"}})
+        assert editor.read()["result"] == {"sessionId": "mine"}
+        line = "curl -sS http://files.example/ http://files.example:80/"
+        terminal = editor.answer(request("terminal/create", 2, sessionId="mine", command=line))["result"]["terminalId"]
+        asked = editor.read()
+        assert (asked["method"], asked["params"]["sessionId"]) == ("session/request_permission", "mine")
+        assert "files.example:80" in asked["params"]["toolCall"]["title"]
+        chosen = {"outcome": "selected", "optionId": "session"}
+        editor.say({"jsonrpc": "2.0", "id": asked["id"], "result": {"outcome": chosen}})  # the agent's, if it knew
+        assert editor.read()["id"] == asked["id"]
+        assert json.loads(paddock.call("answer", "--json").stdout)[0]["host"] == "files.example"
+        chosen = {"outcome": "selected", "optionId": "no"}
+        editor.send({"jsonrpc": "2.0", "id": asked["id"], "result": {"outcome": chosen}})
+        waited = editor.answer(request("terminal/wait_for_exit", 3, sessionId="mine", terminalId=terminal))
+        assert waited["id"] == 3
+        output = editor.answer(request("terminal/output", 4, sessionId="mine", terminalId=terminal))["result"]["output"]
+        assert "the user was asked, and said no" in output
+        assert output.count("egress-denied") == 2

@@ -8,13 +8,16 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from acp import schema
 
+from launcher import wire
 from launcher.bridges.acp import rulings
-from launcher.bridges.acp.bridge import Conversation
 from launcher.bridges.acp.client_requests import Place
+from launcher.bridges.acp.conversation import Conversation, HostQuestions
 from launcher.bridges.acp.rulings import Choices, Decisions, Rules
 from launcher.ledger import ledgers
-from policy import promises
+from policy import asking, promises
+from policy.asking import Question
 from policy.errors import Refusal
 from policy.plan import VERSION, Plan
 
@@ -26,6 +29,7 @@ class Ends:
         empty: dict[str, object] = dict.fromkeys(Plan.FIELDS, ())
         empty |= {"version": VERSION, "worktree": str(root), "worktree_id": "w", "cwd": str(root), "net": "none"}
         empty |= {"grants": ((str(root), "rwx", "worktree"),), "backend": promises.NAMESPACES, "command": "agent"}
+        self.root = str(root)
         plan = Plan(**empty)
         rules = Rules(plan, choices, Decisions(ledgers.path_for(str(root.parent), "s", 1), plan, {}))
         self.client, ours = socket.socketpair()
@@ -33,7 +37,36 @@ class Ends:
         self.poll = select.poll()
         self.sessions: list[str] = []
         theirs.setblocking(False)
-        self.conversation = Conversation(self.poll, _both(ours), _both(theirs), rules, self.connect, self.found)
+        asks, self.proxy = socket.socketpair()
+        self.proxy.settimeout(20)
+        self.allowed: list[Question] = []
+        questions = HostQuestions(asks.detach(), self.allow)
+        self.conversation = Conversation(
+            self.poll, _both(ours), _both(theirs), rules, self.connect, self.found, questions
+        )
+
+    def allow(self, question: Question) -> str:
+        self.allowed.append(question)
+        return "" if len(self.allowed) < 2 else "the disk is full"
+
+    def ask(self, question: Question) -> None:
+        """The proxy asks."""
+        self.proxy.sendall(wire.frame(asking.ASKED, question.packed()))
+        self.turn()
+
+    def begin(self, session: str) -> None:
+        """A session of the protocol begins."""
+        params = {"cwd": self.root, "mcpServers": []}
+        line = json.dumps({"jsonrpc": "2.0", "id": 3, "method": "session/new", "params": params})
+        self.client.sendall(line.encode() + b"\n")
+        self.told(self.agent)
+        self.agent.sendall(json.dumps({"jsonrpc": "2.0", "id": 3, "result": {"sessionId": session}}).encode() + b"\n")
+        self.told(self.client)
+
+    def said(self) -> tuple[bytes, bytes]:
+        """What the proxy is told next."""
+        self.turn()
+        return wire.receive(self.proxy.fileno(), [], deadline=None)
 
     def connect(self) -> socket.socket:
         raise Refusal("session-unknown", "there is no live session s")
@@ -65,6 +98,7 @@ def ends(tmp_path: Path) -> Iterator[Ends]:
     made.conversation.close()
     made.client.close()
     made.agent.close()
+    made.proxy.close()
 
 
 def test_a_session_begins(ends: Ends, tmp_path: Path) -> None:
@@ -111,3 +145,88 @@ def test_a_judge_that_fails_refuses(
     ends.agent.sendall(b'{"method":"_next"}\n')
     assert ends.told(ends.client) == [{"method": "_next"}]
     assert "ZeroDivisionError('made up')" in capsys.readouterr().err
+
+
+QUESTION = Question(7, "files.example.org", 443, "curl")
+
+
+def selected(number: object, option: object) -> bytes:
+    """A client's answer."""
+    outcome = {"outcome": "selected", "optionId": option}
+    return json.dumps({"jsonrpc": "2.0", "id": number, "result": {"outcome": outcome}}).encode() + b"\n"
+
+
+@pytest.mark.parametrize("word", asking.ANSWERS)
+def test_a_refused_host_is_a_permission_that_the_client_is_asked_for(ends: Ends, word: str) -> None:
+    """In the session that began last; the agent sees neither the request nor the answer."""
+    ends.begin("old")
+    ends.begin("mine")
+    ends.ask(QUESTION)
+    (asked,) = ends.told(ends.client)
+    assert asked["method"] == "session/request_permission"
+    params = schema.RequestPermissionRequest.model_validate(asked["params"])
+    assert params.session_id == "mine"
+    assert "files.example.org:443" in str(params.tool_call.title)
+    kinds = {option.option_id: option.kind for option in params.options}
+    assert kinds == {"no": "reject_once", "once": "allow_once", "session": "allow_always", "always": "allow_always"}
+    ends.client.sendall(selected(asked["id"], word) + b'{"method":"_next"}\n')
+    assert ends.told(ends.agent) == [{"method": "_next"}]
+    assert ends.said() == (asking.ANSWER, asking.answer(7, word))
+    assert ends.allowed == ([QUESTION] if word == "always" else [])
+
+
+@pytest.mark.parametrize(
+    "reply",
+    [
+        {"result": {"outcome": {"outcome": "cancelled"}}},
+        {"result": {"outcome": {"outcome": "selected", "optionId": "yes"}}},
+        {"result": {"outcome": {"outcome": "selected", "optionId": ["session"]}}},
+        {"result": {"outcome": "session"}},
+        {"result": "session"},
+        {"error": {"code": -32601, "message": "session"}},
+        {},
+    ],
+)
+def test_whatever_else_a_client_replies_is_no_answer(ends: Ends, reply: dict[str, object]) -> None:
+    """It does not know the method, or its user has closed the question."""
+    ends.begin("mine")
+    ends.ask(QUESTION)
+    number = ends.told(ends.client)[0]["id"]
+    ends.client.sendall(json.dumps({"jsonrpc": "2.0", "id": number, **reply}).encode() + b"\n")
+    assert ends.said() == (asking.PASS, b"7")
+
+
+def test_an_agent_can_answer_nothing(ends: Ends) -> None:
+    """Nor ask in Paddock's name for more than an answer to itself; who asks before there is a session asks nobody."""
+    ends.ask(QUESTION)
+    assert ends.said() == (asking.PASS, b"7")
+    ends.begin("mine")
+    ends.ask(QUESTION._replace(number=8))
+    (asked,) = ends.told(ends.client)
+    number = asked["id"]
+    ends.agent.sendall(selected(number, "session"))  # even if it knew the id
+    assert ends.told(ends.client)[0]["id"] == number
+    own = {"jsonrpc": "2.0", "id": "paddock-1", "method": "session/request_permission", "params": asked["params"]}
+    ends.agent.sendall(json.dumps(own).encode() + b"\n")
+    assert ends.told(ends.client) == [own]
+    ends.client.sendall(selected("paddock-1", "session"))
+    assert ends.told(ends.agent)[0]["id"] == "paddock-1"
+    ends.client.sendall(selected(number, "no"))
+    assert ends.said() == (asking.ANSWER, b"8 no")
+    ends.client.sendall(selected(number, "session"))  # again: it is nobody's now
+    assert ends.told(ends.agent)[0]["id"] == number
+
+
+def test_what_cannot_be_written_holds_for_the_session_of_the_editor_too(
+    ends: Ends, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Which is said."""
+    ends.begin("mine")
+    for number, word in ((1, "always"), (2, "session")):
+        ends.ask(QUESTION._replace(number=number))
+        ends.client.sendall(selected(ends.told(ends.client)[0]["id"], "always"))
+        assert ends.said() == (asking.ANSWER, asking.answer(number, word))
+    assert "for this session only: the disk is full" in capsys.readouterr().err
+    ends.proxy.sendall(wire.frame(asking.ASKED, b"1 x\x1b[2J 443 curl"))
+    ends.turn()
+    assert ends.proxy.recv(1) == b""  # a proxy that says something else is not heard any more

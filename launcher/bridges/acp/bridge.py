@@ -24,17 +24,15 @@ from contextlib import suppress
 from typing import Any, NoReturn
 
 from launcher import wire
-from launcher.bridges.acp import rpc, start_failed
-from launcher.bridges.acp.agent_requests import AgentRequests
-from launcher.bridges.acp.client_requests import ClientRequests, Place, SessionDirectories
-from launcher.bridges.acp.lines import Carrier, Lines, Poll
-from launcher.bridges.acp.rpc import Outcome
+from launcher.bridges.acp import start_failed
+from launcher.bridges.acp.client_requests import Place
+from launcher.bridges.acp.conversation import Conversation, HostQuestions
 from launcher.bridges.acp.rulings import Choices, Decisions, Rules
-from launcher.bridges.acp.terminals import Inside
 from launcher.jail import cell, hygiene, init, processes
 from launcher.ledger import ledgers
 from launcher.session import cache, exec_client, messages, running, state, view_denials
 from launcher.session.places import Places
+from policy.asking import Question, unpacked
 from policy.errors import EXIT_REFUSED, Refusal, printable
 
 # What the launcher of a bridge's session tells the bridge, by a pipe, in lines of words.
@@ -123,9 +121,9 @@ class Listener:
 #
 # Requests are packets on a socket pair: a letter and its argument. The answer is empty, or the reason of a failure, and
 # comes with a descriptor where one was asked for. Whoever takes the bridge over can run commands in the jail by it, as
-# the agent can, end the session, and give it more names.
+# the agent can, end the session, give it more names, and answer as the editor's user would about refused hosts.
 
-_CONNECT, _NAME, _SIGNAL, _END = b"C", b"N", b"S", b"E"
+_CONNECT, _NAME, _SIGNAL, _END, _ALLOW = b"C", b"N", b"S", b"E", b"A"
 _LONGEST_NAME = 1 << 14
 """Bytes of an id of the protocol's."""
 
@@ -133,7 +131,7 @@ _LONGEST_NAME = 1 << 14
 class Outside:
     """The confined process's end."""
 
-    def __init__(self, places: Places, session: str, launcher: int) -> None:
+    def __init__(self, places: Places, session: str, launcher: int, worktree: str) -> None:
         """Starts the process outside, which ends with this one."""
         self._socket, other = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         own = os.getpid()
@@ -142,7 +140,7 @@ class Outside:
                 processes.tie_to_parent(own)
                 _close_standard()
                 hygiene.close_inherited((other.fileno(),))
-                _serve_requests(other, places, session, launcher)
+                _serve_requests(other, places, session, launcher, worktree)
             finally:
                 os._exit(EXIT_REFUSED)
         other.close()
@@ -168,6 +166,10 @@ class Outside:
         """Sends the launcher a signal. To be called while it is a child of this process, so that its id is its own."""
         self._ask(_SIGNAL, bytes([number]))
 
+    def allow(self, question: Question) -> str:
+        """Has a host allowed for good; returns why that failed, or nothing."""
+        return self._ask(_ALLOW, question.packed())[0].decode()
+
     def end_jail(self, init: int) -> None:
         """Ends the jail by its init."""
         self._ask(_END, str(init).encode())
@@ -180,7 +182,7 @@ class Outside:
         return answer[1:], descriptors
 
 
-def _serve_requests(requests: socket.socket, places: Places, session: str, launcher: int) -> None:
+def _serve_requests(requests: socket.socket, places: Places, session: str, launcher: int, worktree: str) -> None:
     """The process outside."""
     while True:
         request, _ = wire.receive_packet(requests.fileno())
@@ -206,6 +208,10 @@ def _serve_requests(requests: socket.socket, places: Places, session: str, launc
         elif kind == _END:
             with suppress(ProcessLookupError):
                 _end(int(argument), launcher)
+        elif kind == _ALLOW:
+            from launcher.session import answers
+
+            answer = answers.allow_always(places, worktree, unpacked(argument)).encode()
         wire.send_packet(requests.fileno(), kind + answer, descriptors)
         for fd in descriptors:
             os.close(fd)
@@ -281,19 +287,22 @@ def serve(
     session, started = name or os.urandom(5).hex(), time.time_ns()
     to_provider, from_provider, notice = os.pipe(), os.pipe(), os.pipe()
     own = os.getpid()
+    asked = [sock.detach() for sock in socket.socketpair()] if entry.plan.ask == "yes" else [-1, -1]
     init.block_signals()
     child = os.fork()
     if child == 0:
+        if asked[0] != -1:
+            os.close(asked[0])
         _launch(own, to_provider, from_provider, notice, observer, lambda told, observed: running.run(
             entry, arguments, places, given=given, name=session, report=report, verbose=verbose, quiet=quiet,
-            strict=strict, started=started, on_start=told, observer=observed,
+            strict=strict, started=started, on_start=told, observer=observed, asker=asked[1],
         ))  # fmt: skip
-    for fd in (to_provider[0], from_provider[1], notice[1]):
+    for fd in (to_provider[0], from_provider[1], notice[1], *filter(lambda fd: fd != -1, asked[1:])):
         os.close(fd)
     hints = view_denials.of_command(entry.plan, arguments, places)
     ledger = ledgers.path_for(places.state, session, started)
     decisions = Decisions(ledger, entry.plan, ledgers.facts_of(session, entry.plan))
-    outside = Outside(places, session, child)
+    outside = Outside(places, session, child, entry.plan.worktree)
     with suppress(OSError):  # that there is no record will be said when one is to be written
         os.makedirs(os.path.dirname(ledger), mode=0o700, exist_ok=True)
     # The worktree may lie in another user's directory: requests' paths are looked at there.
@@ -308,7 +317,7 @@ def serve(
             messages.say(f"paddock: warning: tools will not find the session {printable(identifier[:1000])}: {failure}")
 
     provider = (from_provider[0], to_provider[1])
-    return bridge.serve(provider, rules, outside.connect, remember)
+    return bridge.serve(provider, rules, outside.connect, remember, HostQuestions(asked[0], outside.allow))
 
 
 def _load() -> None:
@@ -354,75 +363,6 @@ def _launch(parent: int, to_provider: tuple[int, int], from_provider: tuple[int,
         os._exit(status)
 
 
-class Conversation:
-    """Carries and judges what a client and an agent say to each other.
-
-    Attributes:
-        carrier: says who has ended.
-    """
-
-    def __init__(
-        self,
-        poll: Poll,
-        client: tuple[int, int],
-        agent: tuple[int, int],
-        rules: Rules,
-        connect: Callable[[], socket.socket],
-        on_session: Callable[[str, Place], None],
-    ) -> None:
-        """Begins to carry.
-
-        Args:
-            poll: of the loop that hands events over.
-            client: descriptors to read what it says and to write to it: owned from now on, different numbers.
-            agent: the same of the agent, not blocking.
-            rules: what is judged, and how.
-            connect: makes a connection to the session's control socket (`exec_client.connect`).
-            on_session: called with the id of each new session of the protocol, and where it works.
-        """
-        directories = SessionDirectories(rules.plan, rules.judge, rules.choices.cwd)
-        self._inside = Inside(poll, connect, rules, self._tell_agent, self._tell_client)
-        up = AgentRequests(rules, directories, self._inside, on_session)
-        down = ClientRequests(rules, directories, up.awaits, up.opened)
-        to_agent = Lines(_guarded(down), down.unreadable)
-        to_client = Lines(_guarded(up), up.unreadable, last_words=up.last_words)
-        self.carrier = Carrier(poll, client, agent, to_agent, to_client)
-
-    def serve(self, fd: int, events: int) -> bool:
-        """Handles what poll said of a descriptor; False when it is none of this object's."""
-        if self.carrier.owns(fd):
-            self.carrier.serve(fd, events)
-        elif fd in self._inside.descriptors:
-            self._inside.serve(fd)
-        else:
-            return False
-        return True
-
-    def close(self) -> None:
-        """Closes all descriptors, and ends what runs for the bridge in the jail."""
-        self._inside.close()
-        self.carrier.close()
-
-    def _tell_agent(self, line: bytes) -> None:
-        self.carrier.reply_to_agent(line)
-
-    def _tell_client(self, line: bytes) -> None:
-        self.carrier.reply_to_client(line)
-
-
-def _guarded(judge: Callable[[bytes], Outcome]) -> Callable[[bytes], Outcome]:
-    """`judge`, which refuses what it fails at: one line must not end what both sides have built up."""
-
-    def judged(line: bytes) -> Outcome:
-        try:
-            return judge(line)
-        except Exception as error:
-            messages.say(f"paddock: refusing a message that could not be checked: {printable(repr(error)[:1000])}")
-            return Outcome(back=rpc.error(None, rpc.INTERNAL_ERROR, "paddock could not check this message"))
-
-    return judged
-
-
 class _Bridge:
     """The loop."""
 
@@ -443,6 +383,7 @@ class _Bridge:
         rules: Rules,
         connect: Callable[[], socket.socket],
         on_session: Callable[[str, Place], None],
+        questions: HostQuestions,
     ) -> int:
         """Carries lines until the launcher has ended and the client has got everything."""
         for fd in provider:
@@ -466,7 +407,7 @@ class _Bridge:
                     elif fd == self._notice.fd:
                         self._on_notice(poll)
                 if conversation is None and self._notice.begun:
-                    conversation = Conversation(poll, client, provider, rules, connect, on_session)
+                    conversation = Conversation(poll, client, provider, rules, connect, on_session, questions)
                 left = conversation is not None and conversation.carrier.client_ended
                 if left and self._deadline is None and self._status is None:
                     self._deadline = time.monotonic() + self._grace

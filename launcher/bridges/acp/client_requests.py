@@ -213,12 +213,14 @@ class ClientRequests:
         directories: SessionDirectories,
         awaits: Callable[[rpc.Id, Place | None], None],
         opened: Callable[[str, Place], None],
+        takes: Callable[[dict[str, Any]], bool] = lambda message: False,
     ) -> None:
-        """Takes what decides."""
+        """Takes what decides. `takes`: whether a message answers a question of Paddock's own."""
         self._rules = rules
         self._directories = directories
         self._awaits = awaits
         self._opened = opened
+        self._takes = takes
 
     def __call__(self, line: bytes) -> Outcome:
         """Judges one line."""
@@ -228,6 +230,8 @@ class ClientRequests:
             message = rpc.parse(line)
         except rpc.Ambiguous as error:
             return self.unreadable(str(error))
+        if self._takes(message):
+            return Outcome()
         params = message.get("params")
         if not isinstance(params, dict):
             return Outcome(rpc.encode(message))
