@@ -177,6 +177,7 @@ PROXY_LOG = "egress.jsonl"
 
 _DENIED = "deny"
 _LOST = "lost"
+_ASKED = "asked: "
 
 
 def read_proxy_log(path: str) -> tuple[list[Denial], int]:
@@ -189,6 +190,20 @@ def read_proxy_log(path: str) -> tuple[list[Denial], int]:
         elif content.get("operation") == _LOST and isinstance(content.get("count"), int):
             lost += content["count"]
     return found, lost
+
+
+def read_answers(path: str) -> list[dict[str, Any]]:
+    """What people have allowed, of a log of decisions (`policy.asking`): once for each host, port and answer."""
+    found: dict[tuple[object, ...], dict[str, Any]] = {}
+    for content in lines(path):
+        rule = content.get("rule")
+        if isinstance(rule, str) and rule.startswith(_ASKED) and len(found) < MOST_KINDS:
+            where = f"{content.get('host')}:{content.get('port')}"
+            found.setdefault((where, rule), {
+                "kind": "decision", "time": stamp(_seconds(content.get("time"))), "method": "connect", "subject": where,
+                "verdict": "allowed", "detail": rule,
+            })  # fmt: skip
+    return list(found.values())
 
 
 def of_decision(content: dict[str, Any]) -> Denial | None:
@@ -363,6 +378,10 @@ class Ledger:
         else:
             self._counts[key] = (denial, 0)
             self._write(line(denial, answer(denial, self._plan)))
+
+    def note(self, content: dict[str, Any]) -> None:
+        """Writes a line of another kind."""
+        self._write(content)
 
     @property
     def kinds(self) -> list[tuple[Denial, int]]:

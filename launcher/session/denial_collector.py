@@ -192,7 +192,7 @@ class Denials:
         with open(path, "rb") as file:
             content = file.read()
         # A client's quotation marks are escaped there. Importing what JSON takes is half of a short command's launch.
-        if b'"deny"' not in content and b'"lost"' not in content:
+        if all(word not in content for word in (b'"deny"', b'"lost"', b'"asked: ')):
             return
         from launcher.ledger import ledgers
 
@@ -200,6 +200,8 @@ class Denials:
         self._lost += lost
         for found in refused:
             self.add(found)
+        for answer in ledgers.read_answers(path):
+            self.ledger().note(answer)
 
     def _belongs(self, pid: int) -> bool:
         """Whether a process is the jail's init or lives below it."""

@@ -28,7 +28,7 @@ _PREFIX = "\x1d"
 _KEY = re.compile(rb"\x1b\[(\d+)(?::\d*)*(?:;(\d+)(?::1)?)?u|\x1b\[27;(\d+);(\d+)~")
 """A key that is pressed, in terminals' newer forms: of the kitty protocol, and of xterm's modifyOtherKeys."""
 _RELEASED = re.compile(rb"\x1b\[\d+(?::\d*)*;\d+:3u")
-_CTRL = 5  # one more than the sum of the modifiers, in both
+_CTRL, _LOCKS = 4, 64 | 128  # modifiers, of which one more than the sum is sent
 
 _GRACE = 0.7
 """Seconds for which a question is seen before it can be answered: a key may have been meant for the one before."""
@@ -141,8 +141,8 @@ class LastLine:
         now = time.monotonic()
         alone, self._typed = now - self._typed >= _APART, now
         if self._armed is not None or now < self._swallows:
-            if _RELEASED.fullmatch(data):
-                return b""
+            if _RELEASED.fullmatch(data) or (data[:1] == b"\x1b" and len(data) > 1 and not _pressed(data)):
+                return b""  # of a key, a mouse, a window: no letter, and no change of mind
             question, self._armed, self._swallows = self._armed, None, 0.0
             if question is not None and alone and (word := _LETTERS.get(_pressed(data))):
                 self._answer(question, word)
@@ -245,7 +245,7 @@ def _pressed(data: bytes) -> str:
     found = _KEY.fullmatch(data)
     if found is None:
         return ""
-    code, modifiers = int(found[1] or found[4]), int(found[2] or found[3] or 1)
+    code, modifiers = int(found[1] or found[4]), int(found[2] or found[3] or 1) - 1 & ~_LOCKS
     if modifiers == _CTRL:
         return _PREFIX if code == ord("]") else ""
-    return chr(code) if modifiers == 1 and code < 128 else ""
+    return chr(code) if not modifiers and code < 128 else ""

@@ -48,6 +48,24 @@ def started(plan: Plan, session: str, places: Places) -> int:
     return ours.detach()
 
 
+class _Command:
+    """A command that runs; `output` is its standard output, -1 once that has ended."""
+
+    def __init__(self, question: "Question", process: "subprocess.Popen[bytes]", until: float) -> None:
+        assert process.stdout is not None
+        self.question = question
+        self.output = process.stdout.fileno()
+        self.until = until
+        self._process = process
+
+    def stop(self) -> None:
+        """Ends it, with all that it has started. Not reaped before, so that its number is its own."""
+        assert self._process.stdout is not None
+        os.killpg(self._process.pid, _signal.SIGKILL)
+        self._process.wait()
+        self._process.stdout.close()
+
+
 class _Notifier:
     """Runs a command for each question."""
 
@@ -57,25 +75,26 @@ class _Notifier:
         self._session = session
         self._places = places
         self._decoder = wire.Decoder()
-        self._commands: dict[int, tuple[Question, subprocess.Popen[bytes], float]] = {}
+        self._commands: dict[int, _Command] = {}  # by the number of their questions
 
     def serve(self) -> None:
         """Until the proxy has ended."""
-        while True:
+        heard = True
+        while heard:
             poll = select.poll()
-            for fd in (self._fd, *self._commands):
-                poll.register(fd, select.POLLIN)
+            poll.register(self._fd, select.POLLIN)
+            for command in self._commands.values():
+                if command.output != -1:
+                    poll.register(command.output, select.POLLIN)
             ready = [fd for fd, _ in poll.poll(1000 if self._commands else None)]
-            for fd in ready:
-                if fd != self._fd and fd in self._commands:
-                    self._ended(fd)
-            for fd, (_, _, deadline) in tuple(self._commands.items()):
-                if time.monotonic() >= deadline:
-                    self._stop(fd)
-            if self._fd in ready and not self._hear():
-                break
-        for fd in tuple(self._commands):
-            self._stop(fd)
+            for command in tuple(self._commands.values()):
+                if command.output in ready:
+                    self._said(command)
+                elif time.monotonic() >= command.until:
+                    self._stop(command.question.number)
+            heard = self._fd not in ready or self._hear()
+        for number in tuple(self._commands):
+            self._stop(number)
 
     def _hear(self) -> bool:
         from policy import asking
@@ -85,8 +104,7 @@ class _Notifier:
             if kind == asking.ASKED:
                 self._start(asking.unpacked(payload))
             elif kind == asking.GONE:
-                for fd in [fd for fd, (each, _, _) in self._commands.items() if each.number == int(payload)]:
-                    self._stop(fd)
+                self._stop(int(payload))
         return bool(data)
 
     def _start(self, question: "Question") -> None:
@@ -105,7 +123,7 @@ class _Notifier:
         }
         own = os.getpid()
         try:
-            command = subprocess.Popen(
+            process = subprocess.Popen(
                 ("/bin/sh", "-c", self._plan.notify),
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.PIPE,
@@ -118,32 +136,28 @@ class _Notifier:
         except (OSError, subprocess.SubprocessError):
             self._say(asking.PASS, str(question.number).encode())
             return
-        assert command.stdout is not None
-        self._commands[command.stdout.fileno()] = question, command, time.monotonic() + asking.SECONDS
+        self._commands[question.number] = _Command(question, process, time.monotonic() + asking.SECONDS)
 
-    def _ended(self, fd: int) -> None:
-        """It has printed something, or closed its output: a first piece is all that counts."""
+    def _said(self, command: _Command) -> None:
+        """A first piece of output, or its end, which may leave something running as long as the question is open."""
         from policy import asking
 
-        question = self._commands[fd][0]
-        said = os.read(fd, _MOST_SAID).decode("ascii", "replace").split()
-        self._stop(fd, kill=bool(said))
-        if len(said) == 1 and said[0] in asking.ANSWERS:
-            word = said[0]
-            if word == asking.ALWAYS:
-                from launcher.session import answers
+        words = os.read(command.output, _MOST_SAID).decode("ascii", "replace").split()
+        command.output = -1
+        if len(words) != 1 or words[0] not in asking.ANSWERS:
+            return
+        word, question = words[0], command.question
+        self._stop(question.number)
+        if word == asking.ALWAYS:
+            from launcher.session import answers
 
-                word = answers.for_good(self._places, self._plan.worktree, question)
-            self._say(asking.ANSWER, asking.answer(question.number, word))
+            word = answers.for_good(self._places, self._plan.worktree, question)
+        self._say(asking.ANSWER, asking.answer(question.number, word))
 
-    def _stop(self, fd: int, *, kill: bool = True) -> None:
-        """Forgets a command, with all that it has started."""
-        _, command, _ = self._commands.pop(fd)
-        if kill and command.poll() is None:
-            os.killpg(command.pid, _signal.SIGKILL)
-            command.wait()
-        assert command.stdout is not None
-        command.stdout.close()
+    def _stop(self, number: int) -> None:
+        command = self._commands.pop(number, None)
+        if command is not None:
+            command.stop()
 
     def _say(self, kind: bytes, payload: bytes) -> None:
         try:

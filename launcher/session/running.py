@@ -88,7 +88,7 @@ def run(
             "nobody could be asked about refused hosts",
             context="--ask yes needs a terminal that the command reads from and writes to, an editor, the service, or "
             "a command under network.notify",
-            hint="leave out --ask, and allow hosts beforehand: --allow-domain HOST",
+            hint="--ask auto asks where it can; or allow hosts beforehand: --allow-domain HOST",
         )
     target = None
     if report is not None:

@@ -121,6 +121,8 @@ def test_always_is_written_to_the_users_own_file(world: World, paddock: Paddock)
         assert at.status() == 0
     assert tomllib.loads(file.read_text()) == {"schema": 1, "network": {"allow_domains": ["good.example:80"]}}
     assert not (paddock.worktree / ".paddock.toml").exists()
+    said = paddock.call("denials", "asked", "--decisions").stdout
+    assert "allowed connect good.example:80 (asked: always)" in said
     with terminal(world, paddock, promises.NAMESPACES, CURL) as at:
         at.expect("200 <0>")
         assert at.status() == 0

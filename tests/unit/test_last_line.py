@@ -119,7 +119,9 @@ def test_two_keys_answer_and_neither_reaches_the_command(terminal: Terminal, key
     assert terminal.type(key, PREFIX) == key + PREFIX
 
 
-@pytest.mark.parametrize("prefix", [PREFIX, b"\x1b[93;5u", b"\x1b[93;5:1u", b"\x1b[93::;5u", b"\x1b[27;5;93~"])
+@pytest.mark.parametrize(
+    "prefix", [PREFIX, b"\x1b[93;5u", b"\x1b[93;133u", b"\x1b[93;5:1u", b"\x1b[93::;5u", b"\x1b[27;5;93~"]
+)
 @pytest.mark.parametrize("key", [b"s", b"\x1b[115u", b"\x1b[115;1u", b"\x1b[115;1:1u"])
 def test_keys_are_known_in_terminals_newer_forms(terminal: Terminal, prefix: bytes, key: bytes) -> None:
     """The command may have switched them on; that a key was released is no key."""
@@ -175,6 +177,19 @@ def test_what_is_typed_for_one_question_does_not_answer_the_next(terminal: Termi
     assert terminal.said() == []
     terminal.type(PREFIX, b"n")
     assert terminal.said() == [(asking.ANSWER, b"2 no")]
+
+
+def test_what_a_mouse_or_a_window_sends_leaves_the_question_open(terminal: Terminal) -> None:
+    """While a letter is awaited; Escape by itself leaves it, and so does another letter."""
+    terminal.ask()
+    reports = (b"\x1b[<35;10;5M", b"\x1b[I", b"\x1b[24;1R", b"\x1b]l\x1dn\x1b\\")
+    assert terminal.type(PREFIX, *reports) == b""
+    assert terminal.line.awaits_key
+    assert terminal.type(b"\x1b") == b""
+    assert not terminal.line.awaits_key
+    assert terminal.said() == []
+    assert terminal.type(PREFIX, b"\x1b[I", b"o") == b""
+    assert terminal.said() == [(asking.ANSWER, b"1 once")]
 
 
 def test_a_question_that_was_not_drawn_yet_takes_no_answer(terminal: Terminal) -> None:
