@@ -17,27 +17,8 @@ from typing import Self
 from launcher.vcs.git import Git, GitFailed, kill
 from policy.errors import Refusal
 
-# Answers of a git process that is talked with, line by line, each with a time to be there.
-
-
 ANSWER_PATIENCE = 120.0
 """Seconds to wait for an answer: nothing of what git is asked for takes long, but on a slow disk."""
-
-
-def answer_line(process: "subprocess.Popen[bytes]", patience: float = ANSWER_PATIENCE) -> str | None:
-    """One line of a process's standard output without its newline; shorter when it has ended, None when out of time."""
-    assert process.stdout is not None
-    deadline = time.monotonic() + patience
-    found = b""
-    while not found.endswith(b"\n"):
-        if not select.select([process.stdout], [], [], max(0.0, deadline - time.monotonic()))[0]:
-            return None
-        byte = process.stdout.raw.read(1)  # type: ignore[attr-defined]  # unbuffered, or select would not see
-        if not byte:
-            break
-        found += byte
-    return found.decode(errors="replace").removesuffix("\n")
-
 
 _MOVED = ("refs-moved", "another process moved or locked one of them in the meantime: run the same command again")
 
@@ -186,12 +167,19 @@ class Transaction:
                 )
 
     def _line(self) -> str:
-        """One line of git's answer; shorter when it has ended."""
-        found = answer_line(self._process)
-        if found is None:
-            kill(self._process)
-            raise GitFailed("git-timeout", self._words, self._git.git_dir, "does not answer", status=None)
-        return found
+        """One line of git's answer without its newline; shorter when it has ended."""
+        assert self._process.stdout is not None
+        deadline = time.monotonic() + ANSWER_PATIENCE
+        found = b""
+        while not found.endswith(b"\n"):
+            if not select.select([self._process.stdout], [], [], max(0.0, deadline - time.monotonic()))[0]:
+                kill(self._process)
+                raise GitFailed("git-timeout", self._words, self._git.git_dir, "does not answer", status=None)
+            byte = self._process.stdout.raw.read(1)  # type: ignore[attr-defined]  # unbuffered, or select would not see
+            if not byte:
+                break
+            found += byte
+        return found.decode(errors="replace").removesuffix("\n")
 
 
 def clear_locks(git: Git, values: Iterable[tuple[str, str]]) -> None:

@@ -1,4 +1,4 @@
-"""A checkout by several gits gives what one gives: every file, and an index that git itself would have written."""
+"""A checkout by several workers gives what one gives: every file, and an index that git itself would have written."""
 
 import os
 from pathlib import Path
@@ -6,7 +6,6 @@ from pathlib import Path
 import pytest
 
 from launcher.vcs.git import GitFailed
-from launcher.vcs.worktrees import creation
 from launcher.vcs.worktrees.models import Options
 from launcher.vcs.worktrees.worktree_service import WorktreeService
 from tests.support import repository
@@ -17,7 +16,7 @@ _STAT = ("ctime", "mtime", "dev")
 
 
 def _place(root: Path, object_format: str) -> Place:
-    """A repository with attributes, links, modes, long and odd names, and directories that every part shares."""
+    """A repository with attributes, links, modes, long and odd names, and directories that all workers share."""
     app = root / "app"
     app.mkdir()
     git("init", "-q", "-b", "main", f"--object-format={object_format}", at=app)
@@ -75,11 +74,10 @@ def _index(root: Path) -> list[str]:
 
 
 @pytest.mark.parametrize("object_format", ["sha1", "sha256"])
-def test_it_is_what_one_git_writes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, object_format: str) -> None:
+def test_it_is_what_one_git_writes(tmp_path: Path, object_format: str) -> None:
     """Files, their conversion by attributes, modes, links, and an index in which nothing has to be read again."""
     place = _place(tmp_path, object_format)
     one = place.service.add(place.app, "one", Options(workers=1))
-    monkeypatch.setattr(creation, "LEAST", 1)
     three = place.service.add(place.app, "three", Options(workers=3))
     git("worktree", "add", "-q", str(tmp_path / "gits"), at=place.app)
     assert _tree(Path(three.path)) == _tree(Path(one.path)) == _tree(tmp_path / "gits")
@@ -93,12 +91,11 @@ def test_it_is_what_one_git_writes(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     assert left == ["index"]
 
 
-def test_a_part_that_fails_undoes_all(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """An object that is missing is one part's trouble; nothing of the others is left behind."""
+def test_an_object_that_is_missing_undoes_all(tmp_path: Path) -> None:
+    """Nothing of the other files is left behind."""
     place = _place(tmp_path, "sha1")
     oid = git("rev-parse", "HEAD:run", at=place.app)
     (place.app / ".git/objects" / oid[:2] / oid[2:]).unlink()
-    monkeypatch.setattr(creation, "LEAST", 1)
     with pytest.raises(GitFailed):
         place.service.add(place.app, "T", Options(workers=3))
     assert repository.leftovers(place) == []

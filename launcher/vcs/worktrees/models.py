@@ -253,13 +253,10 @@ class Options(NamedTuple):
     filters: tuple[str, ...] = ()
     workers: int | None = None
 
-    def processes(self) -> int:
-        """How many gits write files. Two are quicker than one, even on one processor: they overlap."""
-        return self.workers if self.workers is not None else min(8, max(2, len(os.sched_getaffinity(0))))
-
     def settings(self) -> tuple[tuple[str, str], ...]:
-        """Git configuration of the checkout."""
-        return (("checkout.workers", str(self.processes())), ("checkout.thresholdForParallelism", "50"))
+        """Git configuration of the checkout. Two workers are quicker than one, even on one processor: they overlap."""
+        workers = self.workers if self.workers is not None else min(8, max(2, len(os.sched_getaffinity(0))))
+        return (("checkout.workers", str(workers)), ("checkout.thresholdForParallelism", "50"))
 
 
 class Removed(NamedTuple):
