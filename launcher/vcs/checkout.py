@@ -255,19 +255,11 @@ def _linked_modules(git_dir: str, disk: Disk) -> list[tuple[str, str]]:
 
 
 def gitmodules(root: str, disk: Disk) -> list[tuple[str, str]]:
-    """(name, relative path) pairs of `.gitmodules`; what cannot be read as plain text is left out."""
-    content = disk.read(f"{root}/.gitmodules", 1 << 20)
-    result: list[tuple[str, str]] = []
-    name = ""
-    for raw in (content or b"").splitlines():
-        line = os.fsdecode(raw.strip())
-        if line.startswith("[submodule ") and line.endswith("]"):
-            name = line[len("[submodule ") : -1].strip().strip('"')
-        elif line.startswith("["):
-            name = ""
-        elif name:
-            key, _, value = line.partition("=")
-            path = value.strip().strip('"')
-            if key.strip() == "path" and path and not path.startswith("/") and ".." not in path.split("/"):
-                result.append((name, os.path.normpath(path)))
-    return result
+    """(name, relative path) pairs of `.gitmodules`, up to where git could not read on."""
+    entries = git_config.entries(disk.read(f"{root}/.gitmodules", 1 << 20) or b"")
+    return [
+        (name, os.path.normpath(path))
+        for section, name, key, path in entries
+        if (section, key) == ("submodule", "path") and name and path
+        if not path.startswith("/") and ".." not in path.split("/")
+    ]

@@ -17,7 +17,7 @@ import shutil
 import signal
 import subprocess
 import time
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import IO, NamedTuple, Self
 
@@ -203,6 +203,39 @@ class Completed(NamedTuple):
     status: int
     out: bytes
     err: bytes
+
+
+class Object(NamedTuple):
+    """An object as ``git cat-file --batch-check`` tells it; the kind of one that is not there is ``missing``."""
+
+    oid: str
+    kind: str
+    size: int
+
+
+def parsed_objects(out: bytes) -> list[Object]:
+    """The lines of ``git cat-file --batch-check``."""
+    lines = [[*line.split(" "), "", ""] for line in out.decode(errors="replace").splitlines()]
+    return [Object(line[0], line[1], int(line[2]) if line[2].isdigit() else 0) for line in lines]
+
+
+class Difference(NamedTuple):
+    """A path that differs, as git's ``--raw`` tells it: modes and object ids (zeros for none) before and after."""
+
+    old_mode: bytes
+    new_mode: bytes
+    old: str
+    new: str
+    kind: bytes
+    path: bytes
+
+
+def parsed_differences(out: bytes) -> Iterator[Difference]:
+    """The records of ``--raw -z --no-abbrev``."""
+    fields = iter(out.split(b"\0"))
+    for record in filter(None, fields):
+        before, after, old, new, kind = record[1:].split(b" ")
+        yield Difference(before, after, old.decode(), new.decode(), kind, next(fields))
 
 
 class GitFailed(Refusal):
@@ -402,6 +435,32 @@ class Git:
         if 1 in ok and ref_files.absent(self.common_dir, name):
             return ""
         return self.run("rev-parse", "--verify", "--quiet", "--end-of-options", name, ok=ok).out.decode().strip()
+
+    def contains(self, newer: str, older: str) -> bool:
+        """Whether a commit has another one in its history, or is it; False also where one of the two is missing."""
+        return self.run("merge-base", "--is-ancestor", older, newer, ok=(0, 1, 128)).status == 0
+
+    def objects(self, names: Iterable[str], environment: Mapping[str, str] | None = None) -> list[Object]:
+        """What each name stands for, in their order."""
+        asked = "".join(f"{name}\n" for name in names).encode()
+        return parsed_objects(self.run("cat-file", "--batch-check", input=asked, environment=environment).out)
+
+    def contents(self, oids: Sequence[str], environment: Mapping[str, str] | None = None) -> list[bytes]:
+        """The contents of objects, all of which are there, in their order."""
+        asked = "".join(f"{oid}\n" for oid in oids).encode()
+        out = self.run("cat-file", "--batch", input=asked, environment=environment).out if oids else b""
+        found = []
+        at = 0
+        for _ in oids:
+            start = out.index(b"\n", at) + 1
+            at = start + int(out[at:start].split()[2]) + 1
+            found.append(out[start : at - 1])
+        return found
+
+    def differences(self, old: str, new: str, environment: Mapping[str, str] | None = None) -> Iterator[Difference]:
+        """The paths at which two trees differ, in git's order; renames are not looked for."""
+        words = ("diff-tree", "-r", "-z", "--raw", "--no-abbrev", "--no-renames", "--ignore-submodules=none")
+        return parsed_differences(self.run(*words, old, new, "--", environment=environment).out)
 
     def start(
         self,

@@ -46,15 +46,8 @@ def gitlinks_of(git: Git, commit: str, environment: Mapping[str, str] | None = N
 
     A gitlink that `.gitmodules` does not name, or with a path that would lead elsewhere, is left to git.
     """
-    words = ("rev-parse", "--verify", "--quiet", "--end-of-options", f"{commit}:.gitmodules")
-    blob = git.run(*words, ok=(0, 1, 128), environment=environment).out.decode().strip()
-    if not blob:
-        return {}
-    if blob not in _paths:
-        if len(_paths) >= _MOST_KNOWN:
-            _paths.clear()
-        _paths[blob] = _read(git, blob, environment)
-    paths = _paths[blob]
+    named = paths_by_name(git, commit, environment)
+    paths = {name: path for name, path in named.items() if _harmless(name) and _harmless(path)}
     if not paths:
         return {}
     commits = of_tree(git, commit, paths.values(), environment)
@@ -66,17 +59,30 @@ _paths: dict[str, dict[str, str]] = {}
 """What each `.gitmodules`, by its object id, names: most commits of a repository have the same one."""
 
 
-def _read(git: Git, blob: str, environment: Mapping[str, str] | None) -> dict[str, str]:
-    """The paths of submodules in a `.gitmodules`, by name."""
-    words = ("config", "-z", "--blob", blob, "--get-regexp", r"^submodule\..*\.path$")
-    output = git.run(*words, ok=(0, 1), environment=environment).out
-    paths: dict[str, str] = {}
-    for entry in output.split(b"\0"):
-        key, newline, value = os.fsdecode(entry).partition("\n")
-        name = key.removeprefix("submodule.").removesuffix(".path")
-        if newline and _harmless(name) and _harmless(value):
-            paths[name] = value
-    return paths
+def paths_by_name(
+    git: Git, commit: str, environment: Mapping[str, str] | None = None, *, ok: Collection[int] = (0, 1)
+) -> dict[str, str]:
+    """The paths of submodules in the `.gitmodules` of a commit, by name. Both are whatever somebody has written there.
+
+    Args:
+        git: the repository.
+        commit: which.
+        environment: as for `Git.run`.
+        ok: with 3 and 128 also of a file that git cannot parse, which names none.
+    """
+    words = ("rev-parse", "--verify", "--quiet", "--end-of-options", f"{commit}:.gitmodules")
+    blob = git.run(*words, ok=(0, 1, 128), environment=environment).out.decode().strip()
+    if not blob or blob in _paths:
+        return _paths.get(blob, {})
+    pattern = r"^submodule\..*\.path$"
+    done = git.run("config", "-z", "--blob", blob, "--get-regexp", pattern, ok=ok, environment=environment)
+    entries = (entry.partition("\n") for entry in os.fsdecode(done.out).split("\0"))
+    found = {key.removeprefix("submodule.").removesuffix(".path"): path for key, newline, path in entries if newline}
+    if done.status in (0, 1):
+        if len(_paths) >= _MOST_KNOWN:
+            _paths.clear()
+        _paths[blob] = found
+    return found
 
 
 def with_gitlinks(git: Git, commit: str, changes: Mapping[str, str | None], environment: Mapping[str, str]) -> str:

@@ -15,7 +15,7 @@ from collections.abc import Callable
 
 from launcher.safefs.guarded_files import Inside
 from launcher.safefs.remove import remove_tree
-from launcher.vcs.git import Git, GitFailed
+from launcher.vcs.git import Git, GitFailed, parsed_differences
 from launcher.vcs.harvest.crossing import EMPTY_TREE
 from launcher.vcs.harvest.parts import Entry
 from launcher.vcs.jailed_git import JailedGit
@@ -85,16 +85,9 @@ def _unknown(git: JailedGit, where: dict[str, str]) -> None:
     No filter has run here. Where a file is what a filter makes of its entry (Git LFS, line endings), the user's git
     would still take it for changed, because of the size that the index has of it.
     """
-    changed = git.run("diff-files", "-z", "--raw", "--no-abbrev", "--ignore-submodules", environment=where).out
-    lines = b""
-    fields = iter(changed.split(b"\0"))
-    for record in fields:
-        if not record:
-            break
-        mode, _, oid, _, kind = record[1:].split(b" ")
-        path = next(fields)
-        if kind == b"M":
-            lines += mode + b" " + oid + b"\t" + path + b"\0"
+    out = git.run("diff-files", "-z", "--raw", "--no-abbrev", "--ignore-submodules", environment=where).out
+    changed = (one for one in parsed_differences(out) if one.kind == b"M")
+    lines = b"".join(b"%s %s\t%s\0" % (one.old_mode, one.old.encode(), one.path) for one in changed)
     git.run("update-index", "-z", "--index-info", input=lines, environment=where)
 
 
@@ -116,15 +109,8 @@ def _path_by_path(git: Git, index: str, old: str, new: str) -> None:
     where = {"GIT_INDEX_FILE": index}
     staged = set(git.run("diff-index", "--cached", "--name-only", "-z", "--no-renames", old, environment=where)
                  .out.split(b"\0"))  # fmt: skip
-    lines = b""
-    fields = iter(git.run("diff-tree", "-r", "-z", "--raw", "--no-abbrev", "--no-renames", old, new).out.split(b"\0"))
-    for record in fields:
-        if not record:
-            break
-        _, mode, _, oid, _ = record[1:].split(b" ")
-        path = next(fields)
-        if path not in staged:
-            lines += mode + b" " + oid + b"\t" + path + b"\0"
+    moved = (one for one in git.differences(old, new) if one.path not in staged)
+    lines = b"".join(b"%s %s\t%s\0" % (one.new_mode, one.new.encode(), one.path) for one in moved)
     git.run("update-index", "--add", "--replace", "-z", "--index-info", input=lines, environment=where)
 
 

@@ -167,10 +167,8 @@ def check_sizes(
     if not large:
         return own
     # --fix-thin may have brought in old ones, which the main repository has already.
-    asked = "".join(f"{oid}\n" for _, oid in large).encode()
-    answers = git.run("cat-file", "--batch-check", input=asked).out.decode().splitlines()
-    for (size, oid), answer in zip(large, answers, strict=True):
-        if answer.endswith(" missing"):
+    for (size, oid), known in zip(large, git.objects(oid for _, oid in large), strict=True):
+        if known.kind == "missing":
             what = _place_of(git, quarantine, wanted, oid)
             raise too_large(part, f"{what} has {size} bytes; the limit is {limits.blob}", "--max-blob")
     return own
@@ -316,20 +314,14 @@ def files(part: Part, git: Git, quarantine: Quarantine, old: str, new: str, limi
         Refusal: harvest-too-large, for more than `limits.objects`: cut short, the list would hide what comes last. One
             blob may stand in a tree any number of times.
     """
-    words = ("diff-tree", "-r", "-z", "--raw", "--no-abbrev", "--no-renames", old or EMPTY_TREE[part.digits], new, "--")
-    fields = iter(git.run(*words, environment=quarantine.environment).out.split(b"\0"))
     found: list[FileChange] = []
-    for record in fields:
-        if not record:
-            break
-        before, after = record[1:].split(b" ")[:2]
-        path = next(fields).decode("utf-8", "surrogateescape")
+    for before, after, _, _, _, path in git.differences(old or EMPTY_TREE[part.digits], new, quarantine.environment):
         if _GITLINK in (before, after):
             continue
         if len(found) >= limits.objects:
             raise too_large(part, f"more than {limits.objects} files differ", "--max-objects")
         change = "created" if before == b"000000" else "removed" if after == b"000000" else "changed"
-        found.append(FileChange(part.prefix + path, change, after == b"100755"))
+        found.append(FileChange(part.prefix + os.fsdecode(path), change, after == b"100755"))
     return tuple(found)
 
 
@@ -344,10 +336,8 @@ def missing(git: Git, oids: tuple[str, ...], quarantine: Quarantine | None = Non
     """Those of `oids` that name no commit in the repository (nor in the quarantine)."""
     if not oids:
         return ()
-    asked = "".join(f"{oid}\n" for oid in oids).encode()
-    environment = quarantine.environment if quarantine is not None else None
-    lines = git.run("cat-file", "--batch-check", input=asked, environment=environment).out.decode().splitlines()
-    return tuple(oid for oid, line in zip(oids, lines, strict=True) if line.split()[1] != "commit")
+    known = git.objects(oids, quarantine.environment if quarantine is not None else None)
+    return tuple(oid for oid, one in zip(oids, known, strict=True) if one.kind != "commit")
 
 
 def gitlink_refused(part: Part, path: str, oid: str, why: str, hint: str = "") -> Refusal:

@@ -41,7 +41,8 @@ def merge_command(part: Part, git: Git, where: str, new: str, commits: int, envi
     if os.path.realpath(place) != place or not os.path.isdir(place):
         return ""
     steps = [f"git rm -qf --cached -- {pathspec(where)}", f"git add -- {pathspec(where)}"]
-    for name in _sections(git, where, new, environment):
+    sections = gitlinks.paths_by_name(git, new, environment, ok=(0, 1, 3, 128))
+    for name in (name for name, path in sections.items() if path == where):
         steps += [f"git config -f .gitmodules --remove-section {quoted(f'submodule.{name}')}"]
         steps += ["git add .gitmodules"]
     if commits > 1 and part.base:
@@ -52,14 +53,6 @@ def merge_command(part: Part, git: Git, where: str, new: str, commits: int, envi
         steps.insert(0, f"cd {quoted(part.prefix)}")
     removed = f"rm -rf {quoted(f'{place}/.git')}"
     return f"{removed} && paddock run --worktree {quoted(part.root)} -- sh -c {quoted(' && '.join(steps))}"
-
-
-def _sections(git: Git, where: str, commit: str, environment: Mapping[str, str]) -> list[str]:
-    """Names of the sections for `where` in the `.gitmodules` of a commit; what git cannot parse has none."""
-    words = ("config", "-z", f"--blob={commit}:.gitmodules", "--get-regexp", r"^submodule\..*\.path$")
-    ended = git.run(*words, ok=(0, 1, 3, 128), environment=environment)
-    entries = (entry.partition("\n") for entry in os.fsdecode(ended.out).split("\0"))
-    return [key.removeprefix("submodule.").removesuffix(".path") for key, _, path in entries if path == where]
 
 
 # A look at an agent's object directory before git reads it, even in a jail: plain files and directories only.

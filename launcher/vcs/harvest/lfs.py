@@ -53,22 +53,9 @@ def pointers(git: Git, oids: Iterable[str]) -> dict[str, Pointer]:
     Raises:
         GitFailed: git failed.
     """
-    lines = "".join(f"{oid}\n" for oid in oids).encode()
-    small = []
-    for line in git.run("cat-file", "--batch-check", input=lines).out.decode().splitlines():
-        oid, kind, size = [*line.split(" "), "", ""][:3]
-        if kind == "blob" and int(size) <= MOST_POINTER:
-            small.append(oid)
-    out = git.run("cat-file", "--batch", input="".join(f"{oid}\n" for oid in small).encode()).out if small else b""
-    found = {}
-    at = 0
-    for oid in small:
-        start = out.index(b"\n", at) + 1
-        at = start + int(out[at:start].split()[2]) + 1
-        said = pointer(out[start : at - 1])
-        if said is not None:
-            found[oid] = said
-    return found
+    small = [one.oid for one in git.objects(oids) if one.kind == "blob" and one.size <= MOST_POINTER]
+    said = zip(small, map(pointer, git.contents(small)), strict=True)
+    return {oid: found for oid, found in said if found is not None}
 
 
 def lfs_store(git: Git) -> str:

@@ -85,12 +85,10 @@ def _made(git: Git, tree: str, changes: Mapping[bytes, bytes], where: Mapping[st
 
 
 def _check(git: Git, old: str, new: str, changes: Mapping[bytes, bytes], where: Mapping[str, str]) -> None:
-    words = ("diff-tree", "-r", "-z", "--raw", "--no-abbrev", "--no-renames", "--ignore-submodules=none")
-    fields = iter(git.run(*words, old, new, "--", environment=where).out.split(b"\0"))
-    differing = {}
-    for record in filter(None, fields):
-        before, after, _, oid, _ = record[1:].split(b" ")
-        differing[next(fields)] = oid if before == after == _GITLINK else b""
+    differing = {
+        one.path: one.new.encode() if one.old_mode == one.new_mode == _GITLINK else b""
+        for one in git.differences(old, new, where)
+    }
     if differing != changes:
         raise Refusal(
             "harvest-sign",
@@ -180,13 +178,8 @@ def sign(
 def _commits(git: Git, where: Mapping[str, str], oids: list[str]) -> Iterator[tuple[str, _Commit]]:
     for at in range(0, len(oids), _BATCH):
         batch = oids[at : at + _BATCH]
-        out = git.run("cat-file", "--batch", input="".join(f"{oid}\n" for oid in batch).encode(), environment=where).out
-        start = 0
-        for oid in batch:
-            line = out.index(b"\n", start)
-            end = line + 1 + int(out[start:line].split()[2])
-            yield oid, _parsed(out[line + 1 : end])
-            start = end + 1
+        for oid, content in zip(batch, git.contents(batch, where), strict=True):
+            yield oid, _parsed(content)
 
 
 def _parsed(content: bytes) -> _Commit:

@@ -34,11 +34,9 @@ _PACK = ("pack-objects", "--revs", "--thin", "--stdout", "-q", "--delta-base-off
 
 def transfer_objects(source: Git, target: Git, commit: str) -> None:
     """Copies `commit` and what `target` lacks of its history."""
-    tips = sorted(set(target.run("for-each-ref", "--format=%(objectname)").out.split()))
-    asked = b"".join(tip + b"\n" for tip in tips)
-    lines = source.run("cat-file", "--batch-check", input=asked).out.splitlines() if tips else []
-    common = [line.split(b" ")[0] for line in lines if not line.endswith(b" missing")]
-    wanted = commit.encode() + b"\n" + b"".join(b"^" + tip + b"\n" for tip in common)
+    tips = sorted(set(target.text("for-each-ref", "--format=%(objectname)").split()))
+    common = [one.oid for one in source.objects(tips) if one.kind != "missing"] if tips else []
+    wanted = "".join((f"{commit}\n", *(f"^{tip}\n" for tip in common))).encode()
     pipe = subprocess.PIPE
     packing = source.start(*_PACK, stdin=pipe, stdout=pipe)
     try:
@@ -451,7 +449,7 @@ class Engine:
         store = self.store(place)
         relation = store.relation(ours.commit, theirs.commit)
         if base is not None and relation.ours_alone and relation.theirs_alone:
-            rewound = [side for side in (ours, theirs) if not self._descends(store, base.commit, side.commit)]
+            rewound = [side for side in (ours, theirs) if not store.git.contains(side.commit, base.commit)]
             if rewound:
                 return Outcome("", conflicts=(_rewound(level, decision, name),))
         prefix = f"{level.prefix}{decision.path or ours.path}/"
@@ -490,11 +488,6 @@ class Engine:
         """Where the submodule of a gitlink lies in each of these places that has it."""
         found = [source.submodule(link.name, link.path) for source in sources]
         return tuple(place for place in found if place is not None)
-
-    @staticmethod
-    def _descends(store: Store, ancestor: str, commit: str) -> bool:
-        words = ("merge-base", "--is-ancestor", ancestor, commit)
-        return store.git.run(*words, ok=(0, 1, 128)).status == 0
 
 
 def inside(modules: str, name: str) -> str:

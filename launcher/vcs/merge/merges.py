@@ -156,7 +156,7 @@ class WorktreeMergeService:
         """
         place, commit = trunk.place, trunk.target.commit
         git = Git(place.common_dir)
-        if git.run("merge-base", "--is-ancestor", commit, child.target.commit, ok=(0, 1, 128)).status:
+        if not git.contains(child.target.commit, commit):
             return None
         key = (place.common_dir, commit)
         if key not in self._links:

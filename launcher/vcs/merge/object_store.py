@@ -75,8 +75,7 @@ class Store:
 
     def leads_to(self, ancestor: str, commit: str, *, beside: str = "") -> bool:
         """Whether `commit` has `ancestor` in its history; False also where one of the two is not here."""
-        words = ("merge-base", "--is-ancestor", ancestor, commit)
-        return self.git.run(*words, ok=(0, 1, 128), environment=self._with(beside)).status == 0
+        return self.git.variant(environment=self._with(beside)).contains(commit, ancestor)
 
     def _with(self, beside: str) -> dict[str, str]:
         stores = (self._quarantine.store, *([f"{beside}/objects"] if beside else []))
@@ -114,15 +113,13 @@ class Store:
         Raises:
             GitFailed: one is missing.
         """
-        wanted = "".join(f"{commit}^{{tree}}\n" for commit in commits).encode()
-        words = ("cat-file", "--batch-check=%(objectname) %(objecttype)")
-        lines = self.git.run(*words, input=wanted).out.decode().splitlines()
-        if any(line.endswith(" missing") for line in lines):  # or in a pack that was being replaced by another
-            lines = self.git.run(*words, input=wanted).out.decode().splitlines()
-        for commit, line in zip(commits, lines, strict=True):
-            if not line.endswith(" tree"):
-                raise GitFailed("git-failed", words, self.git_dir, f"the commit {commit} is missing", status=0)
-        return [line.partition(" ")[0] for line in lines]
+        found = self.git.objects(f"{commit}^{{tree}}" for commit in commits)
+        if any(one.kind == "missing" for one in found):  # or in a pack that was being replaced by another
+            found = self.git.objects(f"{commit}^{{tree}}" for commit in commits)
+        for commit, one in zip(commits, found, strict=True):
+            if one.kind != "tree":
+                raise GitFailed("git-failed", ("cat-file",), self.git_dir, f"the commit {commit} is missing", status=0)
+        return [one.oid for one in found]
 
     def relation(self, ours: str, theirs: str) -> Relation:
         """Counts what each of two commits has alone. Nothing alone means: it is an ancestor of the other, or it."""

@@ -9,12 +9,11 @@ descriptors.
 
 import os
 import stat
-from typing import NamedTuple
 
 from launcher.safefs import walk
 from launcher.safefs.guarded_files import Inside
 from launcher.vcs import jailed_git
-from launcher.vcs.git import GitFailed
+from launcher.vcs.git import Difference, GitFailed
 from launcher.vcs.jailed_git import JailedGit
 from launcher.vcs.private import contents, writers
 from launcher.vcs.private import record as records
@@ -30,57 +29,47 @@ from policy.errors import Refusal
 # clean.
 
 
-_GITLINK = "160000"
-_LINK = "120000"
+_GITLINK = b"160000"
+_LINK = b"120000"
 
 
-class Side(NamedTuple):
-    """What one commit has at a path: mode and object."""
-
-    mode: str
-    object_id: str
+def _sides(one: Difference) -> list[tuple[bytes, str]]:
+    """Mode and object of each side that has the path."""
+    return [side for side in ((one.old_mode, one.old), (one.new_mode, one.new)) if side[1].strip("0")]
 
 
-class Difference(NamedTuple):
-    """A path whose content differs between two commits, with what each has there (one side: absent in the other)."""
-
-    path: str
-    sides: tuple[Side, ...]
-    added: bool
-
-    @property
-    def is_submodule(self) -> bool:
-        """One side has a submodule there."""
-        return any(side.mode == _GITLINK for side in self.sides)
+def _is_submodule(one: Difference) -> bool:
+    return _GITLINK in (one.old_mode, one.new_mode)
 
 
 def sweep_remains(git: JailedGit, differences: list[Difference], environment: dict[str, str]) -> list[str]:
     """Removes the files that can be made again, and tells which paths are free now (removed, or missing before)."""
     free: list[str] = []
-    files: list[Difference] = []
+    files: list[tuple[str, Difference]] = []
     with Inside(git.work_tree) as inside:
         for each in differences:
-            if each.is_submodule:
+            if _is_submodule(each):
                 continue
-            kind = inside.kind(each.path)
+            path = os.fsdecode(each.path)
+            kind = inside.kind(path)
             if kind is None:
-                if not _is_behind_link(inside, each.path):  # one that the user has put there: not git's file
-                    free.append(each.path)
+                if not _is_behind_link(inside, path):  # one that the user has put there: not git's file
+                    free.append(path)
             elif kind == stat.S_IFLNK:
-                target = os.fsencode(inside.link(each.path) or "")
-                if any(side.mode == _LINK and target == _blob(git, side) for side in each.sides):
-                    free.append(each.path)
-                    inside.remove(each.path)
+                target = os.fsencode(inside.link(path) or "")
+                if any(mode == _LINK and target == git.run("cat-file", "blob", oid).out for mode, oid in _sides(each)):
+                    free.append(path)
+                    inside.remove(path)
             elif kind == stat.S_IFREG:
-                files.append(each)
-        hashes = _hashes(git, [each.path for each in files], environment)
-        for each in files:
-            found = hashes.get(each.path)
-            if any(side.object_id == found for side in each.sides) or any(
-                _begins(git, inside, each.path, side, environment) for side in each.sides if side.mode != _LINK
+                files.append((path, each))
+        hashes = _hashes(git, [path for path, _ in files], environment)
+        for path, each in files:
+            found = hashes.get(path)
+            if any(oid == found for _, oid in _sides(each)) or any(
+                _begins(git, inside, path, oid, environment) for mode, oid in _sides(each) if mode != _LINK
             ):
-                inside.remove(each.path)
-                free.append(each.path)
+                inside.remove(path)
+                free.append(path)
     return free
 
 
@@ -99,13 +88,9 @@ def _hashes(git: JailedGit, names: list[str], environment: dict[str, str]) -> di
     return dict(zip(asked, found, strict=True))
 
 
-def _blob(git: JailedGit, side: Side) -> bytes:
-    return git.run("cat-file", "blob", side.object_id).out
-
-
-def _begins(git: JailedGit, inside: Inside, name: str, side: Side, environment: dict[str, str]) -> bool:
-    """Whether the file is the beginning of what git would write for this side."""
-    wanted = git.run("cat-file", "--filters", f"--path={name}", side.object_id, environment=environment).out
+def _begins(git: JailedGit, inside: Inside, name: str, oid: str, environment: dict[str, str]) -> bool:
+    """Whether the file is the beginning of what git would write for this object."""
+    wanted = git.run("cat-file", "--filters", f"--path={name}", oid, environment=environment).out
     content = inside.read(name, len(wanted))
     return content is not None and wanted.startswith(content)
 
@@ -215,7 +200,7 @@ class Files:
         """
         self._drop_copy()
         self._prepare()
-        swept = sweep_remains(self._git, self.differences(old, new), self._environment)
+        swept = sweep_remains(self._git, list(self._git.differences(old, new)), self._environment)
         try:
             self._read_tree("-m", "-u", old, new)
         except Refusal:
@@ -224,17 +209,6 @@ class Files:
         # Where the index was at `new` already, git has had no reason to look whether the file is there.
         self._write_missing(swept)
         self._publish()
-
-    def differences(self, old: str, new: str) -> list[Difference]:
-        """What `apply` would touch."""
-        output = self._git.run("diff-tree", "-r", "-z", "--raw", "--no-renames", "--no-abbrev", old, new).out
-        fields = [os.fsdecode(field) for field in output.split(b"\0")]
-        found = []
-        for info, path in zip(fields[::2], fields[1::2], strict=False):
-            old_mode, new_mode, before, after, _ = info[1:].split(" ")
-            sides = tuple(Side(mode, oid) for mode, oid in ((old_mode, before), (new_mode, after)) if oid.strip("0"))
-            found.append(Difference(path, sides, added=not before.strip("0")))
-        return found
 
     def _write_missing(self, paths: list[str]) -> None:
         """Writes those of `paths` that are missing and that the index has."""
@@ -290,7 +264,8 @@ class Files:
 
     def _ignored(self, old: str, new: str) -> list[str]:
         """Untracked files that `apply` would write over: git takes the ignored ones among them for worthless."""
-        added = [each.path for each in self.differences(old, new) if each.added and not each.is_submodule]
+        changed = self._git.differences(old, new)
+        added = [os.fsdecode(each.path) for each in changed if not each.old.strip("0") and not _is_submodule(each)]
         met: list[str] = []
         with Inside(self._root) as inside:
             for path in added:

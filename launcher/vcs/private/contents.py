@@ -393,13 +393,11 @@ def unreached(git: Git, oids: Collection[str], *, tips: Iterable[str] = (), refs
     asked = [oid for oid in oids if oid not in found]
     if not asked:
         return set()
-    lines = git.run("cat-file", "--batch-check", input="".join(f"{oid}^{{}}\n" for oid in asked).encode()).out
-    for oid, line in zip(asked, lines.decode().splitlines(), strict=True):
-        name, _, facts = line.partition(" ")
-        if facts == "missing":
+    for oid, one in zip(asked, git.objects(f"{oid}^{{}}" for oid in asked), strict=True):
+        if one.kind == "missing":
             gone.add(oid)
-        elif facts.startswith("commit "):
-            peeled[oid] = name
+        elif one.kind == "commit":
+            peeled[oid] = one.oid
     wanted = "".join((*(f"{name}\n" for name in peeled.values()), *(f"^{tip}\n" for tip in found))).encode()
     beyond = set(git.run("rev-list", "--stdin", input=wanted).out.decode().split()) if peeled else set()
     return gone | {oid for oid, name in peeled.items() if name in beyond}

@@ -72,14 +72,8 @@ class Kept(BaseModel):
         return f"git -C {quoted(self.path)} update-ref -d {quoted(self.ref)}"
 
 
-def stays(git: Git, oid: str) -> bool:
-    """Whether a branch, tag, remote-tracking branch, stash or note holds a commit; False also when it is missing."""
-    listed = git.run("rev-list", "--max-count=1", oid, "--not", *_elsewhere(), ok=(0, 128))
-    return listed.status == 0 and not listed.out
-
-
 def is_loose(git: Git, oid: str) -> bool:
-    """Whether a commit exists and no ref that counts holds it: the opposite of `stays` for a commit that exists."""
+    """Whether a commit exists, and no branch, tag, remote-tracking branch, stash or note holds it."""
     listed = git.run("rev-list", "--max-count=1", oid, "--not", *_elsewhere(), ok=(0, 128))
     return listed.status == 0 and bool(listed.out)
 

@@ -428,7 +428,7 @@ def _examined(git: JailedGit, part: Part, worktree: Worktree) -> PartCondition:
     detached = False
     if head is not None:
         ahead = int(git.text("rev-list", "--count", head, f"^{part.base}", "--"))
-        detached = branch is None and not at_stake.stays(git, head)
+        detached = branch is None and at_stake.is_loose(git, head)
     operation = next((word for name, word in _OPERATIONS.items() if os.path.lexists(f"{git.git_dir}/{name}")), "")
     return PartCondition(
         name=part.name, branch=branch, head=head, ahead=ahead, modified=len(modified), untracked=len(new),
@@ -501,7 +501,7 @@ def _moved_gitlinks(gitlinks: list[bytes], part: Part, worktree: Worktree) -> tu
             head = below.ref("HEAD")
             if head == recorded:
                 continue
-            if below.run("merge-base", "--is-ancestor", head, recorded, ok=(0, 1, 128)).status == 0:
+            if below.contains(recorded, head):
                 lagging.append(os.fspath(inner.path))
             else:
                 moved.append(relative)
@@ -608,7 +608,7 @@ def _beside(git: Git, row: Worktree, tip: str, open_: Mapping[str, str], state: 
         for name, oid in {**made, **own}.items()
         if oid == open_.get(name)  # else it is the user's by now
         and oid not in ("", row.main.base)
-        and git.run("merge-base", "--is-ancestor", oid, tip, ok=(0, 1, 128)).status
+        and not git.contains(tip, oid)
     )
 
 

@@ -165,7 +165,8 @@ def modules_of_commit(git: Git, commit: str) -> list[Module]:
 
 
 def _modules_of_commit(git: Git, commit: str, name_prefix: str, path_prefix: str, depth: int) -> Iterator[Module]:
-    names = _names(git, commit)
+    known = gitlinks.paths_by_name(git, commit, ok=(0, 1, 3, 128))  # what git cannot parse names no submodule
+    names = {path.rstrip("/"): name for name, path in known.items() if name}
     if not names:
         return
     for path, oid in sorted(gitlinks.of_tree(git, commit).items()):
@@ -179,35 +180,6 @@ def _modules_of_commit(git: Git, commit: str, name_prefix: str, path_prefix: str
             yield from _modules_of_commit(
                 Git(common_dir), oid, f"{name_prefix}{name}/", f"{path_prefix}{path}/", depth + 1
             )
-
-
-_MOST_KNOWN = 64
-_known: dict[str, dict[str, str]] = {}
-"""By commit: many worktrees begin with the same one."""
-
-
-def _names(git: Git, commit: str) -> dict[str, str]:
-    """path -> name, from the `.gitmodules` of a commit."""
-    if commit not in _known:
-        if len(_known) >= _MOST_KNOWN:
-            _known.clear()
-        _known[commit] = _read_names(git, commit)
-    return _known[commit]
-
-
-def _read_names(git: Git, commit: str) -> dict[str, str]:
-    if git.run("cat-file", "-e", f"{commit}:.gitmodules", ok=(0, 128)).status:
-        return {}
-    words = ("config", "--null", "--list", f"--blob={commit}:.gitmodules")
-    ended = git.run(*words, ok=(0, 3, 128))  # what git cannot parse names no submodule
-    result: dict[str, str] = {}
-    for entry in os.fsdecode(ended.out).split("\0"):
-        key, _, value = entry.partition("\n")
-        section, _, rest = key.partition(".")
-        name, _, last = rest.rpartition(".")
-        if section == "submodule" and last == "path" and name:
-            result[value.rstrip("/")] = name
-    return result
 
 
 def _problem(name: str, common_dir: str, commit: str, depth: int) -> str:
