@@ -35,13 +35,13 @@ def test_a_lock_is_no_ref(tree: Path) -> None:
     with (tree / "packed-refs").open("a") as file:
         file.write(f"{THREE} refs/heads/two.lock\n")
     with AgentRefs(str(tree), "", 40) as refs:
-        assert not [name for name in (*refs.everything(), *refs.branches()) if name.endswith(".lock")]
+        assert not [name for name in (*refs.below("refs", whole=True), *refs.branches()) if name.endswith(".lock")]
 
 
 def test_loose_wins_over_packed_and_nonsense_is_no_branch(tree: Path) -> None:
     """Branches by full name, wherever they are kept; what cannot be a branch is none."""
     with AgentRefs(str(tree), "", 40) as refs:
-        assert (refs.head().ref, refs.head().oid) == ("refs/heads/one", ONE)
+        assert refs.head() == ("refs/heads/one", ONE)
         assert refs.branch("refs/heads/two") == TWO
         assert refs.branch("refs/heads/three") is None
         assert refs.branch("refs/heads/tw") is None
@@ -85,7 +85,7 @@ def test_links_fifos_and_files_without_end_are_not_read(tree: Path, tmp_path: Pa
                 refs.branch(f"refs/heads/{name}")
         for name in ("deep", "one/deeper", "none"):
             assert refs.branch(f"refs/heads/{name}") is None
-        assert set(refs.loose()) == {"refs/heads/one", "refs/heads/deep/er"}
+        assert set(refs.branches()) == {"refs/heads/one", "refs/heads/deep/er", "refs/heads/two"}
     os.truncate(tree / "packed-refs", agent_refs.MOST_PACKED + 1)
     with AgentRefs(str(tree), "", 40) as refs:
         assert refs.branch("refs/heads/one") == ONE
@@ -105,7 +105,7 @@ def test_whoever_asks_for_everything_hears_of_what_is_hidden(tree: Path, tmp_pat
     (tree / "refs/remotes/origin").mkdir(parents=True)
     (tree / "refs/remotes/origin/HEAD").write_text("ref: refs/remotes/origin/main\n")
     with AgentRefs(str(tree), "", 40) as refs:
-        found = refs.everything()
+        found = refs.below("refs", whole=True)
         assert (found["refs/stash"], found["refs/heads/one"], found["refs/tags/v1"]) == (TWO, ONE, ONE)
         assert "refs/remotes/origin/HEAD" not in found
     path = tree / name
@@ -122,7 +122,7 @@ def test_whoever_asks_for_everything_hears_of_what_is_hidden(tree: Path, tmp_pat
         os.mkfifo(path) if kind == "fifo" else path.symlink_to(tmp_path)
     try:
         with AgentRefs(str(tree), "", 40) as refs, pytest.raises(Refusal, match="cannot be read"):
-            refs.everything()
+            refs.below("refs", whole=True)
     finally:
         if kind == "mode":
             path.chmod(0o700)

@@ -34,8 +34,6 @@ LAUNCH_PATH = (
     "launcher/jail/*/*.py",
     "launcher/session/private_git.py",
     "launcher/vcs/harvest/agent_refs.py",
-    "launcher/vcs/harvest/agent_refs.py",
-    "launcher/vcs/harvest/agent_refs.py",
     "launcher/vcs/private/lease.py",
     "launcher/vcs/private/lock.py",
     "launcher/vcs/private/record.py",

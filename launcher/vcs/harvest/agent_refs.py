@@ -30,20 +30,10 @@ TAGS = "refs/tags/"
 STASH = "refs/stash"
 
 
-class Head:
-    """Where an agent's HEAD stands: on `ref` (None when detached) at `oid` (None when that branch is not born)."""
-
-    __slots__ = ("oid", "ref")
-
-    def __init__(self, ref: str | None, oid: str | None) -> None:
-        self.ref = ref
-        self.oid = oid
-
-
 class AgentRefs:
     """The refs of one agent-written git directory. Close it, or use it as a context manager."""
 
-    __slots__ = ("_descriptor", "_digits", "_packed", "path")
+    __slots__ = ("_descriptor", "_digits", "path")
 
     def __init__(self, tree: str, inside: str, digits: int) -> None:
         """Opens the directory.
@@ -58,7 +48,6 @@ class AgentRefs:
         """
         self.path = f"{tree}/{inside}" if inside else tree
         self._digits = digits
-        self._packed: dict[str, str] | None = None
         flags = os.O_PATH | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
         try:
             top = os.open(tree, flags)
@@ -83,8 +72,8 @@ class AgentRefs:
     def __exit__(self, *error: object) -> None:
         os.close(self._descriptor)
 
-    def head(self) -> Head:
-        """Where HEAD stands.
+    def head(self) -> tuple[str | None, str | None]:
+        """Where HEAD stands: on which branch (None when detached), at which commit (None on a branch not yet born).
 
         Raises:
             Refusal: harvest-head-unreadable, harvest-refs-too-large.
@@ -95,9 +84,9 @@ class AgentRefs:
             ref = text[4:].strip()
             if not ref.startswith(HEADS) or not plausible(ref):
                 raise _unreadable(self.path, "it does not name a branch")
-            return Head(ref, self.branch(ref))
+            return ref, self.branch(ref)
         if self._is_oid(text):
-            return Head(None, text)
+            return None, text
         raise _unreadable(
             self.path, "it is missing, or not a regular file" if content is None else "it is not an object id"
         )
@@ -116,21 +105,8 @@ class AgentRefs:
         text = content.decode("ascii", "replace").strip()
         return text if self._is_oid(text) else None
 
-    def _hidden(self, ref: str) -> bool:
-        """Whether what has a ref's name, or leads to it, is neither a file nor a directory."""
-        try:
-            fd = walk.open_inside(self._descriptor, ref, os.O_PATH | os.O_NOFOLLOW)
-        except OSError as error:
-            return error.errno not in (errno.ENOENT, errno.ENOTDIR)
-        try:
-            return os.fstat(fd).st_mode & 0o170000 not in (0o100000, 0o040000)
-        finally:
-            os.close(fd)
-
     def _packed_one(self, ref: str) -> str | None:
         """The object id of one branch in `packed-refs`, found without reading the thousands beside it one by one."""
-        if self._packed is not None:
-            return self._packed.get(ref)
         content = self._read("packed-refs", MOST_PACKED) or b""
         end = content.find(b" " + ref.encode("utf-8", "surrogateescape") + b"\n")
         start = end - self._digits
@@ -139,63 +115,35 @@ class AgentRefs:
         oid = content[start:end].decode("ascii", "replace")
         return oid if self._is_oid(oid) else None
 
-    def packed(self) -> dict[str, str]:
-        """Branches of `packed-refs`. A file that is larger than `MOST_PACKED` is a Refusal."""
-        if self._packed is None:
-            self._packed = {}
-            content = self._read("packed-refs", MOST_PACKED)
-            for line in (content or b"").split(b"\n"):
-                if line[self._digits + 1 : self._digits + 12] == b"refs/heads/":
-                    oid, _, name = line.decode("utf-8", "surrogateescape").partition(" ")
-                    if self._is_oid(oid) and plausible(name):
-                        self._packed[name] = oid
-        return self._packed
+    def below(self, top: str, *, whole: bool = False) -> dict[str, str]:
+        """Refs by full name: plain files and packed ones below a directory. More than `MOST_LOOSE` are a Refusal.
 
-    def loose(self) -> dict[str, str]:
-        """Loose branches. More than `MOST_LOOSE` entries are a Refusal."""
-        found: dict[str, str] = {}
-        for path in self._files(HEADS[:-1]):
-            if plausible(path) and not self._hidden(path):
-                oid = self.branch(path)
-                if oid is not None:
-                    found[path] = oid
-        return found
-
-    def everything(self) -> dict[str, str]:
-        """Branches, and whatever else the agent has a ref for: tags, a stash. More than `MOST_LOOSE` are a Refusal.
-
-        Raises:
-            Refusal: harvest-ref-unreadable: something hides refs; harvest-refs-too-large.
+        With `whole`, so is whatever hides any (harvest-ref-unreadable).
         """
         found: dict[str, str] = {}
+        prefix = f"{top}/".encode()
         packed = self._read("packed-refs", MOST_PACKED)
-        if packed is None and self._there("packed-refs"):
+        if whole and packed is None and self._there("packed-refs"):
             raise self._obstructed("packed-refs")
         for line in (packed or b"").split(b"\n"):
-            oid, _, name = line.decode("utf-8", "surrogateescape").partition(" ")
-            if self._is_oid(oid) and not name.endswith(".lock"):
-                found[name] = oid
-        for path in self._files("refs", whole=True):
+            if line.startswith(prefix, self._digits + 1) and not line.endswith(b".lock"):
+                oid, _, name = line.decode("utf-8", "surrogateescape").partition(" ")
+                if self._is_oid(oid):
+                    found[name] = oid
+        for path in self._files(top, whole=whole):
+            if path.endswith(".lock"):  # never a ref (git-check-ref-format(1))
+                continue
             content = self._read(path, _MOST_LINE)
-            if content is None and self._there(path):
+            if whole and content is None and self._there(path):
                 raise self._obstructed(path)
             oid = (content or b"").decode("ascii", "replace").strip()
             if self._is_oid(oid):
                 found[path] = oid
         return found
 
-    def tags(self) -> dict[str, str]:
-        """Tags by full name: plain files and packed ones. Too many are a Refusal, as of `everything`."""
-        found: dict[str, str] = {}
-        for line in (self._read("packed-refs", MOST_PACKED) or b"").split(b"\n"):
-            oid, _, name = line.decode("utf-8", "surrogateescape").partition(" ")
-            if name.startswith(TAGS) and self._is_oid(oid):
-                found[name] = oid
-        for path in self._files(TAGS[:-1]):
-            oid = (self._read(path, _MOST_LINE) or b"").decode("ascii", "replace").strip()
-            if self._is_oid(oid):
-                found[path] = oid
-        return found
+    def branches(self) -> dict[str, str]:
+        """All branches by full name."""
+        return {name: oid for name, oid in self.below(HEADS[:-1]).items() if plausible(name)}
 
     def stash(self) -> list[str]:
         """What `git stash list` names, the oldest first: in a log, and the last one in a ref (git-stash(1)).
@@ -219,13 +167,27 @@ class AgentRefs:
         found[last] = None
         return list(found)
 
+    def _hidden(self, ref: str) -> bool:
+        """Whether what has a ref's name, or leads to it, is neither a file nor a directory."""
+        try:
+            return self._look(ref).st_mode & 0o170000 not in (0o100000, 0o040000)
+        except OSError as error:
+            return error.errno not in (errno.ENOENT, errno.ENOTDIR)
+
     def _there(self, path: str) -> bool:
         """Whether anything has that name, or something on the way to it keeps that from being known."""
         try:
-            os.close(walk.open_inside(self._descriptor, path, os.O_PATH | os.O_NOFOLLOW))
+            self._look(path)
         except OSError as error:
             return error.errno != errno.ENOENT
         return True
+
+    def _look(self, path: str) -> "os.stat_result":
+        descriptor = walk.open_inside(self._descriptor, path, os.O_PATH | os.O_NOFOLLOW)
+        try:
+            return os.fstat(descriptor)
+        finally:
+            os.close(descriptor)
 
     def _obstructed(self, path: str) -> Refusal:
         what = f"branch {path.removeprefix(HEADS)}" if path.startswith(HEADS) else path
@@ -246,61 +208,46 @@ class AgentRefs:
         while pending:
             here = pending.pop()
             listing = self._listing(here)
-            if whole and not listing and not self._listable(here):
+            if whole and listing is None:
                 raise self._obstructed(here)
-            for name, directory in listing:
+            for name, directory in listing or ():
                 seen += 1
                 if seen > MOST_LOOSE:
                     raise _too_many(f"more than {MOST_LOOSE} entries below {self.path}/{top}")
                 if directory:
                     pending.append(f"{here}/{name}")
-                elif not name.endswith(".lock"):  # never a ref (git-check-ref-format(1))
+                else:
                     found.append(f"{here}/{name}")
         return found
 
     def changed_since(self, time: int, own: str | None) -> bool:
         """Whether a branch beside `own`, or a stash, may have been made or moved after `time` (ns since the epoch).
 
+        The lock that a killed git has left counts: a harvest removes it.
         The time of a file's last change is the kernel's, and no agent can set it back.
         """
-        pending = [HEADS[:-1]]
-        seen = 0
-        while pending:
-            here = pending.pop()
-            for name, directory in self._listing(here):
-                seen += 1
-                path = f"{here}/{name}"
-                if directory:
-                    pending.append(path)
-                elif path != own and self._changed(path) > time:
-                    return True
-            if seen > MOST_LOOSE:
-                return True
-        return max(map(self._changed, ("packed-refs", STASH, f"logs/{STASH}"))) > time
+        try:
+            paths = [path for path in self._files(HEADS[:-1]) if path != own]
+        except Refusal:
+            return True
+        return any(self._changed(path) > time for path in (*paths, "packed-refs", STASH, f"logs/{STASH}"))
 
     def _changed(self, path: str) -> int:
         try:
-            fd = walk.open_inside(self._descriptor, path, os.O_PATH | os.O_NOFOLLOW)
+            return self._look(path).st_ctime_ns
         except OSError:
             return 0
-        try:
-            return os.fstat(fd).st_ctime_ns
-        finally:
-            os.close(fd)
-
-    def branches(self) -> dict[str, str]:
-        """All branches by full name."""
-        return self.packed() | self.loose()
 
     def _is_oid(self, text: str) -> bool:
         return len(text) == self._digits and _HEX.issuperset(text)
 
-    def _listing(self, path: str) -> list[tuple[str, bool]]:
+    def _listing(self, path: str) -> list[tuple[str, bool]] | None:
+        """Names in a directory, and whether each is one; None for what cannot be listed, [] for what is not there."""
         try:
             fd = walk.open_inside(self._descriptor, path, os.O_RDONLY | os.O_DIRECTORY | os.O_NONBLOCK)
         except OSError as error:
             if error.errno in _ABSENT:
-                return []
+                return [] if error.errno == errno.ENOENT else None
             raise
         found = []
         try:
@@ -312,14 +259,6 @@ class AgentRefs:
         finally:
             os.close(fd)
         return sorted(found)
-
-    def _listable(self, path: str) -> bool:
-        """Whether a directory that seems empty is one that can be listed, or is not there at all."""
-        try:
-            os.close(walk.open_inside(self._descriptor, path, os.O_RDONLY | os.O_DIRECTORY))
-        except OSError as error:
-            return error.errno == errno.ENOENT
-        return True
 
     def _read(self, path: str, limit: int) -> bytes | None:
         """Content of a regular file; None when it is absent or something else. Longer than `limit` is a Refusal."""
@@ -431,21 +370,20 @@ def read(directory: str, record: Record) -> tuple[Tip, ...]:
     return tuple(_tip(directory, repository) for repository in record.repositories)
 
 
-def digits(repository: Repository) -> int:
-    """Length of an object id."""
-    return 64 if repository.object_format == "sha256" else 40
+def opened(directory: str, repository: Repository) -> AgentRefs:
+    """The refs of one repository of a record, whose directory this is (`record.directory_of`)."""
+    return AgentRefs(f"{directory}/{GIT}", repository.private, repository.digits)
 
 
 def _tip(directory: str, repository: Repository) -> Tip:
     try:
-        with AgentRefs(f"{directory}/{GIT}", repository.private, digits(repository)) as refs:
+        with opened(directory, repository) as refs:
             try:
-                head = refs.head()
-                oid, on = head.oid, head.ref
+                on, oid = refs.head()
             except Refusal as refusal:
                 if refusal.reference != "harvest-head-unreadable" or repository.branch is None:
                     raise
-                oid, on = None, None
+                on, oid = None, None
             new = oid if repository.branch is None else refs.branch(repository.branch)
             return Tip(repository, new, on, oid if on is None and repository.branch is not None else None)
     except Refusal as refusal:
@@ -472,7 +410,7 @@ def unchanged(directory: str, record: Record) -> bool:
 
 def further(directory: str, repository: Repository, written: int) -> bool:
     """Whether a branch beside the own one may have been made or moved since `written` (see `changed_since`)."""
-    with AgentRefs(f"{directory}/{GIT}", repository.private, digits(repository)) as refs:
+    with opened(directory, repository) as refs:
         return refs.changed_since(written, repository.branch)
 
 

@@ -22,7 +22,7 @@ from launcher.vcs import gitlinks, jailed_git, refs
 from launcher.vcs.added_packs import Held, sweep
 from launcher.vcs.git import Git
 from launcher.vcs.harvest import agent_refs, checkout_index, decide, further, gather, lfs, outstanding, parts, stashes
-from launcher.vcs.harvest.agent_refs import HEADS, TAGS, AgentRefs, plausible
+from launcher.vcs.harvest.agent_refs import HEADS, TAGS, plausible
 from launcher.vcs.harvest.gather import Found
 from launcher.vcs.harvest.parts import FileChange, HarvestResult, Limits, Part, PartResult
 from launcher.vcs.harvest.signing import Signatures
@@ -348,7 +348,7 @@ class _Run:
 
     def _tip(self, part: Part, ref: str, *, inside: bool = False) -> str:
         """A branch of the agent's: its commit, or unless `inside` what stands for that outside; "" for none."""
-        with AgentRefs(f"{self._directory}/{records.GIT}", part.private, part.digits) as refs:
+        with agent_refs.opened(self._directory, part) as refs:
             oid = refs.branch(ref) or ""
         return oid if inside else self._signatures.standing(oid)
 
@@ -388,10 +388,10 @@ class _Run:
         And tags that it has not, where they come along. What the user has dismissed is left out until it moves.
         """
         try:
-            with AgentRefs(f"{self._directory}/{records.GIT}", part.private, part.digits) as refs:
+            with agent_refs.opened(self._directory, part) as refs:
                 own = refs.branches()
                 if self._follow and not self._sign:  # a tag names the commit without a signature
-                    own |= further.plausible_tags(refs.tags())
+                    own |= further.plausible_tags(refs.below(TAGS[:-1]))
         except Refusal as refusal:
             if refusal.reference == "harvest-refs-too-large":
                 notes.append(f"further branches of {part.label} are not harvested: {refusal.context}")

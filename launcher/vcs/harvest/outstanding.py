@@ -14,7 +14,7 @@ from typing import NamedTuple
 from launcher.safefs import walk
 from launcher.vcs.git import Git
 from launcher.vcs.harvest import agent_refs, further, stashes
-from launcher.vcs.harvest.agent_refs import STASH, AgentRefs
+from launcher.vcs.harvest.agent_refs import STASH
 from launcher.vcs.harvest.decide import kept_places
 from launcher.vcs.private import lock
 from launcher.vcs.private import record as records
@@ -249,7 +249,7 @@ def has_branch(directory: str, name: str) -> bool:
         record = records.read(directory)
         if record is None:
             return False
-        with AgentRefs(f"{directory}/{records.GIT}", "", agent_refs.digits(record.repositories[0])) as refs:
+        with agent_refs.opened(directory, record.repositories[0]) as refs:
             return refs.branch(f"{agent_refs.HEADS}{name}") is not None
     except (Refusal, OSError):
         return False
@@ -277,8 +277,8 @@ def _beside(
 
     What the host itself has shown him is not his, whatever the host has removed since.
     """
-    with AgentRefs(f"{directory}/{records.GIT}", repository.private, agent_refs.digits(repository)) as refs:
-        everything = refs.everything()
+    with agent_refs.opened(directory, repository) as refs:
+        everything = refs.below("refs", whole=True)
     known_oids = given_oids(given_place(directory, repository.private)) | {repository.base}
     unwanted = further.dismissed(directory)
     theirs = {

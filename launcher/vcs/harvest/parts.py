@@ -30,11 +30,6 @@ class Part(Repository):
         return f"{below}/" if below else ""
 
     @property
-    def digits(self) -> int:
-        """Length of an object id, 40 (SHA-1) or 64 (SHA-256)."""
-        return 64 if self.object_format == "sha256" else 40
-
-    @property
     def label(self) -> str:
         """For messages."""
         return f"the submodule {self.name}" if self.name else "the worktree"

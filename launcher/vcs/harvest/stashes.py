@@ -8,7 +8,7 @@ import os
 
 from launcher.safefs import walk
 from launcher.vcs.git import Git
-from launcher.vcs.harvest.agent_refs import AgentRefs, digits
+from launcher.vcs.harvest import agent_refs
 from launcher.vcs.private import record as records
 from launcher.vcs.private.contents import given_oids, given_place
 from policy.pasted import quoted
@@ -45,7 +45,7 @@ def waiting(directory: str, repository: records.Repository) -> tuple[str, ...]:
     Raises:
         Refusal: harvest-git-replaced, harvest-ref-unreadable, harvest-refs-too-large.
     """
-    with AgentRefs(f"{directory}/{records.GIT}", repository.private, digits(repository)) as refs:
+    with agent_refs.opened(directory, repository) as refs:
         entries = refs.stash()
     if not entries:
         return ()

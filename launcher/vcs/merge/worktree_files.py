@@ -14,6 +14,7 @@ from launcher.safefs import walk
 from launcher.safefs.guarded_files import Inside
 from launcher.vcs import jailed_git
 from launcher.vcs.git import Difference, GitFailed
+from launcher.vcs.harvest import agent_refs
 from launcher.vcs.jailed_git import JailedGit
 from launcher.vcs.private import contents, writers
 from launcher.vcs.private import record as records
@@ -365,9 +366,9 @@ class AgentFiles(Files):
         branch = None if self._ref == "HEAD" else self._ref
         with Inside(os.path.realpath(f"{self._agent}/{records.GIT}"), repository.private) as inside:
             busy = [name for name in _UNDER_WAY if inside.exists(name)]
-            head = contents.agent_head(inside)
-            if busy or head not in (Head(branch, old), Head(branch, new)):
-                what = f"{busy[0]} exists" if busy else f"its HEAD is at {head.oid if head else 'no commit'}, not {old}"
+            at = _head_of(self._agent, repository)
+            if busy or at not in ((branch, old), (branch, new)):
+                what = f"{busy[0]} exists" if busy else f"its HEAD is at {at[1] or 'no commit'}, not {old}"
                 raise Refusal(
                     "child-busy",
                     f"the frozen agent in {self._root} is in the middle of an operation",
@@ -385,3 +386,11 @@ class AgentFiles(Files):
             each.replace(branch=each.branch, base=new) if each is repository else each for each in record.repositories
         )
         records.write(self._agent, records.Record(record.worktree, record.kind, record.form, moved))
+
+
+def _head_of(directory: str, repository: records.Repository) -> tuple[str | None, str | None]:
+    try:
+        with agent_refs.opened(directory, repository) as refs:
+            return refs.head()
+    except Refusal:
+        return None, None

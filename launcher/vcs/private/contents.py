@@ -62,26 +62,6 @@ class Source(NamedTuple):
     worktree: str
 
 
-def agent_head(directory: Inside) -> ref_files.Head | None:
-    """Where the agent's HEAD stands; None when that cannot be read. No git is asked."""
-    text = os.fsdecode(directory.read("HEAD", 4096) or b"").rstrip()
-    if ref_files.is_oid(text):
-        return ref_files.Head(None, text)
-    ref = text[4:].strip()
-    if not text.startswith("ref:") or not ref.startswith("refs/heads/") or not ref.isprintable():
-        return None
-    return ref_files.Head(ref, agent_branch(directory, ref))
-
-
-def agent_branch(directory: Inside, ref: str) -> str | None:
-    """The object id that one of the agent's branches (its full name) has; None when that cannot be read."""
-    value = os.fsdecode(directory.read(ref, 4096) or b"").rstrip()
-    if not ref_files.is_oid(value):
-        packed = ref_files.by_name(directory.read("packed-refs") or b"")
-        value = packed.get(os.fsencode(ref), b"").partition(b" ")[0].decode("ascii", "replace")
-    return value if ref_files.is_oid(value) else None
-
-
 def whole(directory: Inside) -> bool:
     """Whether what git needs at least is there: the agent may have removed any of it."""
     directories = all(map(directory.is_directory, ("objects", "refs")))

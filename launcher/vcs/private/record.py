@@ -101,6 +101,11 @@ class Repository:
         self.object_format = object_format
         self.stores = stores
 
+    @property
+    def digits(self) -> int:
+        """Length of an object id."""
+        return 64 if self.object_format == "sha256" else 40
+
     def __eq__(self, other: object) -> bool:
         return isinstance(other, Repository) and self.fields() == other.fields()
 

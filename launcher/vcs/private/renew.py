@@ -13,6 +13,7 @@ from launcher.safefs.guarded_files import Inside
 from launcher.safefs.remove import remove_tree
 from launcher.vcs.added_packs import sweep
 from launcher.vcs.git import Git
+from launcher.vcs.harvest import agent_refs
 from launcher.vcs.private import contents, copied_settings, record, ref_files
 from launcher.vcs.private.contents import Source, reached
 from launcher.vcs.private.record import (
@@ -28,6 +29,7 @@ from launcher.vcs.private.record import (
     unusable,
     write,
 )
+from policy.errors import Refusal
 from policy.plan import Plan
 
 
@@ -196,10 +198,10 @@ class _Renewal:
     def _advanced(self, directory: Inside, source: Source, old: Repository, head: ref_files.Head) -> ref_files.Head:
         """Where the agent's work starts from now."""
         known = ref_files.Head(old.branch, old.base)
-        agent = contents.agent_head(directory)
+        agent, own = _of_agent(self.directory, old)
         if head == known or agent == head:
             return head
-        if agent == known or _arrived(directory, source, old, agent, head, self.signed):
+        if agent == known or _arrived(source, old, agent, own, head, self.signed):
             if contents.advance(directory, source, head):
                 self.warnings.append(
                     f"{source.path}: a merge, cherry-pick or revert that the agent had begun was dropped, because "
@@ -261,11 +263,21 @@ class _Renewal:
                 walk.replace(path, content)
 
 
+def _of_agent(directory: str, repository: Repository) -> tuple[ref_files.Head | None, str | None]:
+    """Where the agent's HEAD and its own branch stand; None for what cannot be read."""
+    try:
+        with agent_refs.opened(directory, repository) as refs:
+            own = None if repository.branch is None else refs.branch(repository.branch)
+            return ref_files.Head(*refs.head()), own
+    except Refusal:
+        return None, None
+
+
 def _arrived(
-    directory: Inside,
     source: Source,
     old: Repository,
     agent: ref_files.Head | None,
+    own: str | None,
     head: ref_files.Head,
     standing: Mapping[str, str],
 ) -> bool:
@@ -276,15 +288,15 @@ def _arrived(
     """
     if agent is None or agent.branch not in (old.branch, None) or head.oid is None:
         return False
-    oids = {agent.oid} if old.branch is None else {agent.oid, contents.agent_branch(directory, old.branch)}
+    oids = {agent.oid} if old.branch is None else {agent.oid, own}
     git = Git(source.git_dir)
-    own = () if old.branch is None else (old.branch,)
+    refs = () if old.branch is None else (old.branch,)
     given = () if old.base is None else (old.base,)
     return all(
         oid is not None
         and (
             oid == old.base
-            or (reached(git, standing.get(oid, oid), tips=(head.oid,), refs=own) and not reached(git, oid, tips=given))
+            or (reached(git, standing.get(oid, oid), tips=(head.oid,), refs=refs) and not reached(git, oid, tips=given))
         )
         for oid in oids
     )
