@@ -267,6 +267,18 @@ class GitFailed(Refusal):
         self.err = err
 
 
+def executable(words: Sequence[str], where: str) -> str:
+    """The system's git, whatever the caller's PATH leads to.
+
+    Raises:
+        GitFailed: git-missing.
+    """
+    found = shutil.which("git", path=SYSTEM_PATH)
+    if found is None:
+        raise GitFailed("git-missing", words, where, f"there is no git in {SYSTEM_PATH}", status=None)
+    return os.path.realpath(found)
+
+
 class Git:
     """Git on one trusted repository: its objects, refs, index and configuration. Cheap to make; thread-safe.
 
@@ -495,9 +507,7 @@ class Git:
         if foreign:
             raise ValueError(f"not to be passed to git: {sorted(foreign)}")
         self._refuse_written()
-        program = shutil.which("git", path=SYSTEM_PATH)
-        if program is None:
-            raise GitFailed("git-missing", arguments, self.git_dir, f"there is no git in {SYSTEM_PATH}", status=None)
+        program = executable(arguments, self.git_dir)
         # Never its own `core.worktree`, to which git would change: the files there are a session's, or missing.
         words = [program, f"--git-dir={self.git_dir}", f"--work-tree={self.own_tree or '/nonexistent'}", "--no-pager"]
         words.append(arguments[0])

@@ -11,7 +11,6 @@ import contextlib
 import errno
 import marshal
 import os
-import shutil
 import socket
 import stat
 import subprocess
@@ -26,12 +25,12 @@ from launcher.jail import confined
 from launcher.safefs import walk
 from launcher.vcs import written
 from launcher.vcs.disk import Present, Seen
-from launcher.vcs.git import TIMEOUT, Completed, Git, GitFailed, Setting, hardened_environment
+from launcher.vcs.git import TIMEOUT, Completed, Git, GitFailed, Setting, executable, hardened_environment
 from launcher.vcs.private.copied_settings import quoted
 from launcher.vcs.scratch import Scratch
 from policy.errors import EXIT_REFUSED, Refusal
 from policy.pasted import joined
-from policy.plan import SYSTEM_PATH, beneath
+from policy.plan import beneath
 
 # Repositories of Paddock's own, without refs and hooks, that borrow the objects of another one.
 #
@@ -215,9 +214,7 @@ class JailedGit(Git):
         """As `Git.start`."""
         if arguments[0] in _WITHOUT_FILES and _OF_FILES.isdisjoint(arguments):
             return super().start(*arguments, stdin=stdin, stdout=stdout, stderr=stderr, environment=environment)
-        program = shutil.which("git", path=SYSTEM_PATH)
-        if program is None:
-            raise GitFailed("git-missing", arguments, self.git_dir, f"there is no git in {SYSTEM_PATH}", status=None)
+        program = executable(arguments, self.git_dir)
         if beneath(self.work_tree, "/dev"):
             raise Refusal(
                 "worktree-place",
@@ -243,7 +240,7 @@ class JailedGit(Git):
         (writable if writes else readable).append(self.work_tree)
         own = (setting for setting in self._settings if setting[0].lower() not in COPIED)
         entry = f"{self.work_tree}/.git"
-        words = [os.path.realpath(program), f"--git-dir={skeleton.path}", f"--work-tree={self.work_tree}"]
+        words = [program, f"--git-dir={skeleton.path}", f"--work-tree={self.work_tree}"]
         spec: confined.Spec = (
             self.work_tree,
             (*words, "--no-pager", *arguments),

@@ -7,16 +7,15 @@ a file of the configuration, or a programme that it names, lie where the agent w
 
 import os
 import shlex
-import shutil
 import subprocess
 from typing import NamedTuple
 
 from launcher.vcs import disk, git_config
-from launcher.vcs.git import Git
+from launcher.vcs.git import Git, executable
 from launcher.vcs.harvest import lfs
 from policy.errors import Refusal
 from policy.pasted import quoted
-from policy.plan import SYSTEM_PATH, beneath
+from policy.plan import beneath
 
 _NAMING = (
     *("gpg.program", "gpg.openpgp.program", "gpg.x509.program", "gpg.ssh.program", "gpg.ssh.defaultkeycommand"),
@@ -53,9 +52,6 @@ def prepare(git_dir: str, common_dir: str, worktree: str) -> AsUser:
     Raises:
         Refusal: git-missing, git-config-unreadable, git-config-in-worktree.
     """
-    git = shutil.which("git", path=SYSTEM_PATH)
-    if git is None:
-        raise Refusal("git-missing", "git is not installed", context=f"looked in {SYSTEM_PATH}")
 
     def agents(path: str) -> bool:
         real = os.path.realpath(path)
@@ -68,6 +64,7 @@ def prepare(git_dir: str, common_dir: str, worktree: str) -> AsUser:
     environment = {
         name: value for name, value in os.environ.items() if not name.startswith("GIT_") and name not in _TEMPORARY
     } | {"PATH": path}
+    git = executable(("config",), git_dir)
     words = (git, f"--git-dir={git_dir}", "-c", "core.hooksPath=/dev/null", "-c", "core.fsmonitor=false")
     listed = subprocess.run(
         [*words, "config", "--list", "--includes", "--show-origin", "--null"],

@@ -8,9 +8,9 @@ import os
 from collections.abc import Mapping
 from functools import cached_property
 
-from launcher.safefs import walk
 from launcher.vcs.git import Git
 from launcher.vcs.harvest.agent_refs import HEADS, TAGS, plausible
+from launcher.vcs.private import record
 
 MOST = 100
 """New branches and tags of one repository that a harvest takes over by itself."""
@@ -29,36 +29,32 @@ _HEX = frozenset("0123456789abcdef")
 
 def made(directory: str) -> dict[str, str]:
     """Refs that harvests of this worktree have made, with the commits that they left there."""
-    return _read(f"{directory}/{MADE}")
+    return _read(directory, MADE)
 
 
 def note_made(directory: str, refs: Mapping[str, str]) -> None:
     """Adds to what `made` tells (OSError)."""
-    _write(f"{directory}/{MADE}", made(directory) | dict(refs))
+    _add(directory, MADE, refs)
 
 
 def dismissed(directory: str) -> dict[str, str]:
     """Branches that the user does not want, with the commits that they were at when he said so."""
-    return _read(f"{directory}/{DISMISSED}")
+    return _read(directory, DISMISSED)
 
 
 def dismiss(directory: str, refs: Mapping[str, str]) -> None:
     """Adds to what `dismissed` tells (OSError)."""
-    _write(f"{directory}/{DISMISSED}", dismissed(directory) | dict(refs))
+    _add(directory, DISMISSED, refs)
 
 
-def _read(path: str) -> dict[str, str]:
-    try:
-        with open(path, encoding="utf-8", errors="surrogateescape") as file:
-            lines = file.read().split("\n")
-    except FileNotFoundError:
-        return {}
+def _read(directory: str, name: str) -> dict[str, str]:
+    lines = os.fsdecode(record.noted(directory, name) or b"").split("\n")
     return {ref: oid for oid, _, ref in (line.partition(" ") for line in lines) if ref}
 
 
-def _write(path: str, refs: Mapping[str, str]) -> None:
-    text = "".join(f"{oid} {ref}\n" for ref, oid in refs.items())
-    walk.replace(path, text.encode("utf-8", "surrogateescape"))
+def _add(directory: str, name: str, refs: Mapping[str, str]) -> None:
+    lines = (f"{oid} {ref}\n" for ref, oid in (_read(directory, name) | dict(refs)).items())
+    record.note(directory, name, os.fsencode("".join(lines)))
 
 
 class Names:

@@ -8,8 +8,8 @@ from launcher.safefs import walk
 from launcher.vcs import gitlinks, jailed_git
 from launcher.vcs.added_packs import Quarantine
 from launcher.vcs.git import Git
-from launcher.vcs.harvest import crossing
-from launcher.vcs.harvest.jail import Jailed, Reading, pinned
+from launcher.vcs.harvest import crossing, jail
+from launcher.vcs.harvest.jail import Reading, pinned
 from launcher.vcs.harvest.parts import FileChange, Limits, Part
 from launcher.vcs.private.record import GIT
 from policy.errors import Refusal, printable
@@ -263,13 +263,10 @@ def _sound(found: Found, reading: Reading) -> dict[str, str]:
     """What is offered without what leads to no commit: an agent can write anything where a ref is expected."""
     if not found.offered:
         return {}
-    asked = "".join(f"{oid}^{{commit}}\n" for oid in found.offered.values()).encode()
-    with Jailed(("cat-file", "--batch-check"), reading, stdin=asked) as jailed:
-        assert jailed.process.stdout is not None
-        answers = jailed.process.stdout.read().decode(errors="replace").splitlines()
-        jailed.check(f"reading further branches of {found.part.label}")
+    asked = (f"{oid}^{{commit}}" for oid in found.offered.values())
+    answers = jail.objects(reading, asked, f"reading further branches of {found.part.label}")
     pairs = zip(found.offered.items(), answers, strict=True)
-    return {ref: oid for (ref, oid), answer in pairs if answer.split()[1:2] == ["commit"]}
+    return {ref: oid for (ref, oid), one in pairs if one.kind == "commit"}
 
 
 def _links(found: Found, reading: Reading, around: Part, path: str, oids: tuple[str, ...]) -> tuple[str, ...]:
@@ -277,13 +274,9 @@ def _links(found: Found, reading: Reading, around: Part, path: str, oids: tuple[
     new = tuple(oid for oid in crossing.missing(found.git, oids) if oid != found.new)
     if not new:
         return ()
-    asked = "".join(f"{oid}\n" for oid in new).encode()
-    with Jailed(("cat-file", "--batch-check"), reading, stdin=asked) as jailed:
-        assert jailed.process.stdout is not None
-        answers = jailed.process.stdout.read().decode(errors="replace").splitlines()
-        jailed.check(f"looking for commits of {found.part.label}")
-    for oid, answer in zip(new, answers, strict=True):
-        if answer.split()[1:2] != ["commit"]:
+    answers = jail.objects(reading, new, f"looking for commits of {found.part.label}")
+    for oid, one in zip(new, answers, strict=True):
+        if one.kind != "commit":
             raise crossing.gitlink_refused(around, path, oid, "it is neither in the submodule nor in its private copy")
     return new
 

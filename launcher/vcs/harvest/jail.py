@@ -6,19 +6,18 @@ objects are all it parses.
 """
 
 import os
-import shutil
 import signal
 import subprocess
 import threading
+from collections.abc import Iterable
 from typing import IO, NamedTuple
 
 from launcher.jail import confined
-from launcher.vcs.git import Git
+from launcher.vcs.git import Git, Object, executable, hardened_environment, parsed_objects
 from launcher.vcs.jailed_git import start
 from launcher.vcs.private.copied_settings import quoted
 from launcher.vcs.private.record import pin
 from policy.errors import EXIT_REFUSED, Refusal
-from policy.plan import SYSTEM_PATH
 
 # What holds an agent's work while it is harvested.
 
@@ -43,6 +42,7 @@ def pinned(git: Git, worktree_id: str, base: str) -> str:
 
 
 _MOST_SAID = 4000
+_MEMORY = 4 << 30
 
 
 class Reading(NamedTuple):
@@ -69,8 +69,6 @@ class Jailed:
         *,
         stdin: bytes | IO[bytes] = b"",
         writes: bool = False,
-        stdout: int | IO[bytes] = subprocess.PIPE,
-        memory: int = 4 << 30,
         patience: float = 900,
     ) -> None:
         """Starts `git WORDS...`.
@@ -80,37 +78,23 @@ class Jailed:
             reading: what it may read.
             stdin: what it reads from standard input.
             writes: it adds to `reading.objects`, in place of reading there.
-            stdout: as for `subprocess.Popen`.
-            memory: bytes of private memory.
             patience: seconds until it is killed.
 
         Raises:
             Refusal: git-missing.
         """
-        found = shutil.which("git", path=SYSTEM_PATH)
-        if found is None:
-            raise Refusal("git-missing", "git is not installed", context=f"looked in {SYSTEM_PATH}")
-        program = os.path.realpath(found)
-        environment = (
-            ("PATH", "/usr/local/bin:/usr/bin:/bin"),
-            ("HOME", reading.skeleton),
-            ("LC_ALL", "C"),
-            ("GIT_DIR", reading.skeleton),
-            ("GIT_OBJECT_DIRECTORY", reading.objects),
-            ("GIT_ALTERNATE_OBJECT_DIRECTORIES", ":".join(map(quoted, reading.stores))),
-            ("GIT_CONFIG_NOSYSTEM", "1"),
-            ("GIT_CONFIG_GLOBAL", "/dev/null"),
-            ("GIT_NO_REPLACE_OBJECTS", "1"),
-            ("GIT_NO_LAZY_FETCH", "1"),
-            ("GIT_TERMINAL_PROMPT", "0"),
-        )
+        environment = hardened_environment(()) | {
+            "GIT_DIR": reading.skeleton,
+            "GIT_OBJECT_DIRECTORY": reading.objects,
+            "GIT_ALTERNATE_OBJECT_DIRECTORIES": ":".join(map(quoted, reading.stores)),
+        }
         own = (reading.objects,)
         spec: confined.Spec = (
             reading.skeleton,
-            (program, *words),
+            (executable(words, reading.objects), *words),
             (tuple(dict.fromkeys((reading.skeleton, *reading.stores, *own))), own if writes else (), ()),
-            environment,
-            (("memory", memory), *(() if writes else (("file_size", 1 << 20),)), ("open_files", 1024)),
+            tuple(environment.items()),
+            (("memory", _MEMORY), *(() if writes else (("file_size", 1 << 20),)), ("open_files", 1024)),
         )
         given = os.memfd_create("paddock-stdin", os.MFD_CLOEXEC)
         self._said = os.memfd_create("paddock-stderr", os.MFD_CLOEXEC)
@@ -120,7 +104,7 @@ class Jailed:
                     file.write(stdin)
                 os.lseek(given, 0, os.SEEK_SET)
             source = given if isinstance(stdin, bytes) else stdin
-            self.process = start(spec, stdin=source, stdout=stdout, stderr=self._said)
+            self.process = start(spec, stdin=source, stdout=subprocess.PIPE, stderr=self._said)
         except BaseException:
             os.close(self._said)
             raise
@@ -170,3 +154,13 @@ class Jailed:
             context="\n".join((*lines, f"git ended with status {status} in its jail")),
             hint=KEPT,
         )
+
+
+def objects(reading: Reading, names: Iterable[str], what: str) -> list[Object]:
+    """What each name stands for, in their order; `what`: as for `Jailed.check`."""
+    asked = "".join(f"{name}\n" for name in names).encode()
+    with Jailed(("cat-file", "--batch-check"), reading, stdin=asked) as jailed:
+        assert jailed.process.stdout is not None
+        answers = jailed.process.stdout.read()
+        jailed.check(what)
+    return parsed_objects(answers)

@@ -11,7 +11,6 @@ import re
 from collections.abc import Iterator, Mapping
 from typing import NamedTuple
 
-from launcher.safefs import walk
 from launcher.vcs.git import Git
 from launcher.vcs.harvest import agent_refs, further, stashes
 from launcher.vcs.harvest.agent_refs import STASH
@@ -36,26 +35,16 @@ _HELD = b"held"
 
 
 def note(directory: str, reason: str) -> None:
-    """Keeps the reason; with none forgets it, because a harvest has taken the work over (OSError).
-
-    Args:
-        directory: of the worktree (`record.directory_of`).
-        reason: in one line.
-    """
-    path = f"{directory}/{NOTE}"
+    """Keeps the reason, a line; with none forgets it, because a harvest has taken the work over (OSError)."""
     if reason:
-        walk.replace(path, reason.encode("utf-8", "surrogateescape")[:_MOST])
-    elif os.path.lexists(path):
-        os.unlink(path)
+        records.note(directory, NOTE, reason.encode("utf-8", "surrogateescape")[:_MOST])
+    else:
+        records.forget(directory, NOTE)
 
 
 def why(directory: str) -> str:
     """The reason in one line, "" when there is none."""
-    try:
-        with open(f"{directory}/{NOTE}", "rb") as stream:
-            return stream.read(_MOST).decode("utf-8", "surrogateescape")
-    except FileNotFoundError:
-        return ""
+    return (records.noted(directory, NOTE) or b"").decode("utf-8", "surrogateescape")
 
 
 def demand_strictness(directory: str, *, held: bool = False) -> None:
@@ -65,29 +54,22 @@ def demand_strictness(directory: str, *, held: bool = False) -> None:
         directory: of the worktree (`record.directory_of`).
         held: for what is in the worktree, which a harvest of commits does not see.
     """
-    walk.replace(f"{directory}/{STRICT}", _HELD if held else b"")
+    records.note(directory, STRICT, _HELD if held else b"")
 
 
 def is_strict(directory: str) -> bool:
     """Whether a strict session left what waits there."""
-    return os.path.lexists(f"{directory}/{STRICT}")
+    return records.noted(directory, STRICT) is not None
 
 
 def is_held(directory: str) -> bool:
     """Whether a strict session has refused to hand over what waits there, for files that no commit has."""
-    try:
-        with open(f"{directory}/{STRICT}", "rb") as stream:
-            return stream.read(_MOST) == _HELD
-    except FileNotFoundError:
-        return False
+    return records.noted(directory, STRICT) == _HELD
 
 
 def forget_strictness(directory: str) -> None:
     """For when nothing of a strict session waits any more (OSError)."""
-    try:
-        os.unlink(f"{directory}/{STRICT}")
-    except FileNotFoundError:
-        return
+    records.forget(directory, STRICT)
 
 
 _MOST_NAMED = 5
@@ -162,7 +144,7 @@ def settle(directory: str, looked: int) -> None:
     try:
         record = records.read(directory)
         if record is not None and agent_refs.harvest_due(directory):
-            walk.replace(f"{directory}/{records.SETTLED}", f"{looked}\n{_seen(directory, record)}".encode())
+            records.note(directory, records.SETTLED, f"{looked}\n{_seen(directory, record)}".encode())
     except Refusal:
         return
 
@@ -179,12 +161,11 @@ def _is_due(directory: str, record: records.Record) -> bool:
     if os.path.lexists(f"{directory}/{records.HARVEST}/{agent_refs.HARVEST_JOURNAL}"):
         return True
     try:
-        with open(f"{directory}/{records.SETTLED}", encoding="ascii") as file:
-            looked, seen = file.read().split()
+        looked, seen = (records.noted(directory, records.SETTLED) or b"").decode("ascii").split()
         if _seen(directory, record) != seen:
             return True
         return any(agent_refs.further(directory, repository, int(looked)) for repository in record.repositories)
-    except (Refusal, FileNotFoundError, ValueError):
+    except (Refusal, ValueError):
         return True
 
 

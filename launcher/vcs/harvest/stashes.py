@@ -6,7 +6,6 @@ gives to another. `git stash apply REF` takes such a commit by any name.
 
 import os
 
-from launcher.safefs import walk
 from launcher.vcs.git import Git
 from launcher.vcs.harvest import agent_refs
 from launcher.vcs.private import record as records
@@ -49,7 +48,7 @@ def waiting(directory: str, repository: records.Repository) -> tuple[str, ...]:
         entries = refs.stash()
     if not entries:
         return ()
-    known = taken(directory) | given_oids(given_place(directory, repository.private))
+    known = {*taken(directory)} | given_oids(given_place(directory, repository.private))
     known |= set(Git(repository.common_dir).text("for-each-ref", "--format=%(objectname)", _own(directory)).split())
     return tuple(oid for oid in entries if oid not in known)
 
@@ -70,24 +69,15 @@ def named(git: Git, directory: str, oids: tuple[str, ...]) -> dict[str, str]:
     return {f"{_own(directory)}{number}": oid for number, oid in enumerate(oids, first)}
 
 
-def taken(directory: str) -> set[str]:
+def taken(directory: str) -> list[str]:
     """Entries that harvests have taken over."""
-    try:
-        with open(f"{directory}/{TAKEN}", encoding="ascii") as file:
-            return set(file.read().split())
-    except FileNotFoundError:
-        return set()
+    return (records.noted(directory, TAKEN) or b"").decode("ascii").split()
 
 
 def note(directory: str, oids: tuple[str, ...]) -> None:
     """Notes that entries have been taken over (OSError)."""
-    try:
-        with open(f"{directory}/{TAKEN}", encoding="ascii") as file:
-            before = file.read().split()
-    except FileNotFoundError:
-        before = []
-    newest = list(dict.fromkeys((*before, *oids)))[-_MOST_TAKEN:]
-    walk.replace(f"{directory}/{TAKEN}", "".join(f"{oid}\n" for oid in newest).encode("ascii"))
+    newest = list(dict.fromkeys((*taken(directory), *oids)))[-_MOST_TAKEN:]
+    records.note(directory, TAKEN, "".join(f"{oid}\n" for oid in newest).encode("ascii"))
 
 
 def _own(directory: str) -> str:

@@ -253,6 +253,27 @@ def unusable(directory: str, error: OSError) -> Refusal:
     )
 
 
+def note(directory: str, name: str, content: bytes = b"") -> None:
+    """Notes something in a file beside the record, so that it survives a power failure (OSError)."""
+    walk.replace(f"{directory}/{name}", content)
+
+
+def noted(directory: str, name: str) -> bytes | None:
+    """What is noted in a file there; None when there is none."""
+    try:
+        return walk.read_regular(f"{directory}/{name}", _MOST_BYTES)
+    except FileNotFoundError:
+        return None
+
+
+def forget(directory: str, name: str) -> None:
+    """Removes a note, if it is there (OSError)."""
+    try:
+        os.unlink(f"{directory}/{name}")
+    except FileNotFoundError:
+        return
+
+
 # Which signed commit in the main repository replaces which commit of the agent's.
 #
 # A harvest that signs makes commits anew. The private git directory has the agent's own until the next session there
@@ -265,45 +286,38 @@ MOST = 100_000
 
 def read_signed(directory: str) -> dict[str, str]:
     """The agent's commit -> the signed one. The signed one may be gone from the repository."""
-    try:
-        with open(f"{directory}/{NAME}", encoding="ascii") as file:
-            return dict(line.split() for line in file)
-    except FileNotFoundError:
-        return {}
+    return dict(line.split() for line in (noted(directory, NAME) or b"").decode("ascii").splitlines())
 
 
 def write_signed(directory: str, pairs: "Mapping[str, str]") -> None:
     """Replaces what is known (OSError)."""
     newest = list(pairs.items())[-MOST:]
-    walk.replace(f"{directory}/{NAME}", "".join(f"{old} {new}\n" for old, new in newest).encode("ascii"))
+    note(directory, NAME, "".join(f"{old} {new}\n" for old, new in newest).encode("ascii"))
 
 
 def wish(directory: str) -> None:
     """Has the next harvest sign (OSError). Noted when a session starts, because its end may be a SIGKILL."""
-    walk.replace(f"{directory}/{SIGN}", b"")
+    note(directory, SIGN)
 
 
 def wished(directory: str) -> bool:
     """Whether a session has asked for signatures on what waits there."""
-    return os.path.lexists(f"{directory}/{SIGN}")
+    return noted(directory, SIGN) is not None
+
+
+def granted(directory: str) -> None:
+    """Removes the wish when nothing waits any more (OSError)."""
+    forget(directory, SIGN)
 
 
 def keep(directory: str, *, wanted: bool) -> None:
     """Notes whether further branches of the agent's stay inside, and the checkout where it is (OSError)."""
     if wanted:
-        walk.replace(f"{directory}/{KEEP}", b"")
-    elif keeps(directory):
-        os.unlink(f"{directory}/{KEEP}")
+        note(directory, KEEP)
+    else:
+        forget(directory, KEEP)
 
 
 def keeps(directory: str) -> bool:
     """Whether the last session was told so (`keep`)."""
-    return os.path.lexists(f"{directory}/{KEEP}")
-
-
-def granted(directory: str) -> None:
-    """Removes the wish when nothing waits any more (OSError)."""
-    try:
-        os.unlink(f"{directory}/{SIGN}")
-    except FileNotFoundError:
-        return
+    return noted(directory, KEEP) is not None
