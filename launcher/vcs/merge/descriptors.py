@@ -6,7 +6,7 @@ EC-MF-001 to EC-MF-007, and the reading of their gaps in SPEC-NOTES.
 """
 
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from enum import StrEnum
 from typing import Annotated, Literal, NamedTuple, Protocol, Self
 
@@ -58,6 +58,9 @@ class ConflictKind(StrEnum):
     OTHER = "other"  # a kind that this version of Paddock does not know; the message has git's words
 
 
+StageNumber = Literal[1, 2, 3]
+
+
 class ConflictStage(Frozen):
     """One side of a conflict, as git-ls-files(1) --unmerged shows it.
 
@@ -68,7 +71,7 @@ class ConflictStage(Frozen):
         path: where that side has it; differs from the conflict's path after renames.
     """
 
-    stage: Literal[1, 2, 3]
+    stage: StageNumber
     mode: Annotated[str, StringConstraints(pattern=r"^[0-7]{6}$")]
     object_id: ObjectId
     path: TreePath
@@ -402,6 +405,26 @@ class Outcome(NamedTuple):
     error: str = ""
     submodules: tuple[SubmoduleMergeResult, ...] = ()
     hint: str = ""
+
+    def result(
+        self, source: str, target: str, old: str, *, repository: str | None = None, ref: str = "", error: str = ""
+    ) -> MergeResult:
+        """It as the merge of `source` into `target`, which was at `old`; `error`: in place of its own."""
+        return MergeResult(
+            source=source, target=target, successful=bool(self.commit), no_op=self.no_op,
+            fast_forward=self.fast_forward, commit_id="" if self.no_op else self.commit, previous_commit_id=old,
+            repository=repository, target_ref=ref,  # type: ignore[arg-type]  # validated into a Path
+            conflicts=self.conflicts,
+            error_message=None if self.commit else error or self.error or "there are conflicts",
+        )  # fmt: skip
+
+
+def gitlink_conflict(name: str, path: str, sides: Mapping[StageNumber, str], message: str) -> MergeConflict:
+    """A conflict about a submodule; `sides`: the commit of each stage."""
+    stages = tuple(
+        ConflictStage(stage=stage, mode="160000", object_id=commit, path=path) for stage, commit in sides.items()
+    )
+    return MergeConflict(path=path, kind=ConflictKind.SUBMODULE, stages=stages, message=message, submodule=name)
 
 
 class Source(NamedTuple):

@@ -12,14 +12,13 @@ from launcher.vcs.git import Git, GitFailed, kill
 from launcher.vcs.gitlinks import Gitlink
 from launcher.vcs.merge import report
 from launcher.vcs.merge.descriptors import (
-    ConflictKind,
-    ConflictStage,
     MergeConflict,
-    MergeResult,
     Outcome,
     Source,
+    StageNumber,
     SubmoduleMergeResult,
     SubmoduleStatus,
+    gitlink_conflict,
 )
 from launcher.vcs.merge.object_store import Relation, Store
 from launcher.vcs.merge.runs import Move
@@ -161,10 +160,15 @@ def needs_override(decision: Decision, commit: str) -> bool:
     return ours != base or commit != theirs.commit
 
 
-class _Level(NamedTuple):
-    """One repository in the tree of submodules: names and path from the main worktree, where it is, where from.
+class Level(NamedTuple):
+    """One repository in the tree of submodules.
 
-    `modules` is the way to its store from the main one's `modules` directory.
+    Attributes:
+        name: those of the submodules that lead to it, from outside in, joined by ``/``; empty for the main one.
+        modules: the way to its store from the main one's `modules` directory.
+        prefix: what its paths begin with, seen from the main worktree.
+        place: where it is.
+        sources: where it is in the worktrees that are merged.
     """
 
     name: str
@@ -172,6 +176,17 @@ class _Level(NamedTuple):
     prefix: str
     place: Place
     sources: tuple[Place, ...]
+
+    def named(self, key: str) -> str:
+        """The name of a submodule in it."""
+        return f"{self.name}/{key}" if self.name else key
+
+    def inside(self, link: Gitlink, path: str, place: Place) -> "Level":
+        """The submodule of a gitlink that is at `path` here, and at `place`."""
+        modules = f"{self.modules}/modules/{link.name}" if self.modules else link.name
+        found = [source.submodule(link.name, link.path) for source in self.sources]
+        sources = tuple(source for source in found if source is not None)
+        return Level(self.named(link.name), modules, f"{self.prefix}{path}/", place, sources)
 
 
 class _Settled(NamedTuple):
@@ -268,24 +283,17 @@ class Engine:
             GitFailed: git itself failed; Refusal: a submodule's place cannot be trusted.
         """
         sources = (source.place,) if source.place else ()
-        level = _Level("", "", "", self.place, sources)
+        level = Level("", "", "", self.place, sources)
         return self._merge(level, ours, source.commit, message, relation, submodules=submodules, heads=source.heads)
 
-    def fetch(self, place: Place, modules: str, commit: str, sources: Sequence[Place]) -> bool:
-        """Whether the store of `place` has `commit`, after looking for it in all other stores of this submodule.
-
-        Args:
-            place: the submodule.
-            modules: the way to a store of it from a `modules` directory (`inside`).
-            commit: what is needed.
-            sources: where the submodule lies in the worktrees that are merged.
-        """
-        store = self.store(place)
+    def fetch(self, level: Level, commit: str) -> bool:
+        """Whether the store of a submodule has `commit`, after looking for it in all its other stores."""
+        store = self.store(level.place)
         if store.has_commit(commit):
             return True
-        own = [source.common_dir for source in sources]
-        for git_dir in dict.fromkeys((*own, *self.place.other_stores(modules))):
-            if git_dir == place.common_dir:
+        own = [source.common_dir for source in level.sources]
+        for git_dir in dict.fromkeys((*own, *self.place.other_stores(level.modules))):
+            if git_dir == level.place.common_dir:
                 continue
             other = Git(git_dir, hold=self._hold)
             if other.run("cat-file", "-e", f"{commit}^{{commit}}", ok=(0, 1, 128)).status == 0:
@@ -296,7 +304,7 @@ class Engine:
 
     def _merge(
         self,
-        level: _Level,
+        level: Level,
         ours: str,
         theirs: str,
         message: str,
@@ -347,7 +355,7 @@ class Engine:
         return store.commit(tree, [commit], "Gitlinks.\n")
 
     def _settle(
-        self, level: _Level, ours: str, theirs: str, message: str, relation: Relation, *, heads: bool
+        self, level: Level, ours: str, theirs: str, message: str, relation: Relation, *, heads: bool
     ) -> _Settled:
         store = self.store(level.place)
         left, right = self.links(store, ours), self.links(store, theirs)
@@ -372,7 +380,7 @@ class Engine:
             if failed is not None:
                 kept = list(undone(tuple(settled.results), SubmoduleStatus.ROLLED_BACK))
                 kept += [
-                    SubmoduleMergeResult(submodule_name=_join(level.name, later.name), status=SubmoduleStatus.SKIPPED)
+                    SubmoduleMergeResult(submodule_name=level.named(later.name), status=SubmoduleStatus.SKIPPED)
                     for later in decisions[number + 1 :]
                 ]
                 return settled._replace(results=kept, conflicts=failed.conflicts, error=failed.error)
@@ -380,7 +388,7 @@ class Engine:
 
     def _one(
         self,
-        level: _Level,
+        level: Level,
         decision: Decision,
         recorded: Gitlink | None,
         message: str,
@@ -389,12 +397,12 @@ class Engine:
         heads: bool,
     ) -> Outcome | None:
         """Settles one submodule; an Outcome only when that failed. `recorded`: what the source's commit itself has."""
-        name = _join(level.name, decision.name)
+        name = level.named(decision.name)
         action = decision.action
 
         def add(status: SubmoduleStatus, outcome: Outcome | None = None) -> None:
             old = decision.ours.commit if decision.ours else ""
-            result = None if outcome is None else _result(name, level, old, outcome)
+            result = None if outcome is None else outcome.result(name, name, old)
             pointer = status in (SubmoduleStatus.MERGED, SubmoduleStatus.UP_TO_DATE, SubmoduleStatus.ADDED,
                                  SubmoduleStatus.REMOVED)  # fmt: skip
             settled.results.append(
@@ -432,7 +440,7 @@ class Engine:
             settled.theirs.update(on_theirs)
         return None
 
-    def _inside(self, level: _Level, decision: Decision, name: str, message: str, *, heads: bool) -> Outcome:
+    def _inside(self, level: Level, decision: Decision, name: str, message: str, *, heads: bool) -> Outcome:
         """Merges the two sides of one submodule in its own store."""
         ours, theirs, base = decision.ours, decision.theirs, decision.base
         assert ours is not None
@@ -441,10 +449,9 @@ class Engine:
         if place is None:
             return Outcome("", error=f"submodule {name} has work on both sides, and its repository is missing here: "
                            f"{gitlinks.how_to_populate(level.place.worktree, ours.path, ours.path)}")  # fmt: skip
-        sources = self.below(level.sources, theirs)
-        modules = inside(level.modules, decision.name)
+        inner = level.inside(theirs, decision.path or ours.path, place)
         for commit in (ours.commit, theirs.commit):
-            if not self.fetch(place, modules, commit, sources):
+            if not self.fetch(inner, commit):
                 return Outcome("", error=f"submodule {name}: commit {commit[:12]} is in no repository on this machine")
         store = self.store(place)
         relation = store.relation(ours.commit, theirs.commit)
@@ -452,11 +459,9 @@ class Engine:
             rewound = [side for side in (ours, theirs) if not store.git.contains(side.commit, base.commit)]
             if rewound:
                 return Outcome("", conflicts=(_rewound(level, decision, name),))
-        prefix = f"{level.prefix}{decision.path or ours.path}/"
-        inner = _Level(name, modules, prefix, place, sources)
         return self._merge(inner, ours.commit, theirs.commit, message, relation, submodules=True, heads=heads)
 
-    def _ahead(self, level: _Level, links: dict[str, Gitlink]) -> tuple[dict[str, Gitlink], str]:
+    def _ahead(self, level: Level, links: dict[str, Gitlink]) -> tuple[dict[str, Gitlink], str]:
         """`links` with what is checked out in the source's worktree, where that is ahead; or why it cannot be told."""
         found = dict(links)
         for source in level.sources:
@@ -483,36 +488,6 @@ class Engine:
                     found[name] = link._replace(commit=head)
         return found, ""
 
-    @staticmethod
-    def below(sources: Sequence[Place], link: Gitlink) -> tuple[Place, ...]:
-        """Where the submodule of a gitlink lies in each of these places that has it."""
-        found = [source.submodule(link.name, link.path) for source in sources]
-        return tuple(place for place in found if place is not None)
-
-
-def inside(modules: str, name: str) -> str:
-    """The way from a `modules` directory to the store of a submodule that is nested in the one at `modules`."""
-    return f"{modules}/modules/{name}" if modules else name
-
-
-def _join(parent: str, name: str) -> str:
-    return f"{parent}/{name}" if parent else name
-
-
-def _result(name: str, level: _Level, old: str, outcome: Outcome) -> MergeResult:
-    failed = not outcome.commit
-    return MergeResult(
-        source=name,
-        target=name,
-        successful=not failed,
-        no_op=outcome.no_op,
-        fast_forward=outcome.fast_forward,
-        commit_id="" if outcome.no_op else outcome.commit,
-        previous_commit_id=old,
-        conflicts=outcome.conflicts,
-        error_message=(outcome.error or "there are conflicts") if failed else None,
-    )
-
 
 def undone(results: tuple[SubmoduleMergeResult, ...], status: SubmoduleStatus) -> tuple[SubmoduleMergeResult, ...]:
     """The results where nothing comes of submodules that were merged."""
@@ -524,18 +499,11 @@ def undone(results: tuple[SubmoduleMergeResult, ...], status: SubmoduleStatus) -
     )
 
 
-def _rewound(level: _Level, decision: Decision, name: str) -> MergeConflict:
-    sides = (decision.base, decision.ours, decision.theirs)
-    path = level.prefix + next(link.path for link in sides[1:] if link)
-    stages = tuple(
-        ConflictStage.model_validate({"stage": number, "mode": "160000", "object_id": link.commit, "path": path})
-        for number, link in enumerate(sides, 1)
-        if link
-    )
-    return MergeConflict(
-        path=path,
-        kind=ConflictKind.SUBMODULE,
-        stages=stages,
-        message=f"Failed to merge submodule {name}: one side went back behind their common ancestor",
-        submodule=name,
-    )
+def _rewound(level: Level, decision: Decision, name: str) -> MergeConflict:
+    ours, theirs, base = decision.ours, decision.theirs, decision.base
+    assert ours is not None
+    assert theirs is not None
+    assert base is not None
+    sides: dict[StageNumber, str] = {1: base.commit, 2: ours.commit, 3: theirs.commit}
+    message = f"Failed to merge submodule {name}: one side went back behind their common ancestor"
+    return gitlink_conflict(name, level.prefix + ours.path, sides, message)

@@ -14,6 +14,7 @@ from launcher.vcs.merge.descriptors import (
     MergeDescriptor,
     MergeDirection,
     MergeResult,
+    Outcome,
     Source,
     SubmoduleMergeResult,
     SubmoduleStatus,
@@ -166,13 +167,12 @@ class WorktreeMergeService:
             inner = place.submodule(name, link.path)
             if inner is not None and inner.worktree is not None and Git(inner.git_dir).ref("HEAD") != link.commit:
                 return None
-            result = MergeResult(source=name, target=name, successful=True, no_op=True, previous_commit_id=link.commit)
+            result = Outcome(link.commit, no_op=True).result(name, name, link.commit)
             status = SubmoduleStatus.UP_TO_DATE
             results.append(SubmoduleMergeResult(submodule_name=name, merge_result=result, status=status))
-        main = MergeResult(
-            source=trunk.target.label, target=child.target.label, successful=True, no_op=True,
-            previous_commit_id=child.target.commit, repository=place.common_dir,  # type: ignore[arg-type]
-            target_ref=child.target.ref,
+        main = Outcome(commit, no_op=True).result(
+            trunk.target.label, child.target.label, child.target.commit,
+            repository=place.common_dir, ref=child.target.ref,
         )  # fmt: skip
         return MergeDescriptor(
             merge_direction=MergeDirection.TRUNK_TO_CHILD, successful=True, submodule_merge_results=tuple(results),
@@ -221,20 +221,17 @@ class WorktreeMergeService:
                         hint="git submodule status",
                     )
                 head = checked_out_at(inner.git_dir, inner.common_dir, inner.worktree).commit
-                result = MergeResult(
-                    source=submodule_name, target=target.label, successful=True, no_op=True,
-                    repository=known.place.common_dir, target_ref=target.ref,  # type: ignore[arg-type]
-                )  # fmt: skip
+                names = (submodule_name, target.label)
+                where = {"repository": known.place.common_dir, "ref": target.ref}
                 if head == link.commit:
-                    return result
+                    return Outcome(head, no_op=True).result(*names, "", **where)
                 tree = engine.main.with_gitlinks(target.commit, {link.path: head})
                 new = engine.main.commit(tree, [target.commit], f"Update submodule {submodule_name}\n")
                 planned = moves(engine, target, new, (), Follow(files=True, jailed=agent is not None, agent=agent))
                 run = Run(run_id=name, state=State.PREPARED, target=target.label, moves=planned.moves)
                 engine.publish(planned.moves)
                 moving.carry_out(journal, run, hold=(lock, *engine.held.locks))
-        moved = {"no_op": False, "commit_id": new, "previous_commit_id": target.commit}
-        return MergeResult.model_validate({**result.model_dump(), **moved})
+        return Outcome(new).result(*names, target.commit, **where)
 
     def rollback_merges(self, descriptors: Sequence[MergeDescriptor]) -> list[Run]:
         """Takes the runs of these merges back, the latest first, submodules and files included (MF-025).

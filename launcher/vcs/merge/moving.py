@@ -1,6 +1,5 @@
 """Which refs and worktrees follow when the trunk goes from one commit to another: submodules' first."""
 
-import os
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, ExitStack
 from pathlib import Path
@@ -11,7 +10,7 @@ from launcher.vcs.added_packs import sweep
 from launcher.vcs.git import Git
 from launcher.vcs.gitlinks import Gitlink
 from launcher.vcs.jailed_git import JailedGit
-from launcher.vcs.merge.engine import Engine, inside
+from launcher.vcs.merge.engine import Engine, Level
 from launcher.vcs.merge.runs import Journal, Move, Run, State
 from launcher.vcs.merge.target import Place, Target, checked_out_at, refuse_when_busy
 from launcher.vcs.merge.worktree_files import AgentFiles, Files
@@ -53,14 +52,6 @@ FILES = Follow(files=True)
 """A user's own worktree."""
 
 
-class _Where(NamedTuple):
-    """A repository in the tree of submodules: its names, its path, and the way to its store (`engine.inside`)."""
-
-    name: str
-    path: str
-    modules: str
-
-
 def moves(engine: Engine, target: Target, new: str, sources: Sequence[Place], follow: Follow) -> Moves:
     """Everything that follows from moving `target` to `new`.
 
@@ -76,55 +67,45 @@ def moves(engine: Engine, target: Target, new: str, sources: Sequence[Place], fo
     """
     found: list[Move] = []
     notes: list[str] = []
-    _below(engine, engine.place, _Where("", "", ""), (target.commit, new), tuple(sources), found, notes, follow)
+    top = Level("", "", "", engine.place, tuple(sources))
+    _below(engine, top, (target.commit, new), found, notes, follow)
     main = follow.of(name="", target=target, old=target.commit, new=new)
     return Moves((*found, main), tuple(notes))
 
 
 def _below(
-    engine: Engine,
-    place: Place,
-    at: _Where,
-    commits: tuple[str, str],
-    sources: tuple[Place, ...],
-    found: list[Move],
-    notes: list[str],
-    follow: Follow,
+    engine: Engine, level: Level, commits: tuple[str, str], found: list[Move], notes: list[str], follow: Follow
 ) -> None:
-    store = engine.store(place)
+    store, here = engine.store(level.place), level.place.worktree
     before, after = (engine.links(store, commit) for commit in commits)
     for key, link in after.items():
-        full = f"{at.name}/{key}" if at.name else key
-        where = os.path.join(at.path, link.path)
-        modules = inside(at.modules, key)
+        full, where = level.named(key), f"{level.prefix}{link.path}"
         old = before.get(key)
         if old is None:
-            notes.append(f"submodule {full} is new: {gitlinks.how_to_populate(place.worktree, link.path, where)}")
+            notes.append(f"submodule {full} is new: {gitlinks.how_to_populate(here, link.path, where)}")
             continue
         if old.commit == link.commit and old.path == link.path:
             continue
-        inner = place.submodule(key, old.path)
-        if inner is None:
+        place = level.place.submodule(key, old.path)
+        if place is None:
             continue  # nobody has it here
-        if old.path != link.path and inner.worktree is not None:
-            notes.append(
-                f"submodule {full} has moved to {where}: {gitlinks.how_to_populate(place.worktree, link.path, where)}"
-            )
-        below = Engine.below(sources, link)
-        if not engine.fetch(inner, modules, link.commit, below):
+        if old.path != link.path and place.worktree is not None:
+            notes.append(f"submodule {full} has moved to {where}: {gitlinks.how_to_populate(here, link.path, where)}")
+        inner = level.inside(link, link.path, place)
+        if not engine.fetch(inner, link.commit):
             notes.append(
                 f"submodule {full} is unchanged: commit {link.commit[:12]} is in no repository on this machine"
             )
             continue
-        if not engine.store(inner).has_commit(old.commit):
+        if not engine.store(place).has_commit(old.commit):
             notes.append(f"submodule {full} is unchanged: its old commit {old.commit[:12]} is missing")
             continue
-        follows = follow.files and inner.worktree is not None and old.path == link.path
+        follows = follow.files and place.worktree is not None and old.path == link.path
         # Where nothing is checked out, the commits are held all the same; there is nothing for the user to do.
         how, said = (follow, notes) if follows else (Follow(files=False), [])
-        _below(engine, inner, _Where(full, where, modules), (old.commit, link.commit), below, found, said, how)
+        _below(engine, inner, (old.commit, link.commit), found, said, how)
         if old.commit != link.commit:
-            found.append(_move(inner, full, old, link, how))
+            found.append(_move(place, full, old, link, how))
 
 
 def _move(place: Place, name: str, old: Gitlink, new: Gitlink, follow: Follow) -> Move:

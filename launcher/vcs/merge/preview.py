@@ -97,7 +97,7 @@ def preview(
     Raises:
         GitFailed: git failed on what all have in common.
     """
-    place = Place(target.git_dir, target.common_dir, target.worktree)
+    place = target.place
     trunk = Source(target.label, target.commit)
     wanted = [(trunk, source) for source in sources]
     if pairwise:
@@ -188,8 +188,7 @@ class Check:
         git = Git(self._target.common_dir)
         git.run("worktree", "add", "--quiet", "--detach", root, commit)
         try:
-            self._lay_out_submodules(Place(self._target.git_dir, self._target.common_dir, self._target.worktree),
-                                     git, commit, root)  # fmt: skip
+            self._lay_out_submodules(self._target.place, git, commit, root)
             status, said = self._run(root, f"{root}.said")
         finally:
             remove_tree(root)

@@ -11,16 +11,14 @@ from enum import Enum
 from typing import NamedTuple
 
 from launcher.vcs.merge.descriptors import (
-    ConflictKind,
-    ConflictStage,
     MergeConflict,
-    MergeResult,
     Outcome,
     Source,
     SubmoduleMergeResult,
     SubmoduleStatus,
+    gitlink_conflict,
 )
-from launcher.vcs.merge.engine import Engine, inside, undone
+from launcher.vcs.merge.engine import Engine, Level, undone
 from launcher.vcs.merge.object_store import Store
 from launcher.vcs.merge.target import Place
 from policy.pasted import joined, quoted
@@ -106,16 +104,6 @@ def _fetched(engine: Engine, path: str, commit: str, here: Place, there: Place) 
     return [joined(("git", "-C", path, "fetch", "--no-recurse-submodules", there.common_dir, commit))]
 
 
-class _Where(NamedTuple):
-    """One repository in the tree of submodules: names, path, way to its store (`engine.inside`), and its places."""
-
-    name: str
-    path: str
-    modules: str
-    place: Place
-    sources: tuple[Place, ...]
-
-
 class _Way(Enum):
     """Which way a submodule goes."""
 
@@ -145,20 +133,10 @@ class _Rewind(NamedTuple):
         return f"submodule {self.name} {how}, which lacks already merged commits of {self.old[:12]}"
 
     def conflict(self) -> MergeConflict:
-        sides = ((2, self.old), (3, self.new))
-        stages = tuple(
-            ConflictStage.model_validate({"stage": number, "mode": "160000", "object_id": oid, "path": self.path})
-            for number, oid in sides
-        )
-        return MergeConflict(
-            path=self.path, kind=ConflictKind.SUBMODULE, stages=stages, message=str(self), submodule=self.name
-        )
+        return gitlink_conflict(self.name, self.path, {2: self.old, 3: self.new}, str(self))
 
     def result(self) -> SubmoduleMergeResult:
-        failed = MergeResult(
-            source=self.name, target=self.name, successful=False, previous_commit_id=self.old,
-            conflicts=(self.conflict(),), error_message=str(self),
-        )  # fmt: skip
+        failed = Outcome("", conflicts=(self.conflict(),), error=str(self)).result(self.name, self.name, self.old)
         return SubmoduleMergeResult(submodule_name=self.name, merge_result=failed, status=SubmoduleStatus.CONFLICTED)
 
 
@@ -177,7 +155,7 @@ def refused(engine: Engine, ours: str, source: Source, outcome: Outcome, allowed
     """
     if outcome.commit in ("", ours):
         return outcome
-    top = _Where("", "", "", engine.place, (source.place,) if source.place else ())
+    top = Level("", "", "", engine.place, (source.place,) if source.place else ())
     found = [each for each in _below(engine, top, ours, outcome.commit, engine.main) if each.name not in allowed]
     if not found:
         return outcome
@@ -207,7 +185,7 @@ def _option(found: Sequence[_Rewind]) -> str:
     return "paddock merge " + " ".join(f"--rewind {quoted(each.name)}" for each in found)
 
 
-def _below(engine: Engine, at: _Where, old: str, new: str, holder: Store) -> Iterator[_Rewind]:
+def _below(engine: Engine, at: Level, old: str, new: str, holder: Store) -> Iterator[_Rewind]:
     """The outermost ones: what is below follows them. `holder` has the commit `new`."""
     before, after = engine.links(engine.store(at.place), old), engine.links(holder, new)
     for key, link in after.items():
@@ -215,20 +193,19 @@ def _below(engine: Engine, at: _Where, old: str, new: str, holder: Store) -> Ite
         if was is None or was.commit == link.commit:
             continue
         # Where the target has no store of it, its gitlink alone would move; the child's store can tell.
-        place = at.place.submodule(key, was.path) or next(iter(engine.below(at.sources, was)), None)
+        place = at.place.submodule(key, was.path) or next(iter(at.inside(was, "", at.place).sources), None)
         if place is None:
             continue
-        name, path = f"{at.name}/{key}" if at.name else key, f"{at.path}{link.path}"
-        inner = _Where(name, f"{path}/", inside(at.modules, key), place, engine.below(at.sources, link))
+        inner = at.inside(link, link.path, place)
         there = _holder(engine, inner, link.commit)
         way = _way(engine.store(place), there, was.commit, link.commit) if there is not None else _Way.UNKNOWN
         if way in (_Way.BACK, _Way.ASIDE, _Way.MISSING):
-            yield _Rewind(name, path, was.commit, link.commit, way)
+            yield _Rewind(inner.name, inner.prefix.removesuffix("/"), was.commit, link.commit, way)
         elif there is not None and engine.store(place).has_commit(was.commit):
             yield from _below(engine, inner, was.commit, link.commit, there)
 
 
-def _holder(engine: Engine, at: _Where, commit: str) -> Store | None:
+def _holder(engine: Engine, at: Level, commit: str) -> Store | None:
     """The store of a submodule that has a commit; None where nobody has it here. Then its branch cannot move either."""
     others = (*(place.common_dir for place in at.sources), *engine.place.other_stores(at.modules))
     for git_dir in dict.fromkeys((at.place.common_dir, *others)):

@@ -107,6 +107,11 @@ class Target(NamedTuple):
         """Git on that repository."""
         return Git(self.git_dir)
 
+    @property
+    def place(self) -> Place:
+        """Where it is."""
+        return Place(self.git_dir, self.common_dir, self.worktree)
+
 
 class Listed(NamedTuple):
     """A worktree as git lists it: root, branch (full name; "" when detached), commit, whether it is still there."""
@@ -181,16 +186,12 @@ def opened(directory: str) -> checkout.Checkout:
         Refusal: as `checkout.find`; git-not-ours.
     """
     bare = os.path.realpath(directory)
-    if _bare(bare):
+    if _is_store(bare):
         found = checkout.Checkout("", "bare", bare, bare, ())
     else:
         found = checkout.find(os.path.abspath(directory), Present(), exact=False)
         Git.open(found.root)  # asks whose it is
     return found
-
-
-def _bare(path: str) -> bool:
-    return os.path.isfile(f"{path}/HEAD") and os.path.isdir(f"{path}/objects") and os.path.isdir(f"{path}/refs")
 
 
 def checked_out(found: checkout.Checkout) -> Target:

@@ -342,7 +342,7 @@ def merge(find: Find, sources: Sequence[Source], settings: Settings, common_dir:
         if settings.follow.files:
             refuse_when_busy(target)
         who = identity_environment(Git(target.git_dir), settings.caller, seconds=settings.seconds)
-        place = Place(target.git_dir, target.common_dir, target.worktree)
+        place = target.place
         name = journal.new_id()
         with Engine(place, who, hold=(lock,), run=name) as engine:
             down = settings.direction is MergeDirection.TRUNK_TO_CHILD  # what the trunk has gone back to, all follow
@@ -404,19 +404,10 @@ def descriptor(engine: Engine, each: Merged, target: Target, direction: MergeDir
     inside = [result for result in outcome.submodules if not result.successful]
     main: MergeResult | None = None
     if not failed or not any(result.merge_result and not result.merge_result.successful for result in inside):
-        main = MergeResult(
-            source=each.source.label,
-            target=target.label,
-            successful=not failed,
-            no_op=outcome.no_op,
-            fast_forward=outcome.fast_forward,
-            commit_id="" if failed or outcome.no_op else outcome.commit,
-            previous_commit_id=each.before,
-            repository=target.common_dir,  # type: ignore[arg-type]  # validated into a Path
-            target_ref=target.ref,
-            conflicts=outcome.conflicts,
-            error_message=error,
-        )
+        main = outcome.result(
+            each.source.label, target.label, each.before,
+            repository=target.common_dir, ref=target.ref, error=error or "",
+        )  # fmt: skip
     hint, commands = _hint(engine, each, target, direction) if failed else (None, None)
     return MergeDescriptor(
         merge_direction=direction,
