@@ -127,4 +127,4 @@ def test_a_full_disk_leaves_no_pointer_to_the_agents_directory(tmp_path: Path, m
     (directory / record.SWAPPED_NOW).write_bytes(b"half")
     with pytest.raises(Refusal) as caught:
         swap.settle(str(directory))
-    assert (caught.value.reference, swap.journal_is_there(str(directory))) == ("swap-damaged", True)
+    assert (caught.value.reference, swap.is_swapped(str(directory))) == ("swap-damaged", True)

@@ -19,8 +19,7 @@ class Part(Repository):
     __slots__ = ("root",)
 
     def __init__(self, one: Repository, root: str) -> None:
-        super().__init__(one.name, one.path, one.git_dir, one.common_dir, one.private, one.branch, one.base,
-                         one.object_format, one.stores)  # fmt: skip
+        super().__init__(**{name: getattr(one, name) for name in Repository.__slots__})
         self.root = root
 
     @property

@@ -382,9 +382,7 @@ class AgentFiles(Files):
                 repository.object_format, "", (), record.worktree,
             )  # fmt: skip
             contents.advance(inside, source, Head(branch, new))
-        moved = tuple(
-            each.replace(branch=each.branch, base=new) if each is repository else each for each in record.repositories
-        )
+        moved = tuple(each.replace(base=new) if each is repository else each for each in record.repositories)
         records.write(self._agent, records.Record(record.worktree, record.kind, record.form, moved))
 
 

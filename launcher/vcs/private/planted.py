@@ -13,7 +13,7 @@ from launcher.lean import os
 from launcher.safefs import walk
 from launcher.vcs import checkout
 from launcher.vcs.disk import Present
-from launcher.vcs.private.pointer import Holder
+from launcher.vcs.private.pointer import Holder, target
 from policy.errors import Refusal, printable
 from policy.plan import Place, beneath
 
@@ -22,8 +22,6 @@ from policy.plan import Place, beneath
 # `git status` around it looks into every submodule that has a `.git`, by a git of its own that obeys the
 # configuration there: a file system monitor is a command line (git-config(1), core.fsmonitor). A repository that
 # nobody names in an index is not entered, so such places are few, and known.
-
-_POINTER = "gitdir: "
 
 
 def of_place(root: str, place: str, git_dir: str, directory: str) -> str | None:
@@ -63,13 +61,12 @@ def of_place(root: str, place: str, git_dir: str, directory: str) -> str | None:
 
 def _leads_to_ours(content: bytes | None, place: str, git_dir: str) -> bool:
     """Whether a pointer is one that `git submodule` writes outside of jails, or names nothing that exists."""
-    text = "" if content is None else os.fsdecode(content).rstrip("\n")
-    if not text.startswith(_POINTER) or "\0" in text:
+    named = target(content, place)
+    if named is None:
         return False
-    target = os.path.realpath(os.path.join(place, text[len(_POINTER) :]))
     common = checkout.common_dir(git_dir, Present())
-    ours = any(beneath(target, f"{os.path.realpath(one)}/modules") for one in (git_dir, common))
-    return ours or not os.path.lexists(target)
+    ours = any(beneath(named, f"{os.path.realpath(one)}/modules") for one in (git_dir, common))
+    return ours or not os.path.lexists(named)
 
 
 def report_line(place: str, aside: str) -> str:

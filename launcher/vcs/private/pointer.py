@@ -22,6 +22,14 @@ _TYPE = 0o170000
 _FILE, _SUBDIRECTORY, _LINK = 0o100000, 0o040000, 0o120000
 
 
+def target(content: bytes | None, path: str) -> str | None:
+    """The canonical git directory that a pointer file in the directory `path` names; None when it is no pointer."""
+    text = os.fsdecode(content or b"").rstrip("\n")
+    if not text.startswith("gitdir: ") or "\0" in text:
+        return None
+    return os.path.realpath(os.path.join(path, text[len("gitdir: ") :]))
+
+
 class Holder:
     """The directory of a `.git` entry. A context manager.
 

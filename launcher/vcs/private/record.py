@@ -116,10 +116,9 @@ class Repository:
         return (self.name, self.path, self.git_dir, self.common_dir, self.private, self.branch or "", self.base or "",
                 self.object_format)  # fmt: skip
 
-    def replace(self, *, branch: str | None, base: str | None) -> "Repository":
-        """A copy that starts from another commit."""
-        return Repository(self.name, self.path, self.git_dir, self.common_dir, self.private, branch, base,
-                          self.object_format, self.stores)  # fmt: skip
+    def replace(self, **changes: "str | None") -> "Repository":
+        """A copy with other values."""
+        return Repository(**{name: getattr(self, name) for name in Repository.__slots__} | changes)
 
 
 class Record:

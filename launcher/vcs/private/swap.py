@@ -14,7 +14,7 @@ from launcher.lean import os
 from launcher.safefs import walk
 from launcher.vcs.private import lock
 from launcher.vcs.private import record as records
-from launcher.vcs.private.pointer import NAME, Holder
+from launcher.vcs.private.pointer import NAME, Holder, target
 from launcher.vcs.private.record import GIT, SWAPPED_NOW, Record
 from policy.errors import Refusal
 
@@ -70,11 +70,6 @@ class SwapEntry:
     def moved(self, path: str) -> "SwapEntry":
         """The same in another directory."""
         return SwapEntry(path, self.git_dir, self.content, self.mode, self.owner, self.time, self.mark, self.swapped)
-
-
-def journal_is_there(directory: str) -> bool:
-    """Whether anything is written down in the directory of a private git directory (`record`)."""
-    return os.path.lexists(f"{directory}/{SWAPPED_NOW}")
 
 
 def write_journal(directory: str, serial: str, entries: "Iterable[SwapEntry]") -> None:
@@ -160,7 +155,7 @@ class Docked:
 
 def is_swapped(directory: str) -> bool:
     """Whether the pointers of the worktree whose private git directory is in `directory` lead there, or may."""
-    return journal_is_there(directory)
+    return os.path.lexists(f"{directory}/{SWAPPED_NOW}")
 
 
 def swap(directory: str, record: Record) -> None:
@@ -319,21 +314,12 @@ def _looked(directory: str, root: str, path: str, git_dir: str, private: str) ->
             found, content = holder.stat(), holder.read()
     except OSError as error:
         raise _changed(path, error.strerror or str(error)) from None
-    if found is None or content is None or not leads_to(content, path, git_dir):
+    if found is None or content is None or target(content, path) != git_dir:
         raise _changed(path, f"it does not point to {git_dir}")
     place = f"{directory}/{GIT}/{private}" if private else f"{directory}/{GIT}"
     owner = (found.st_uid, found.st_gid)
     return SwapEntry(path, git_dir, content, found.st_mode & 0o777, owner, found.st_mtime_ns, _mark(found),
                  os.fsencode(f"gitdir: {place}\n"))  # fmt: skip
-
-
-def leads_to(content: bytes, path: str, git_dir: str) -> bool:
-    """Whether a pointer file's content, in the directory `path`, names a git directory (gitrepository-layout(5))."""
-    text = os.fsdecode(content)
-    if not text.startswith("gitdir: ") or "\0" in text:
-        return False
-    target = text[len("gitdir: ") :].rstrip("\n")
-    return os.path.realpath(os.path.join(path, target)) == git_dir
 
 
 def _back(directory: str, root: str, entry: SwapEntry, serial: str) -> Docked:
@@ -369,14 +355,13 @@ def _drop_moved(directory: str, root: str, entries: tuple[SwapEntry, ...]) -> No
     Git around it would go there by itself. What the next session needs is made anew by `git submodule update`.
     """
     places = {entry.path for entry in entries}
-    targets = [os.fsdecode(entry.swapped[len(b"gitdir: ") : -1]) for entry in entries]
+    targets = [target(entry.swapped, "/") for entry in entries]
     for path, file in walk.files(root):
         here = os.path.dirname(f"{root}/{path}")
         if file.name == NAME and here not in places:
             try:
                 with Holder(root, here) as holder:
-                    content = holder.read()
-                    if content is not None and any(leads_to(content, here, target) for target in targets):
+                    if target(holder.read(), here) in targets:
                         holder.drop(NAME)
             except OSError as error:
                 raise journal_failed(directory, f"{here}/{NAME}", error) from None
@@ -488,8 +473,7 @@ def _put_right(directory: str, record: records.Record, repository: records.Repos
                         hint="look for it beside the worktree, or restore it from a backup",
                     )
                 return Docked(path, "right")
-            content = holder.read()
-            if content is not None and leads_to(content, path, repository.git_dir):
+            if target(holder.read(), path) == repository.git_dir:
                 return Docked(path, "right")
             aside = holder.put_aside(directory)
             relative = os.path.relpath(repository.git_dir, path)

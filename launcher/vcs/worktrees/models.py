@@ -5,7 +5,7 @@ Sources: plan.md MF-005 to MF-008, spec.md FR-005 to FR-007. `policy.sandbox_con
 
 import hashlib
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from enum import StrEnum
 from pathlib import Path
 from typing import NamedTuple
@@ -133,35 +133,38 @@ class Worktree(_Frozen):
 
     def context(self) -> WorktreeSandboxContext:
         """The boundaries of an agent that works here: `submodule_worktree_ids` names all submodules, granted or not."""
-        granted = tuple(
-            SubmoduleWorktreeContext(
-                submodule_name=part.name,
-                worktree_id=part.worktree_id,
-                worktree_path=part.path,
-                main_worktree_id=self.worktree_id,
-            )
-            for part in self.submodules
-        )
-        ungranted = tuple(
-            SubmoduleWorktreeContext(
-                submodule_name=left.name,
-                worktree_id=left.worktree_id,
-                worktree_path=left.path,
-                main_worktree_id=self.worktree_id,
-                granted=False,
-            )
-            for left in self.unpopulated
-        )
-        return WorktreeSandboxContext(
-            main_worktree=MainWorktreeContext(
-                worktree_id=self.worktree_id,
-                worktree_path=self.main.path,
-                submodule_worktree_ids=tuple(submodule.worktree_id for submodule in (*granted, *ungranted)),
-                parent_worktree_id=self.parent_worktree_id,
-            ),
-            submodule_worktrees=granted,
-            ungranted_submodules=ungranted,
-        )
+        granted = ((part.name, part.path) for part in self.submodules)
+        ungranted = ((left.name, left.path) for left in self.unpopulated)
+        return context_of(self.main.path, granted, ungranted, self.parent_worktree_id)
+
+
+def context_of(
+    root: Path,
+    granted: Iterable[tuple[str, Path]],
+    ungranted: Iterable[tuple[str, Path]] = (),
+    parent: str | None = None,
+) -> WorktreeSandboxContext:
+    """The boundaries of a worktree with these submodules (name, root)."""
+    own = worktree_id(os.fspath(root))
+
+    def submodule(name: str, path: Path, *, granted: bool) -> SubmoduleWorktreeContext:
+        return SubmoduleWorktreeContext(
+            submodule_name=name, worktree_id=worktree_id(os.fspath(path)), worktree_path=path, main_worktree_id=own,
+            granted=granted,
+        )  # fmt: skip
+
+    inside = tuple(submodule(name, path, granted=True) for name, path in granted)
+    outside = tuple(submodule(name, path, granted=False) for name, path in ungranted)
+    return WorktreeSandboxContext(
+        main_worktree=MainWorktreeContext(
+            worktree_id=own,
+            worktree_path=root,
+            submodule_worktree_ids=tuple(one.worktree_id for one in (*inside, *outside)),
+            parent_worktree_id=parent,
+        ),
+        submodule_worktrees=inside,
+        ungranted_submodules=outside,
+    )
 
 
 # Names: ids from paths, directories and branches from tickets.

@@ -14,6 +14,8 @@ from typing import NamedTuple
 from launcher.vcs import checkout, git_config, gitlinks
 from launcher.vcs.disk import Present
 from launcher.vcs.git import Git
+from launcher.vcs.private import pointer
+from launcher.vcs.worktrees import admin_files
 from policy.plan import beneath
 
 _KEY = ("core", "", "worktree")
@@ -87,9 +89,8 @@ def _judged(path: str, value: str, root: str | None, populated: dict[str, str]) 
     before = os.path.normpath(os.path.join(path, noted)) if noted else None
     known = populated.get(path) or (before if before is not None and _leads(before) == path else None)
     written = any(
-        entry is not None and os.path.normpath(os.path.join(path, "worktrees", name, value)) == os.path.dirname(entry)
-        for name in Present().listing(f"{path}/worktrees") or ()
-        for entry in (_line(f"{path}/worktrees/{name}/gitdir"),)
+        os.path.normpath(os.path.join(git_dir, value)) == os.path.dirname(admin_files.points_to(git_dir) or "")
+        for git_dir in admin_files.linked(path)
     )
     wrong = written or known is not None or not os.path.isdir(place)
     return Store(path, not wrong, known if wrong else place)
@@ -116,13 +117,7 @@ def _populated(root: str, modules: str, depth: int) -> dict[str, str]:
 
 def _leads(place: str) -> str | None:
     """The git directory that the `.git` file of a directory names; None without such a file."""
-    text = _line(f"{place}/.git") or ""
-    return os.path.realpath(os.path.join(place, text[8:])) if text.startswith("gitdir: ") else None
-
-
-def _line(path: str) -> str | None:
-    content = Present().read(path, 8192)
-    return None if content is None else os.fsdecode(content.rstrip(b"\n"))
+    return pointer.target(Present().read(f"{place}/.git", pointer.MOST_BYTES), place)
 
 
 def _value(store: str, file: str = "config") -> str | None:

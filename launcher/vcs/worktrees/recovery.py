@@ -301,13 +301,7 @@ def _follow_private(state: str, old: Worktree, new: Worktree) -> None:
     known = record.read(source)
     if known is not None:
         paths = {os.fspath(a.path): os.fspath(b.path) for a, b in zip(old.parts, new.parts, strict=True)}
-        repositories = tuple(
-            record.Repository(
-                one.name, paths.get(one.path, one.path), one.git_dir, one.common_dir, one.private, one.branch,
-                one.base, one.object_format, one.stores,
-            )
-            for one in known.repositories
-        )  # fmt: skip
+        repositories = tuple(one.replace(path=paths.get(one.path, one.path)) for one in known.repositories)
         record.write(source, record.Record(new.path, known.kind, known.form, repositories))
     os.rename(source, target)
 

@@ -30,14 +30,13 @@ from launcher.vcs.worktrees.models import (
     Worktree,
     kept_aside,
     quiet,
-    worktree_id,
 )
 from launcher.vcs.worktrees.recovery import Recovery
 from launcher.vcs.worktrees.removal import Removal
 from launcher.vcs.worktrees.store import WorktreeRepository
 from policy.errors import Refusal
 from policy.plan import beneath
-from policy.sandbox_context import MainWorktreeContext, SubmoduleWorktreeContext, WorktreeSandboxContext
+from policy.sandbox_context import WorktreeSandboxContext
 
 NOBODY = UserConfig()
 """A user without a git configuration."""
@@ -281,24 +280,7 @@ def context_of_checkout(found: Checkout) -> WorktreeSandboxContext:
 
     The ids are those that a launch there has, and those of the worktrees that the service makes.
     """
-    main = worktree_id(found.root)
-    submodules = tuple(
-        SubmoduleWorktreeContext(
-            submodule_name=submodule.name,
-            worktree_id=worktree_id(submodule.path),
-            worktree_path=Path(submodule.path),
-            main_worktree_id=main,
-        )
-        for submodule in found.submodules
-    )
-    return WorktreeSandboxContext(
-        main_worktree=MainWorktreeContext(
-            worktree_id=main,
-            worktree_path=Path(found.root),
-            submodule_worktree_ids=tuple(submodule.worktree_id for submodule in submodules),
-        ),
-        submodule_worktrees=submodules,
-    )
+    return models.context_of(Path(found.root), ((one.name, Path(one.path)) for one in found.submodules))
 
 
 _MOST_NAMES = 1000
