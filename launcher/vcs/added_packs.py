@@ -52,7 +52,6 @@ class Held:
 
     Args:
         purpose: who holds them and until when, for people who find a `.keep`.
-        step: called before each change.
     """
 
     def __init__(self, purpose: str, step: Callable[[str], None] = lambda what: None) -> None:
@@ -157,13 +156,9 @@ def closed(git: Git, quarantine: Quarantine, wanted: str, into: str) -> None:
     """Packs all that `wanted` leads to, wherever it is now, so that nothing of it depends on what others may remove.
 
     Args:
-        git: on the repository.
         quarantine: what it sees besides.
         wanted: lines of revisions: commits, and behind `^` those that are held already, with all they lead to.
         into: an object directory for the pack; made when missing.
-
-    Raises:
-        GitFailed: something is missing.
     """
     os.makedirs(f"{into}/pack", 0o700, exist_ok=True)
     words = ("pack-objects", "--revs", "-q", "--non-empty", "--delta-base-offset", "--window=0", f"{into}/pack/pack")

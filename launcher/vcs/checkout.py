@@ -61,9 +61,6 @@ def find(start: str, disk: Disk, *, exact: bool, hint: str = HINT) -> Checkout:
 
     Args:
         start: a directory; absolute.
-        disk: answers.
-        exact: see above.
-        hint: of the refusals that it is none.
 
     Refusals: worktree-missing, worktree-not-directory, not-a-worktree, bare-repository, git-pointer-invalid.
     """

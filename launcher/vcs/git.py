@@ -268,11 +268,7 @@ class GitFailed(Refusal):
 
 
 def executable(words: Sequence[str], where: str) -> str:
-    """The system's git, whatever the caller's PATH leads to.
-
-    Raises:
-        GitFailed: git-missing.
-    """
+    """The system's git, whatever the caller's PATH leads to."""
     found = shutil.which("git", path=SYSTEM_PATH)
     if found is None:
         raise GitFailed("git-missing", words, where, f"there is no git in {SYSTEM_PATH}", status=None)
@@ -370,7 +366,6 @@ class Git:
 
         Args:
             arguments: the command and its own arguments; paths are taken literally, without pathspec magic.
-            input: standard input; None for none.
             ok: exit statuses that are no failure.
             environment: variables of `PASSED` (author, committer, index file ...).
             timeout: seconds, in place of the repository's.
@@ -422,24 +417,13 @@ class Git:
         return Completed(process.returncode, out, err)
 
     def text(self, *arguments: str) -> str:
-        """Standard output of a command that succeeded, decoded (surrogateescape), without its last newline.
-
-        Raises:
-            GitFailed: as `run`.
-        """
+        """Standard output of a command that succeeded, decoded (surrogateescape), without its last newline."""
         return os.fsdecode(self.run(*arguments).out.removesuffix(b"\n"))
 
     def ref(self, name: str, *, ok: Collection[int] = (0, 1)) -> str:
         """The object id of HEAD, or of a ref that all working trees share; "" when there is none.
 
         Git is asked only where the files do not say it.
-
-        Args:
-            name: full name.
-            ok: as for `run`.
-
-        Raises:
-            GitFailed: as `run`.
         """
         self._refuse_written()
         if found := ref_files.one(self.git_dir, self.common_dir, name):
@@ -485,9 +469,6 @@ class Git:
         """Starts a git command, for streams. It leads a session and process group of its own; `kill` ends it.
 
         The limits of time and output are the caller's to keep.
-
-        Raises:
-            GitFailed: git-missing.
         """
         return self._started(arguments, stdin, stdout, stderr, environment, self._overrides())
 
@@ -550,9 +531,6 @@ class Git:
         """The repository's configuration: (file that sets it, key, value; None for the short form of true).
 
         Executes nothing. Asked once in this process, and again whenever a file of it has changed.
-
-        Raises:
-            GitFailed: it cannot be read.
         """
         own = f"{self.git_dir}/config.worktree"
         key = self.git_dir if os.path.lexists(own) else self.common_dir

@@ -90,8 +90,6 @@ class Reader:
     """Configuration as git would put it together from several files.
 
     Args:
-        files: answers about the disk.
-        home: the user's.
         agents: whether an agent decides what a walk has found; never, where it does not matter whose a file is.
         holds: whether a condition of ``includeIf`` holds in the file of this name.
         strict: raise `Malformed` for a file that git could not read.

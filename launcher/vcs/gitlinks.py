@@ -65,9 +65,6 @@ def paths_by_name(
     """The paths of submodules in the `.gitmodules` of a commit, by name. Both are whatever somebody has written there.
 
     Args:
-        git: the repository.
-        commit: which.
-        environment: as for `Git.run`.
         ok: with 3 and 128 also of a file that git cannot parse, which names none.
     """
     words = ("rev-parse", "--verify", "--quiet", "--end-of-options", f"{commit}:.gitmodules")
@@ -89,9 +86,6 @@ def with_gitlinks(git: Git, commit: str, changes: Mapping[str, str | None], envi
     """The tree of `commit` with gitlinks put (path -> commit) or taken away (path -> None).
 
     Args:
-        git: the repository.
-        commit: whose tree is taken.
-        changes: what is different.
         environment: names a private index; overwritten.
 
     Raises:

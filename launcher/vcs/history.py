@@ -91,11 +91,7 @@ class _Ended:
 
 
 class HardenedGit(git.Git):
-    """GitPython's command object on Paddock's runner: it reads one trusted repository, and can do nothing else.
-
-    Args:
-        runner: of the repository.
-    """
+    """GitPython's command object on Paddock's runner: it reads one trusted repository, and can do nothing else."""
 
     def __init__(self, runner: Runner) -> None:
         super().__init__()
@@ -339,9 +335,6 @@ def between(repo: TrustedRepo, old: str, new: str, *, commits: int = 50, files: 
     """What leads from one commit to another: the commits that only `new` has, and the files that differ.
 
     Args:
-        repo: open.
-        old: object id.
-        new: object id.
         commits: at most so many are read.
         files: at most so many are named.
 

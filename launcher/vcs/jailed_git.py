@@ -65,12 +65,7 @@ _MOST_BYTES = 16 << 20
 
 
 def make(path: str, digits: int) -> str:
-    """Makes an empty repository anew at `path`, whose directory is ours alone; returns `path`.
-
-    Args:
-        path: absolute.
-        digits: length of an object id.
-    """
+    """Makes an empty repository anew at `path`, whose directory is ours alone; returns `path`."""
     for name in ("objects", "refs", "info"):
         os.makedirs(f"{path}/{name}", 0o700, exist_ok=True)
     for name, content in (("HEAD", "ref: refs/heads/none\n"), ("config", _CONFIG if digits == 40 else _CONFIG_SHA256)):
@@ -83,7 +78,6 @@ class Skeleton:
     """A skeleton of one trusted repository.
 
     Args:
-        git: on the repository.
         settings: above its configuration; files that they name are copied.
 
     Attributes:
@@ -158,7 +152,6 @@ class JailedGit(Git):
     Args:
         git_dir: as for `Git`.
         work_tree: root of the files.
-        timeout: as for `Git`.
         settings: as for `Git`; files that they name are copied.
         hold: as for `Git`; the jail's helper inherits them, and git's end is its own.
     """
@@ -190,11 +183,7 @@ class JailedGit(Git):
         environment: Mapping[str, str] | None = None,
         timeout: float | None = None,
     ) -> Completed:
-        """As `Git.run`. A command that writes an index, files or objects names the index or object directory.
-
-        Raises:
-            GitFailed: as there; Refusal: the jail cannot be built.
-        """
+        """As `Git.run`. A command that writes an index, files or objects names the index or object directory."""
         try:
             return super().run(*arguments, input=input, ok=ok, environment=environment, timeout=timeout)
         except GitFailed as error:
@@ -269,10 +258,6 @@ def start(
     """Starts a command in a jail of its own, which ends with this process.
 
     Args:
-        spec: see `confined.Spec`.
-        stdin: as for `subprocess.Popen`, like `stdout` and `stderr`.
-        stdout: see there.
-        stderr: see there.
         hold: descriptors that the helper inherits; the command does not get them.
     """
     told = os.memfd_create("paddock-spec", os.MFD_CLOEXEC)

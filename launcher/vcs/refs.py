@@ -56,9 +56,7 @@ def prepared(
 
     Args:
         changes: the updates of each repository, through the worktree whose HEAD is meant.
-        message: for the reflogs.
         moved: the reference and hint of the Refusal when somebody else was quicker.
-        step: called with the name of each step before it.
 
     Raises:
         Refusal: refs-moved, or as `moved` says (somebody else moved or holds one of them). Nothing has been moved when

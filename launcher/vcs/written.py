@@ -130,10 +130,6 @@ def granted(plan: Plan) -> tuple[str, ...]:
 def remember(state: str, plan: Plan) -> None:
     """Puts what a Plan grants on record, before anything runs with it.
 
-    Args:
-        state: Paddock's state directory, which exists.
-        plan: of the session.
-
     Refusals: state-unusable, and those of `trees`.
     """
     wanted = granted(plan)

@@ -359,10 +359,6 @@ class Tip:
 def read(directory: str, record: Record) -> tuple[Tip, ...]:
     """The tips of all repositories of a record, in its order.
 
-    Args:
-        directory: of the worktree's private git directory (`record.directory_of`).
-        record: from there.
-
     Raises:
         Refusal: what `AgentRefs` refuses of the worktree's own repository. A submodule whose private git directory
             has been removed (`git submodule deinit`) has nothing to take over.
@@ -424,9 +420,6 @@ HARVEST_JOURNAL = "journal"
 
 def harvest_due(directory: str) -> bool:
     """Whether a harvest has anything to do; what is unusual counts as something. No process is started.
-
-    Args:
-        directory: of the worktree's private git directory.
 
     Raises:
         Refusal: git-record-damaged.

@@ -45,7 +45,6 @@ def prepare(git_dir: str, common_dir: str, worktree: str) -> AsUser:
     """The user's git on a trusted repository.
 
     Args:
-        git_dir: trusted.
         common_dir: trusted; may lie in the worktree (`.git` of a main checkout), where the jail covers it.
         worktree: where the agent writes.
 
@@ -123,10 +122,7 @@ def push(git_dir: str, worktree: str, branch: str, remote: str) -> str:
     """Pushes one branch; returns what git said, as `readable` has it.
 
     Args:
-        git_dir: trusted.
         worktree: nothing in it is executed.
-        branch: full name.
-        remote: name of a configured remote.
 
     Raises:
         Refusal: push-remote, push-failed, push-lfs: objects of Git LFS are pushed by a hook of its own; those of

@@ -30,15 +30,11 @@ def bring_forward(entry: Entry, git: Git, directory: str, serial: str, step: Cal
     """Brings the index of a checkout from one commit to another. May be repeated after a crash.
 
     Args:
-        entry: with `index`.
-        git: on its git directory.
         directory: a private directory for temporary files.
         serial: names them.
-        step: told what comes next.
 
     Raises:
         Refusal: index-locked: another git holds the lock.
-        GitFailed: git failed.
     """
     assert entry.index is not None
     old, new = entry.index

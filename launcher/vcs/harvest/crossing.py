@@ -35,12 +35,8 @@ def take(part: Part, git: Git, reading: Reading, wanted: tuple[str, ...], direct
     """Takes `wanted` and all they need that the main repository has not, into a quarantine.
 
     Args:
-        part: the repository.
-        git: on it.
-        reading: what the jail may read.
         wanted: object ids of commits in the agent's object directory.
         directory: where the quarantine is made; must not exist.
-        limits: bounds.
 
     Raises:
         Refusal: harvest-unreadable (objects are missing or damaged), harvest-too-large, harvest-malformed.
@@ -124,9 +120,7 @@ def adopt(git: JailedGit, objects: str, commit: str, directory: str, holder: Hel
     """Brings a commit that jailed git has made from a worktree's files into the repository.
 
     Args:
-        git: that has made it.
         objects: the object directory that it has written.
-        commit: its id.
         directory: for a quarantine; must not exist.
         holder: holds what is brought in.
 
@@ -192,10 +186,6 @@ def connected(
     the branch that leads to it, and collect garbage, before a ref leads to `wanted`.
 
     Args:
-        part: the repository.
-        git: on it.
-        quarantine: of the commits.
-        wanted: the commits.
         own: objects in the quarantine.
         base: a commit that a ref of Paddock's own holds; "" for none.
     """
@@ -270,7 +260,6 @@ def contents(part: Part, git: Git, quarantine: Quarantine, wanted: tuple[str, ..
 
     Raises:
         Refusal: harvest-too-large, for more than `limits.commits`.
-        GitFailed: git failed.
     """
     words = (
         *("log", "--format=%x01%P%x01", "--raw", "-z", "-r", "--root", "--no-abbrev", "--no-renames", "--no-mailmap"),

@@ -34,7 +34,6 @@ def join(ref: str, path: str = "") -> str:
     write over them. Staged, they are stashed around it, and what both sides have is no conflict.
 
     Args:
-        ref: holds the work.
         path: root of the checkout; empty for the one that the user is in.
     """
     git = f"git -C {quoted(path)}" if path else "git"
@@ -45,12 +44,10 @@ def decide(found: Found, worktree_id: str) -> tuple[Entry | None, tuple[PartResu
     """What is to be published of one repository, and what will be said about it; (None, ()) for nothing.
 
     Args:
-        found: gathered and checked.
         worktree_id: names Paddock's own refs.
 
     Raises:
         Refusal: harvest-branch-exists.
-        GitFailed: git failed.
     """
     part, git = found.part, found.git
     assert found.quarantine is not None

@@ -28,10 +28,7 @@ def merge_command(part: Part, git: Git, where: str, new: str, commits: int, envi
 
     Args:
         part: whose commits name what nobody has.
-        git: on it.
         where: the place that they name, relative to `part.path`.
-        new: the newest of them.
-        commits: how many they are.
         environment: names the quarantine that they are in.
 
     Returns:
@@ -136,8 +133,6 @@ class Found:
     """What one repository brings.
 
     Args:
-        part: the repository.
-        git: on it.
         new: the commit to take over; "" when the tip has not moved.
         signed: the commit that stands for it in the main repository, signed; "" when that is the same.
         detached: the commit of a detached HEAD that is to be kept; "" for none.
@@ -200,11 +195,7 @@ def gather(
     """Takes over and checks what `founds` name; repositories before their submodules, whose commits they may name.
 
     Args:
-        directory: of the private git directory.
-        work: a directory of the harvest's own.
         founds: every repository of the worktree, with or without something new.
-        limits: bounds.
-        step: told what comes next.
 
     Returns:
         Those with something new.

@@ -100,7 +100,6 @@ def harvest(
     """Takes over what the private git directory in `directory` holds.
 
     Args:
-        directory: of the worktree (`record.directory_of`).
         limits: bounds of what is taken over.
         branches: further branches to take over: the agent's name for one -> its name in the main repository. In front
             of the agent's name may stand a submodule's, with a colon.

@@ -28,12 +28,8 @@ def pinned(git: Git, worktree_id: str, base: str) -> str:
     """The commit that holds what a private git directory borrows, whatever the user does with his refs; "" for none.
 
     Args:
-        git: on the repository.
         worktree_id: names the pin.
         base: what it is set to when the user has removed it.
-
-    Raises:
-        GitFailed: git itself failed.
     """
     held = git.ref(pin(worktree_id))
     if not held and base:
@@ -74,9 +70,7 @@ class Jailed:
         """Starts `git WORDS...`.
 
         Args:
-            words: the sub-command and its arguments.
             reading: what it may read.
-            stdin: what it reads from standard input.
             writes: it adds to `reading.objects`, in place of reading there.
             patience: seconds until it is killed.
 

@@ -48,11 +48,7 @@ def pointer(content: bytes) -> Pointer | None:
 
 
 def pointers(git: Git, oids: Iterable[str]) -> dict[str, Pointer]:
-    """Those of `oids` (of blobs in a trusted repository) that are pointers.
-
-    Raises:
-        GitFailed: git failed.
-    """
+    """Those of `oids` (of blobs in a trusted repository) that are pointers."""
     small = [one.oid for one in git.objects(oids) if one.kind == "blob" and one.size <= MOST_POINTER]
     said = zip(small, map(pointer, git.contents(small)), strict=True)
     return {oid: found for oid, found in said if found is not None}
@@ -107,14 +103,8 @@ def take(directory: str, part: Part, git: Git) -> int:
 
     An object that nothing refers to does no harm; one that is missing would make the user's checkout fail.
 
-    Args:
-        directory: of the private git directory.
-        part: the repository.
-        git: on it.
-
     Raises:
         Refusal: harvest-lfs: an object's content is not what its name says, or there are too many.
-        OSError: the main store cannot be written.
     """
     below = f"{part.private}/lfs/objects" if part.private else "lfs/objects"
     try:

@@ -51,7 +51,6 @@ def demand_strictness(directory: str, *, held: bool = False) -> None:
     """Notes that a strict session is at work there; or that it is over, and has refused to hand over (OSError).
 
     Args:
-        directory: of the worktree (`record.directory_of`).
         held: for what is in the worktree, which a harvest of commits does not see.
     """
     records.note(directory, STRICT, _HELD if held else b"")
@@ -103,9 +102,6 @@ def unharvested(state: str) -> Iterator[Unharvested]:
     """The private git directories that a harvest is due in. Reads a few files of each, and starts no process.
 
     A harvest that could do no more (the work is kept beside a branch, say) is not due again before something changes.
-
-    Args:
-        state: Paddock's state directory.
     """
     try:
         names = sorted(os.listdir(f"{state}/git"))
@@ -138,7 +134,6 @@ def settle(directory: str, looked: int) -> None:
     """Notes, after a harvest, that nothing more can be done with what is there (OSError).
 
     Args:
-        directory: of the private git directory.
         looked: when the harvest began to look (ns since the epoch).
     """
     try:
@@ -173,7 +168,6 @@ def outstanding(directory: str, *, kept: bool = True) -> bool:
     """Whether commits wait there that the main repository has not; what is unusual counts as some.
 
     Args:
-        directory: of the worktree's private git directory.
         kept: any ref counts, also one in which a harvest keeps work; False: only the branch that was checked out.
 
     Raises:

@@ -112,7 +112,6 @@ class HarvestResult:
     """The outcome of one harvest.
 
     Args:
-        worktree: root of the worktree.
         state: ``nothing`` (there was nothing new), ``harvested``, ``kept`` (taken over, but beside the branch, which
             somebody else has moved), ``gone`` (the agent's own branch is not there, or unreadable), or ``busy``
             (another session of the worktree lives).
@@ -151,7 +150,6 @@ class Entry:
     Args:
         name: of the `Part`.
         path: root of the checkout.
-        git_dir: trusted.
         common: trusted.
         quarantine: directory with the packs; "" when there are none.
         updates: in one transaction.
@@ -191,11 +189,7 @@ class Journal:
 
 
 def write(directory: str, journal: Journal) -> None:
-    """Writes the journal, synced.
-
-    Raises:
-        OSError: the directory cannot be written.
-    """
+    """Writes the journal, synced."""
     content = json.dumps({"version": _VERSION} | asdict(journal)).encode("ascii")
     walk.replace(f"{directory}/{NAME}", content)
 

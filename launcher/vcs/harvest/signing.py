@@ -40,9 +40,6 @@ def retreed(git: Git, tree: str, links: Links, where: Mapping[str, str]) -> list
     """Makes a tree with other gitlinks.
 
     Args:
-        git: on the trusted repository.
-        tree: object id.
-        links: what is to be replaced.
         where: names the quarantine, where new trees go.
 
     Returns:
@@ -50,7 +47,6 @@ def retreed(git: Git, tree: str, links: Links, where: Mapping[str, str]) -> list
 
     Raises:
         Refusal: harvest-sign.
-        GitFailed: git failed.
     """
     changes: dict[bytes, bytes] = {}
     for path, oid in of_tree(git, tree, links, where).items():
@@ -140,12 +136,9 @@ def sign(
     """Signs what is new of the history of `wanted`, into the quarantine.
 
     Args:
-        git: on the trusted repository.
         quarantine: holds the commits, and gets the signed ones.
         wanted: object ids of commits.
         known: commits that have been signed already -> the signed ones, which exist.
-        user: his git.
-        step: told what comes next.
         links: commits of submodules that stand for those that new commits name.
         others: commits that another repository of the worktree has signed: there is one that stands for each.
 
@@ -154,7 +147,6 @@ def sign(
 
     Raises:
         Refusal: harvest-sign.
-        GitFailed: git failed.
     """
     where = quarantine.environment
     listing = git.run("rev-list", "--topo-order", "--reverse", *wanted, "--not", "--all", environment=where).out
@@ -282,9 +274,7 @@ class Signatures:
     """The agent's commits and the signed ones, of this harvest and of earlier ones.
 
     Args:
-        directory: of the worktree (`record.directory_of`).
         wanted: whether new ones are to be made.
-        step: told what comes next.
     """
 
     def __init__(self, directory: str, step: Callable[[str], None], *, wanted: bool) -> None:
@@ -303,11 +293,9 @@ class Signatures:
         Args:
             founds: all repositories of the worktree.
             gathered: those with something new; those around before those inside.
-            worktree: its root.
 
         Raises:
             Refusal: harvest-sign, and those of `as_user.prepare`.
-            GitFailed: git failed.
         """
         if not (self._wanted or self._known):
             return

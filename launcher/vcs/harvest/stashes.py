@@ -27,7 +27,6 @@ def apply(ref: str, path: str = "") -> str:
     """The command that applies such a stash.
 
     Args:
-        ref: holds it.
         path: root of the checkout; empty for the one that the user is in.
     """
     git = f"git -C {quoted(path)}" if path else "git"
@@ -36,10 +35,6 @@ def apply(ref: str, path: str = "") -> str:
 
 def waiting(directory: str, repository: records.Repository) -> tuple[str, ...]:
     """Entries that no harvest has taken over yet, the oldest first.
-
-    Args:
-        directory: of the worktree (`record.directory_of`).
-        repository: of its record.
 
     Raises:
         Refusal: harvest-git-replaced, harvest-ref-unreadable, harvest-refs-too-large.
@@ -57,8 +52,6 @@ def named(git: Git, directory: str, oids: tuple[str, ...]) -> dict[str, str]:
     """The refs that entries get: full name -> entry.
 
     Args:
-        git: on the repository that takes them.
-        directory: of the worktree.
         oids: the oldest first.
     """
     if not oids:

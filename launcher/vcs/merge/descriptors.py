@@ -466,6 +466,5 @@ class MergeService(Protocol):
         Args:
             children: pending statuses, with phase 1's descriptor where there is one; those without a worktree context
                 count as merged.
-            trunk: where to.
         """
         ...

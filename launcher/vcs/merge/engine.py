@@ -204,9 +204,7 @@ class Engine:
 
     Args:
         place: the repository, through the worktree that is merged into.
-        who: author and committer, as variables (`work.identity_environment`).
         hold: descriptors that git processes inherit.
-        run: for which run.
 
     Nothing is left behind of what it makes, but for what `publish` or `show` is called for.
 
@@ -238,11 +236,7 @@ class Engine:
         return self._stores[place.common_dir]
 
     def publish(self, moves: Sequence[Move]) -> None:
-        """Adds the commits of some moves to their repositories, and to others all that was made there.
-
-        Raises:
-            GitFailed: something is missing.
-        """
+        """Adds the commits of some moves to their repositories, and to others all that was made there."""
         others = dict(self._stores)
         for move in moves:
             store = self._stores[Git(move.git_dir).common_dir]
@@ -252,11 +246,7 @@ class Engine:
             store.publish(self.held, store.made)
 
     def show(self) -> None:
-        """Adds all commits that were made so far to their repositories, for others to look at.
-
-        Raises:
-            GitFailed: something is missing.
-        """
+        """Adds all commits that were made so far to their repositories, for others to look at."""
         for store in self._stores.values():
             store.publish(self.held, store.made)
 
@@ -273,9 +263,6 @@ class Engine:
         """Merges a source into the commit `ours` of the main repository.
 
         Args:
-            ours: the target's commit.
-            source: see `Source`.
-            message: of the merge commit.
             relation: how the two stand to each other, where that is known.
             submodules: whether there may be any to look at.
 

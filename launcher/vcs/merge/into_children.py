@@ -28,7 +28,6 @@ def named(
     """The sources that `words` stand for, in this order.
 
     Args:
-        target: what they will be merged into.
         words: roots of worktrees (with a slash), names of worktrees or branches, or other revisions.
         start: the directory that relative paths begin at.
         root_of: the root of the worktree that has a name other than its branch's (a ticket); None for no worktree.

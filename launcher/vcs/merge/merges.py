@@ -119,8 +119,6 @@ class WorktreeMergeService:
         """Merges what is checked out in one worktree into another of the same repository: submodules, then itself.
 
         Args:
-            source: whose work is merged.
-            target: where to.
             direction: which of them is the trunk; None where the worktrees themselves say so: one is the main
                 checkout, or was made from the other.
 

@@ -56,11 +56,7 @@ def moves(engine: Engine, target: Target, new: str, sources: Sequence[Place], fo
     """Everything that follows from moving `target` to `new`.
 
     Args:
-        engine: for the repository of the target.
-        target: as it is now.
-        new: its commit afterwards.
         sources: worktrees that commits of submodules may have to be taken from.
-        follow: see `Follow`.
 
     Raises:
         Refusal: submodule-moved: a submodule that has to follow is checked out somewhere else; trunk-busy.

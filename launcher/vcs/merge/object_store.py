@@ -108,11 +108,7 @@ class Store:
         return found
 
     def trees(self, commits: Sequence[str]) -> list[str]:
-        """The trees of some commits, in one process.
-
-        Raises:
-            GitFailed: one is missing.
-        """
+        """The trees of some commits, in one process."""
         found = self.git.objects(f"{commit}^{{tree}}" for commit in commits)
         if any(one.kind == "missing" for one in found):  # or in a pack that was being replaced by another
             found = self.git.objects(f"{commit}^{{tree}}" for commit in commits)
@@ -135,15 +131,10 @@ class Store:
         """Three-way merge of two commits, renames and recursive bases included (merge-ort).
 
         Args:
-            ours: the target's commit.
-            theirs: the source's commit.
             attributes: the commit whose `.gitattributes` count, usually `ours`.
 
         Returns:
             git's answer, or None when the two have no common ancestor, as `git merge` would refuse.
-
-        Raises:
-            GitFailed: git could not do it.
         """
         self._use_attributes(attributes)
         words = ("merge-tree", "--write-tree", "-z", "--messages", ours, theirs)
@@ -185,9 +176,6 @@ class Store:
             commits: made here or not.
             on: a commit whose own objects stay where they are: a ref leads to it, and a transaction will compare that.
                 Without one, all stays that any ref leads to now.
-
-        Raises:
-            GitFailed: something is missing.
         """
         tips = [on] if on else self.git.text("rev-list", "--no-walk=unsorted", "--ignore-missing", "--all").split()
         known = dict.fromkeys((*tips, *self._published))
@@ -258,11 +246,7 @@ _SAME = Change(0, False, False)
 
 
 def changes(store: Store, base: str, commits: list[str]) -> list[Change]:
-    """Compares every commit of `commits` with `base` (two processes in all).
-
-    Raises:
-        GitFailed: an object is missing.
-    """
+    """Compares every commit of `commits` with `base` (two processes in all)."""
     base_tree, *trees = store.trees([base, *commits])
     pairs = list(dict.fromkeys(tree for tree in trees if tree != base_tree))
     found = {base_tree: _SAME}

@@ -89,8 +89,6 @@ def preview(
     would do for them. New objects go to a directory that is removed again.
 
     Args:
-        target: the trunk.
-        sources: the children.
         pairwise: try every two children with each other, too.
         rewind: names of submodules that may go back.
 
@@ -155,7 +153,6 @@ class Check:
     """A gate (`work.Gate`). Every merged commit gets a fresh worktree, so that no child prepares it for the next.
 
     Args:
-        target: where the merges go.
         command: a line of sh(1); None for a gate that is never asked.
         hidden: keep what the command prints to ourselves, but for the end of it when it fails.
     """

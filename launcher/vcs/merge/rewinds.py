@@ -46,11 +46,7 @@ def catch_up_commands(
     """What comes after ``git merge OTHER`` where `mine` is checked out; nothing where no submodule has to follow.
 
     Args:
-        engine: for the repository.
-        here: the worktree that they are for.
-        mine: its commit.
         there: where the submodules are as `other` records them.
-        other: the commit that is merged.
         recorded: it is merged already, and what the submodules were at is recorded there.
 
     Raises:
@@ -144,14 +140,8 @@ def refused(engine: Engine, ours: str, source: Source, outcome: Outcome, allowed
     """`outcome`, or a conflict where it would take submodules away from commits that `ours` records.
 
     Args:
-        engine: that has merged.
-        ours: the target's commit.
         source: what was merged into it.
-        outcome: what came of it.
         allowed: names of the submodules (as in `SubmoduleMergeResult`) that may.
-
-    Raises:
-        GitFailed: git failed.
     """
     if outcome.commit in ("", ours):
         return outcome

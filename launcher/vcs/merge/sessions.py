@@ -57,7 +57,6 @@ def at_rest(state: str, root: str, harvest: Harvest | None = None, *, own: bool 
     Sessions have ended, and until the end none can start there; or they are frozen.
 
     Args:
-        state: Paddock's state directory.
         root: canonical root of the worktree.
         harvest: for work that is not harvested; None refuses then, because hand-off rules may have held it back.
         own: sessions that were granted it beside a worktree of their own do not count.
@@ -101,7 +100,6 @@ def undisturbed(state: str, roots: Iterable[str], directories: Iterable[str]) ->
     """Keeps sessions from working in worktrees while a run that touches them is finished or taken back.
 
     Args:
-        state: Paddock's state directory.
         roots: of the worktrees, and of submodules in them.
         directories: private git directories of agents whose worktrees have moved since.
 
@@ -123,10 +121,6 @@ def undisturbed(state: str, roots: Iterable[str], directories: Iterable[str]) ->
 
 def warnings(source: Source, state: str) -> list[str]:
     """One sentence for everything that is not merged with a child.
-
-    Args:
-        source: the child.
-        state: Paddock's state directory.
 
     Raises:
         Refusal: git-record-damaged.

@@ -50,11 +50,7 @@ class History:
 
     @classmethod
     def of(cls, git: Git, base: str, tips: Iterable[str]) -> "History":
-        """Reads the graph; one process whatever the number of tips.
-
-        Raises:
-            GitFailed: an object is missing.
-        """
+        """Reads the graph; one process whatever the number of tips."""
         lines = "".join(f"{tip}\n" for tip in dict.fromkeys(tips)) + f"^{base}\n"
         output = git.run("rev-list", "--parents", "--stdin", input=lines.encode()).out.decode()
         graph = {}
@@ -136,12 +132,7 @@ def merge_in_turn(
     attributes or submodules. Then a merge costs two processes.
 
     Args:
-        engine: for the repository.
-        base: the trunk's commit.
-        sources: in order.
         target: the trunk's name, for messages.
-        gate: see `Gate`.
-        progress: see `Progress`.
         rewind: names of submodules that may go back (see `rewinds.refused`); None: all of them.
 
     Raises:
@@ -223,7 +214,6 @@ def identity_environment(git: Git, caller: Mapping[str, str], *, seconds: int | 
     are asked for here, as files.
 
     Args:
-        git: the repository.
         caller: the caller's environment (GIT_AUTHOR_NAME and its like, EMAIL, HOME, XDG_CONFIG_HOME, TZ).
         seconds: since the epoch; now when None.
 
@@ -305,12 +295,7 @@ class Settings(NamedTuple):
 
 
 def journal_of(state: str, common_dir: str) -> Journal:
-    """The journal of a repository, found by where it lies.
-
-    Args:
-        state: directory of Paddock's own state.
-        common_dir: of the repository.
-    """
+    """The journal of a repository, found by where it lies."""
     name = os.path.basename(os.path.dirname(common_dir) if common_dir.endswith("/.git") else common_dir)
     plain = "".join(char if char.isalnum() or char in "-_." else "_" for char in name)[:40]
     digest = hashlib.sha256(os.fsencode(os.path.realpath(common_dir))).hexdigest()[:16]
@@ -319,12 +304,6 @@ def journal_of(state: str, common_dir: str) -> Journal:
 
 def merge(find: Find, sources: Sequence[Source], settings: Settings, common_dir: str) -> Run:
     """Merges the sources, in this order, up to the first that cannot be merged; those before it stay merged.
-
-    Args:
-        find: see `Find`.
-        sources: what is merged.
-        settings: see `Settings`.
-        common_dir: of the repository.
 
     Returns:
         the run: "done", or "abandoned" when there was nothing to move. `outcome` has all children; from trunk to

@@ -103,7 +103,6 @@ class Files:
     """Index and files of one worktree.
 
     Args:
-        git: on the worktree.
         run: name of the run, written into the lock.
     """
 
@@ -320,8 +319,6 @@ class AgentFiles(Files):
     """Index and files of a worktree that an agent has written.
 
     Args:
-        git: on the worktree.
-        run: name of the run.
         ref: full name of its branch, or ``HEAD``.
         agent: its private git directory (see `record`); None when it has none.
     """

@@ -346,9 +346,7 @@ def reached(git: Git, oid: str, *, tips: Iterable[str] = (), refs: Iterable[str]
     """Whether the trusted repository has a commit, and one of its own tips is the commit or a descendant.
 
     Args:
-        git: on the trusted repository.
         oid: object id that an agent's ref holds.
-        tips: object ids.
         refs: full names, or what names begin with up to a slash (git-for-each-ref(1)); absent ones count for nothing.
 
     Raises:

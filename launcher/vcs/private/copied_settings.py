@@ -283,9 +283,7 @@ def hooks(settings: Settings, git_dir: str, root: str, worktree: str) -> tuple[s
     the tree counts as what it is: an agent could have it lead to any directory outside.
 
     Args:
-        settings: of the repository.
         git_dir: with its own hooks.
-        root: of its files.
         worktree: root of all that the agent writes.
     """
     value = settings.path("core.hookspath")

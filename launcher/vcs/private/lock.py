@@ -49,7 +49,6 @@ def is_of_another(git_dir: str, directory: str) -> bool:
     main checkout has no ``commondir``.
 
     Args:
-        git_dir: of the worktree.
         directory: of the private git directory, and of its record.
     """
     try:

@@ -29,7 +29,6 @@ def of_place(root: str, place: str, git_dir: str, directory: str) -> str | None:
 
     Args:
         root: canonical root of the repository around it.
-        place: of the submodule.
         git_dir: the trusted git directory of the repository around it.
         directory: Paddock's, for what is put aside.
 

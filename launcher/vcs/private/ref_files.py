@@ -175,9 +175,6 @@ def pin(common_dir: str, ref: str, oid: str) -> None:
 
     Only the holder of the worktree's lock comes here, so a lock that stays was left behind by one that was killed; git
     itself holds one for moments, when it packs refs.
-
-    Raises:
-        OSError: the repository cannot be written.
     """
     path = f"{common_dir}/{ref}"
     if _content(path) == oid:

@@ -37,9 +37,7 @@ def renew(directory: str, plan: Plan, before: Record | None) -> tuple[str, ...]:
     """Makes everything in `directory` right for `plan`, and records it. Returns what the user should know.
 
     Args:
-        directory: see `record`.
         plan: bound or not.
-        before: the record that is there.
 
     Raises:
         Refusal: state-unusable, git-head-unreadable, git-config-unreadable, git-file-unreadable.

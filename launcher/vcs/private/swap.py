@@ -209,7 +209,6 @@ def follow(directory: str, root: str) -> tuple[Docked, ...]:
     Where it is now is written down first: from then on whoever docks does it there.
 
     Args:
-        directory: of the private git directory.
         root: where the worktree is now, on the word of its `.git`, which a command may have written: so only where it
             was there must be nothing any more.
 
@@ -420,9 +419,6 @@ def _changed(path: str, why: str) -> Refusal:
 
 def dock_worktree(directory: str) -> tuple[Docked, ...]:
     """Puts the `.git` entries of a worktree and its submodules right.
-
-    Args:
-        directory: of the worktree's private git directory.
 
     Raises:
         Refusal: dock-no-record, dock-busy (a session lives there), dock-main: the `.git` of a main checkout is the

@@ -188,7 +188,6 @@ def live(state: str, root: str, *, own: bool = False, frozen: bool = False) -> l
     """The sessions that could write something in a tree now, or replace it.
 
     Args:
-        state: Paddock's state directory.
         root: canonical root of the tree.
         own: only those whose own worktree it is, lies in, or holds; not those that were granted it beside theirs.
         frozen: those that are frozen, too: they could go on later.

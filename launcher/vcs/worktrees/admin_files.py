@@ -36,9 +36,6 @@ def make(part: Part, owner: str, zero: str) -> None:
         part: the worktree; its branch exists.
         owner: id of the worktree that it is made for, noted in the lock.
         zero: the object id of nothing, as long as the repository's ids are.
-
-    Raises:
-        OSError: it exists, or cannot be written.
     """
     with Inside(os.fspath(part.common_dir)) as common:
         common.make("worktrees", mode=0o777)

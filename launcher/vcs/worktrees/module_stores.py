@@ -59,10 +59,6 @@ def release(common_dir: str, store: Store) -> None:
 
     Args:
         common_dir: of the superproject, from which git is run: in the store it may not even start.
-        store: one of `find`.
-
-    Raises:
-        GitFailed: the store cannot be written.
     """
     git = Git(common_dir)
     if store.place is not None:

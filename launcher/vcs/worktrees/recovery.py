@@ -81,10 +81,6 @@ def _of_part(part: Part) -> str:
 def stand_in(directory: str, known: record.Record) -> Iterator[None]:
     """Provides a git directory while the work of a worktree is harvested that git has pruned and Paddock never made.
 
-    Args:
-        directory: of its private git directory.
-        known: the record there.
-
     Raises:
         Refusal: worktree-replaced: git has made another worktree with that git directory.
     """

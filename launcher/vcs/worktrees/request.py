@@ -20,10 +20,8 @@ def propose(git: Git, parent: Checkout, ticket: str, options: Options) -> Worktr
     """The worktree that will be made; the repository's lock is held until it is recorded.
 
     Args:
-        git: on the parent worktree.
         parent: the parent worktree.
         ticket: as the caller names it.
-        options: see `Options`.
 
     Refusals: ticket-name, worktree-exists, worktree-place, git-unsupported, commit-unknown, branch-name, branch-exists,
         branch-in-use, directory-unknown, submodule-unknown, submodule-unavailable.

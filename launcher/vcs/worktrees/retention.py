@@ -94,9 +94,7 @@ def prune(
     """Removes what nothing needs, in every repository that Paddock's state knows.
 
     Args:
-        state: Paddock's state directory.
         repositories: git directories of further ones (what all worktrees share).
-        bounds: how long and how much.
         dry_run: nothing is removed.
         now: seconds since the epoch.
     """
@@ -355,7 +353,6 @@ def gone_worktrees(
     brought home: those are in no other place.
 
     Args:
-        state: Paddock's state directory.
         roots: roots of worktrees by their ids, as somebody has noted them.
         days: since it was first found missing; 0 removes it at once.
         dry_run: nothing is removed, nor noted.

@@ -149,7 +149,6 @@ class WorktreeService:
         """Takes on a linked worktree that git made. Its branch is never deleted with it.
 
         Args:
-            root: its root directory.
             ticket: what it is for; its directory's name by default.
 
         Refusals: adopt-main, worktree-exists, what `checkout.find` refuses.
@@ -292,7 +291,6 @@ class ChildWorktrees:
     """Makes and discards the worktrees of a workflow's agents.
 
     Args:
-        service: makes them.
         workers: processes that write the files of one; None: as many as are quickest where one is made at a time.
     """
 
