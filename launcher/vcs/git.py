@@ -129,8 +129,8 @@ def overrides(names: Iterable[str], filters: Iterable[str] = ()) -> list[Setting
     return result
 
 
-def hardened_environment(settings: Iterable[Setting], protocols: Iterable[str] = ()) -> dict[str, str]:
-    """The whole environment of a git process; no transport may be used but `protocols`.
+def hardened_environment(settings: Iterable[Setting]) -> dict[str, str]:
+    """The whole environment of a git process; no transport may be used.
 
     The settings count above all files. They go through the environment, so they reach the processes that git starts,
     and a `=` in a key is no trouble.
@@ -158,7 +158,7 @@ def hardened_environment(settings: Iterable[Setting], protocols: Iterable[str] =
         "GIT_NO_LAZY_FETCH": "1",
         "GIT_LITERAL_PATHSPECS": "1",
         "GIT_IMPLICIT_WORK_TREE": "0",  # without one, the current directory would be taken for the work tree
-        "GIT_ALLOW_PROTOCOL": ":".join(protocols),
+        "GIT_ALLOW_PROTOCOL": "",
         "GIT_PROTOCOL_FROM_USER": "0",
     }
     pairs = [*FIXED, *settings]
@@ -285,7 +285,6 @@ class Git:
         own_tree: a directory of files that no session can reach (`Scratch`), for commands that cannot do without.
         timeout: seconds that each process may take.
         output_limit: bytes of standard output that `run` takes.
-        protocols: transports that git may use; none by default, so nothing can leave the machine.
         filters: names of `filter` drivers that may run as the repository's own configuration says. By default none
             does: files are checked out as they are stored.
         settings: further configuration, as (key, value), above all files and above what protects.
@@ -300,7 +299,6 @@ class Git:
         own_tree: str | None = None,
         timeout: float = TIMEOUT,
         output_limit: int = OUTPUT_LIMIT,
-        protocols: Iterable[str] = (),
         filters: Iterable[str] = (),
         settings: Iterable[Setting] = (),
         hold: Iterable[int] = (),
@@ -310,7 +308,6 @@ class Git:
         self.common_dir = checkout.common_dir(self.git_dir, Present())
         self.timeout = timeout
         self.output_limit = output_limit
-        self._protocols = tuple(protocols)
         self._filters = tuple(filters)
         self._settings = tuple(settings)
         self._hold = tuple(hold)
@@ -334,7 +331,7 @@ class Git:
         return other
 
     @classmethod
-    def open(cls, worktree: str | Path, *, timeout: float = TIMEOUT, output_limit: int = OUTPUT_LIMIT) -> "Git":
+    def open(cls, worktree: str | Path) -> "Git":
         """Git on the worktree (main, linked or submodule) whose root is `worktree`.
 
         The git directory is found by reading pointers; one that an agent may have planted is refused. It must belong
@@ -352,7 +349,7 @@ class Git:
                     context=f"its owner is user {owner}, and this is user {os.geteuid()}",
                     hint="work in a clone of your own",
                 )
-        return cls(found.git_dir, timeout=timeout, output_limit=output_limit)
+        return cls(found.git_dir)
 
     def run(
         self,
@@ -494,7 +491,7 @@ class Git:
         words.append(arguments[0])
         if arguments[0] in _DIFFS:
             words += ["--no-ext-diff", "--no-textconv"]
-        variables = hardened_environment([*overrides, *self._settings], self._protocols) | environment
+        variables = hardened_environment([*overrides, *self._settings]) | environment
         return self._spawned(words + list(arguments[1:]), variables, stdin, stdout, stderr)
 
     def _refuse_written(self) -> None:

@@ -41,16 +41,16 @@ class Gitlink(NamedTuple):
     commit: str
 
 
-def gitlinks_of(git: Git, commit: str, environment: Mapping[str, str] | None = None) -> dict[str, Gitlink]:
+def gitlinks_of(git: Git, commit: str) -> dict[str, Gitlink]:
     """The submodules that a commit records, by name.
 
     A gitlink that `.gitmodules` does not name, or with a path that would lead elsewhere, is left to git.
     """
-    named = paths_by_name(git, commit, environment)
+    named = paths_by_name(git, commit)
     paths = {name: path for name, path in named.items() if _harmless(name) and _harmless(path)}
     if not paths:
         return {}
-    commits = of_tree(git, commit, paths.values(), environment)
+    commits = of_tree(git, commit, paths.values())
     return {name: Gitlink(name, path, commits[path]) for name, path in paths.items() if path in commits}
 
 

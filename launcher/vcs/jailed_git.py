@@ -25,7 +25,7 @@ from launcher.jail import confined
 from launcher.safefs import walk
 from launcher.vcs import written
 from launcher.vcs.disk import Present, Seen
-from launcher.vcs.git import TIMEOUT, Completed, Git, GitFailed, Setting, executable, hardened_environment
+from launcher.vcs.git import Completed, Git, GitFailed, Setting, executable, hardened_environment
 from launcher.vcs.private.copied_settings import quoted
 from launcher.vcs.scratch import Scratch
 from policy.errors import EXIT_REFUSED, Refusal
@@ -161,11 +161,10 @@ class JailedGit(Git):
         git_dir: str,
         work_tree: str,
         *,
-        timeout: float = TIMEOUT,
         settings: Iterable[Setting] = (),
         hold: Iterable[int] = (),
     ) -> None:
-        super().__init__(git_dir, timeout=timeout, settings=settings, hold=hold)
+        super().__init__(git_dir, settings=settings, hold=hold)
         self.work_tree = work_tree
         self._skeleton: Skeleton | None = None
         self._making = threading.Lock()
@@ -173,7 +172,7 @@ class JailedGit(Git):
     @property
     def repository(self) -> Git:
         """`Git` on the same repository, without files."""
-        return Git(self.git_dir, timeout=self.timeout, settings=self._settings, hold=self._hold)
+        return Git(self.git_dir, settings=self._settings, hold=self._hold)
 
     def run(
         self,

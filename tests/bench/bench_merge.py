@@ -122,11 +122,10 @@ def main() -> None:
             print(f"{name:30} {seconds:6.2f} s of processor, {wall:6.2f} s in all: {slow / seconds:5.2f} times as fast "
                   f"as git merge, {seconds / bare:5.2f} times the bare chain")  # fmt: skip
         target, sources = template.target(), [template.source(name) for name in names]
-        for pairwise in (False, True):
-            begun = time.perf_counter()
-            found = preview(target, sources, pairwise=pairwise)
-            number = len(found.children) + len(found.pairs)
-            print(f"forecast of {number:5} merges       {time.perf_counter() - begun:7.2f} s")
+        begun = time.perf_counter()
+        found = preview(target, sources)
+        number = len(found.children) + len(found.pairs)
+        print(f"forecast of {number:5} merges       {time.perf_counter() - begun:7.2f} s")
 
 
 if __name__ == "__main__":

@@ -61,7 +61,7 @@ def test_a_childs_file_names_are_not_taken_for_results(tmp_path: Path) -> None:
 def test_one_that_cannot_be_merged_does_not_hide_the_others(ground: Ground) -> None:
     """git ends at unrelated histories; the forecast goes on."""
     ground.commit("stranger", {"z": "z\n"}, fresh=True)
-    found = preview(ground.target(), [ground.source(name) for name in ("stranger", "one")], pairwise=False)
+    found = preview(ground.target(), [ground.source(name) for name in ("stranger", "one")])
     assert [each.clean for each in found.children] == [False, True]
     assert "no common ancestor" in (found.children[0].error or "")
 

@@ -73,13 +73,15 @@ class Store:
         """See `gitlinks.gitlinks_of`."""
         return gitlinks_of(self.git, commit)
 
-    def leads_to(self, ancestor: str, commit: str, *, beside: str = "") -> bool:
-        """Whether `commit` has `ancestor` in its history; False also where one of the two is not here."""
-        return self.git.variant(environment=self._with(beside)).contains(commit, ancestor)
+    def leads_to(self, ancestor: str, commit: str, *, beside: str) -> bool:
+        """Whether `commit` has `ancestor` in its history; False also where one of the two is neither here nor there.
 
-    def _with(self, beside: str) -> dict[str, str]:
+        Args:
+            beside: git directory of another store that is asked, too; "" for none.
+        """
         stores = (self._quarantine.store, *([f"{beside}/objects"] if beside else []))
-        return {"GIT_ALTERNATE_OBJECT_DIRECTORIES": ":".join(map(quoted, stores))}
+        both = {"GIT_ALTERNATE_OBJECT_DIRECTORIES": ":".join(map(quoted, stores))}
+        return self.git.variant(environment=both).contains(commit, ancestor)
 
     def scratch(self, name: str) -> str:
         """A file name for something private."""
@@ -97,15 +99,12 @@ class Store:
         found = self.git.run(*words, ok=(0, 1, 128))
         return found.out.decode().strip() if found.status == 0 else ""
 
-    def has_commit(self, oid: str, *, beside: str = "") -> bool:
+    def has_commit(self, oid: str) -> bool:
         """Whether the commit itself is here (its history is taken for granted)."""
         words = ("cat-file", "-e", f"{oid}^{{commit}}")
-        if oid in self._present:
-            return True
-        found = self.git.run(*words, ok=(0, 1, 128), environment=self._with(beside)).status == 0
-        if found and not beside:
+        if oid not in self._present and self.git.run(*words, ok=(0, 1, 128)).status == 0:
             self._present.add(oid)
-        return found
+        return oid in self._present
 
     def trees(self, commits: Sequence[str]) -> list[str]:
         """The trees of some commits, in one process."""

@@ -80,16 +80,13 @@ class MergePreview(Frozen):
         return "\n".join(lines)
 
 
-def preview(
-    target: Target, sources: Sequence[Source], *, pairwise: bool = True, rewind: Collection[str] = ()
-) -> MergePreview:
-    """Tries every merge on its own.
+def preview(target: Target, sources: Sequence[Source], *, rewind: Collection[str] = ()) -> MergePreview:
+    """Tries every child with the trunk and with every other one, each merge on its own.
 
     One git process does all merges in which no submodule and no attribute is touched; the others get what a real run
     would do for them. New objects go to a directory that is removed again.
 
     Args:
-        pairwise: try every two children with each other, too.
         rewind: names of submodules that may go back.
 
     Raises:
@@ -97,9 +94,7 @@ def preview(
     """
     place = target.place
     trunk = Source(target.label, target.commit)
-    wanted = [(trunk, source) for source in sources]
-    if pairwise:
-        wanted += list(combinations(sources, 2))
+    wanted = [*((trunk, source) for source in sources), *combinations(sources, 2)]
     with Engine(place, _NOBODY) as engine:
         differences = changes(engine.main, target.commit, [source.commit for source in sources])
         plain = not any(change.attributes or change.submodules for change in differences)
