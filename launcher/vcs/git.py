@@ -410,8 +410,12 @@ class Git:
         if process.returncode not in ok:
             ended = process.returncode
             why = f"exit status {ended}" if ended >= 0 else f"ended by {signal.Signals(-ended).name}"
-            raise GitFailed("git-failed", arguments, self.git_dir, why, status=ended, err=err)
+            raise self._failure(GitFailed("git-failed", arguments, self.git_dir, why, status=ended, err=err))
         return Completed(process.returncode, out, err)
+
+    def _failure(self, error: GitFailed) -> Refusal:
+        """What is raised for a command that failed."""
+        return error
 
     def text(self, *arguments: str) -> str:
         """Standard output of a command that succeeded, decoded (surrogateescape), without its last newline."""

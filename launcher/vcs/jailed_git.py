@@ -149,6 +149,8 @@ _PROGRAM = os.path.join(os.path.dirname(os.path.dirname(os.path.abspath(__file__
 class JailedGit(Git):
     """`Git` on a trusted repository and the files of one of its worktrees, which nobody has to trust.
 
+    A command that writes an index, files or objects names the index or object directory.
+
     Args:
         git_dir: as for `Git`.
         work_tree: root of the files.
@@ -174,22 +176,10 @@ class JailedGit(Git):
         """`Git` on the same repository, without files."""
         return Git(self.git_dir, settings=self._settings, hold=self._hold)
 
-    def run(
-        self,
-        *arguments: str,
-        input: bytes | None = None,
-        ok: Iterable[int] = (0,),
-        environment: Mapping[str, str] | None = None,
-        timeout: float | None = None,
-    ) -> Completed:
-        """As `Git.run`. A command that writes an index, files or objects names the index or object directory."""
-        try:
-            return super().run(*arguments, input=input, ok=ok, environment=environment, timeout=timeout)
-        except GitFailed as error:
-            refusal = confined.refusal_in(error.err.decode(errors="replace")) if error.status == EXIT_REFUSED else None
-            if refusal is None:
-                raise
-            raise refusal from None
+    def _failure(self, error: GitFailed) -> Refusal:
+        """What the jail has refused, where that is why."""
+        refusal = confined.refusal_in(error.err.decode(errors="replace")) if error.status == EXIT_REFUSED else None
+        return refusal or error
 
     def start(
         self,
