@@ -54,10 +54,6 @@ class Listener:
             self.socket, *rest = given
             for more in rest:
                 more.close()
-            if self.socket.family != socket.AF_UNIX or self.socket.type != socket.SOCK_STREAM:
-                raise Refusal("service-socket", "the socket that was passed is not a unix(7) stream socket",
-                              hint="ListenStream= with a path, in the .socket unit")  # fmt: skip
-            self.socket.setblocking(False)
         else:
             self.socket = self._listening(own)
 
@@ -132,9 +128,7 @@ class Server(uvicorn.Server):
         self.servers.append(await asyncio.get_running_loop().create_server(protocol, sock=listening))
 
 
-async def serve(
-    places: Places, version: str, parse: Parse, *, sockets: list[socket.socket] | None = None, audit: int = -1
-) -> int:
+async def serve(places: Places, version: str, parse: Parse, *, audit: int = -1) -> int:
     """Runs the service until it is asked to end (SIGTERM, SIGINT), and its sessions with it, but for SIGUSR1 before.
 
     SIGHUP reads the settings again.
@@ -143,7 +137,6 @@ async def serve(
         places: of the user whom it serves.
         version: of Paddock, for the API.
         parse: understands the words of `paddock run`.
-        sockets: listening ones that somebody has made for it; None asks the service manager.
         audit: a socket that hears the kernel's audit (`audit.join`), owned by this call; -1 for none.
 
     Returns:
@@ -160,7 +153,7 @@ async def serve(
         own.record()
         wanted = instance.load(places)
         open_files = _raise_descriptors()
-        listener = Listener(own, systemd.listen_sockets() if sockets is None else sockets)
+        listener = Listener(own, systemd.listen_sockets())
         database = Database(own.database, patience=LOOP_PATIENCE)
         service = Service(places, own, wanted, database, open_files, parse)
         await service.run(listener, version, Audit(audit, parent, os.geteuid()) if audit != -1 else None)

@@ -13,7 +13,6 @@ import subprocess
 import sys
 import time
 from collections import deque
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -104,11 +103,7 @@ class Groups:
         deadline = time.monotonic() + _PATIENCE
         while path:
             try:
-                with contextlib.suppress(FileNotFoundError):
-                    os.rmdir(f"{path}/run")
-                os.rmdir(path)
-            except FileNotFoundError:
-                return True
+                _rmdir(path)
             except OSError as error:
                 if error.errno == errno.EBUSY and time.monotonic() < deadline:
                     time.sleep(0.002)
@@ -122,15 +117,9 @@ class Groups:
         """Removes an ended session's group, or tries again later: the kernel may need a moment for it."""
         self._discarded.update([path] if path else [])
         for each in tuple(self._discarded):
-            try:
-                with contextlib.suppress(FileNotFoundError):
-                    os.rmdir(f"{each}/run")
-                os.rmdir(each)
-            except FileNotFoundError:
-                pass
-            except OSError:
-                continue
-            self._discarded.discard(each)
+            with contextlib.suppress(OSError):
+                _rmdir(each)
+                self._discarded.discard(each)
 
     def close(self) -> None:
         """Removes the directory of all groups, when it is empty."""
@@ -145,6 +134,13 @@ class Groups:
     def _give_up(self, error: OSError) -> None:
         log.warning("no control groups for sessions: %s", error)
         self.top, self.why = "", error.strerror or str(error)
+
+
+def _rmdir(path: str) -> None:
+    """Removes an empty group of a session, and the one in it, if they are there (OSError)."""
+    for each in (f"{path}/run", path):
+        with contextlib.suppress(FileNotFoundError):
+            os.rmdir(each)
 
 
 def _own() -> str:
@@ -340,14 +336,12 @@ class Pool:
     Args:
         size: how many.
         groups: makes the control group of each.
-        trouble: told why none can be started, and "" when one could be.
     """
 
-    def __init__(self, size: int, groups: Groups, trouble: Callable[[str], None] = lambda why: None) -> None:
+    def __init__(self, size: int, groups: Groups) -> None:
         """Starts none yet; see `fill`."""
         self.size = size
         self._groups = groups
-        self._trouble = trouble
         self._ready: deque[Shim] = deque()
         self._filling: asyncio.Task[None] | None = None
 
@@ -366,9 +360,7 @@ class Pool:
                 one = Shim.start(self._groups)
             except OSError as error:
                 log.warning("no helper can be started: %s", error)
-                self._trouble(error.strerror or str(error))
                 return
-            self._trouble("")
             self._ready.append(one)
             await asyncio.sleep(0)
 

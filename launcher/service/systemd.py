@@ -104,7 +104,7 @@ def manager() -> Manager:
     return _manager
 
 
-def ready(status: str = "") -> bool:
+def ready(status: str) -> bool:
     """Start-up is complete, or a reload is (READY=1)."""
     return manager().send("READY=1", f"MAINPID={os.getpid()}", *_status(status))
 
@@ -114,16 +114,15 @@ def status(text: str) -> bool:
     return manager().send(*_status(text or " "))
 
 
-def stopping(text: str = "") -> bool:
+def stopping() -> bool:
     """The service has begun to end (STOPPING=1)."""
-    return manager().send("STOPPING=1", *_status(text))
+    return manager().send("STOPPING=1")
 
 
-def reloading(text: str = "") -> bool:
+def reloading() -> bool:
     """The configuration is being read anew (RELOADING=1); `ready` ends it. Carries the time, which the manager
     compares with that of its own request (Type=notify-reload)."""
-    return manager().send("RELOADING=1", f"MONOTONIC_USEC={time.clock_gettime_ns(time.CLOCK_MONOTONIC) // 1000}",
-                          *_status(text))  # fmt: skip
+    return manager().send("RELOADING=1", f"MONOTONIC_USEC={time.clock_gettime_ns(time.CLOCK_MONOTONIC) // 1000}")
 
 
 def watchdog_seconds() -> float | None:

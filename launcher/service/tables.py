@@ -225,7 +225,7 @@ def session_of(row: sqlite3.Row) -> Session:
         options=request["options"],
         directory=request["directory"],
         stdin=request["stdin"],
-        bridge=request.get("bridge"),  # a record of an earlier version has none
+        bridge=request["bridge"],
         labels=request["labels"],
         client_uid=row["client_uid"],
         created=row["created"],

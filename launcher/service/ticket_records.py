@@ -73,10 +73,6 @@ class TicketRecords:
     def unfinished(self) -> list[sqlite3.Row]:
         """The runs of an earlier service that go on; environments of all others are forgotten."""
         rows = self._database.rows(f"SELECT * FROM ticket_run WHERE state NOT IN ({_marks(OVER)})", *OVER)
-        for row in rows:
-            names = [each["ticket"] for each in json.loads(row["request"])["tickets"]]
-            with self._database.transaction() as connection:  # of an earlier version, which had no rows of tickets
-                connection.executemany(_WAITING, _waiting(row["name"], names, row["created"]))
         if os.path.isdir(self._environments):
             for name in set(os.listdir(self._environments)) - {row["name"] for row in rows}:
                 self.keep_environment(name, None)

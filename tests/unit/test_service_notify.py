@@ -53,15 +53,15 @@ def test_every_message_has_its_standard_words(told: socket.socket) -> None:
     assert first == "RELOADING=1"
     assert second.startswith("MONOTONIC_USEC=")
     assert int(second.partition("=")[2]) > 0
-    assert systemd.stopping("bye")
-    assert told.recv(4096) == b"STOPPING=1\nSTATUS=bye"
+    assert systemd.stopping()
+    assert told.recv(4096) == b"STOPPING=1"
     assert systemd.ping()
     assert told.recv(4096) == b"WATCHDOG=1"
 
 
 def test_no_child_sees_the_managers_variables(told: socket.socket) -> None:
     """What a child could use to speak for the service is gone from the environment after the first word."""
-    systemd.ready()
+    systemd.ready("")
     child = subprocess.run([sys.executable, "-c", "import os; print(*os.environ)"], capture_output=True, text=True)
     assert not set(child.stdout.split()) & set(systemd.VARIABLES)
     assert systemd.ping()

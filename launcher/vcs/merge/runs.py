@@ -132,7 +132,7 @@ class Journal:
                         ) from None
                     time.sleep(_PAUSE)
             for name in os.listdir(self.directory):
-                if name.endswith((".tmp", ".new")):  # of a write that was killed; older releases' end in the latter
+                if name.endswith(".tmp"):  # of a write that was killed
                     os.unlink(f"{self.directory}/{name}")
             yield descriptor
         finally:
