@@ -135,7 +135,6 @@ async def serve(places: Places, version: str, parse: Parse, *, audit: int = -1) 
 
     Args:
         places: of the user whom it serves.
-        version: of Paddock, for the API.
         parse: understands the words of `paddock run`.
         audit: a socket that hears the kernel's audit (`audit.join`), owned by this call; -1 for none.
 

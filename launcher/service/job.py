@@ -64,7 +64,6 @@ def harvest(worktree: str, strict: bool) -> dict[str, Any]:
     """Takes over what waits in a worktree's private git directory; {} when it never had one.
 
     Args:
-        worktree: its root.
         strict: refuse commits that change hand-off files.
 
     Raises:

@@ -185,7 +185,6 @@ def check(peer: Peer, owner: int, launchers: Callable[[], set[int]]) -> None:
     """Lets the service's own user and root pass, unless they are in a jail.
 
     Args:
-        peer: who.
         owner: user id of the service.
         launchers: process ids of live sessions' launchers: what lives below one of them is jailed.
 

@@ -334,7 +334,6 @@ class Pool:
     """Keeps `size` shims ready, each with a launcher that is warm.
 
     Args:
-        size: how many.
         groups: makes the control group of each.
     """
 

@@ -93,7 +93,6 @@ class Registration:
     """
 
     def __init__(self, contexts: RequestContextRepository, later: Callable[[Callable[[], object]], None]) -> None:
-        """See the class."""
         self._contexts = contexts
         self._later = later
 
@@ -157,7 +156,6 @@ class Live:
     """
 
     def __init__(self, name: str, directory: str, about: dict[str, Any]) -> None:
-        """Args: see the class."""
         self.name = name
         self.directory = directory
         self.about = about

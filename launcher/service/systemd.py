@@ -72,7 +72,6 @@ def take(environment: MutableMapping[str, str], pid: int) -> Manager:
 
     Args:
         environment: usually `os.environ`; changed.
-        pid: this process's.
 
     Raises:
         Refusal: service-environment: they make no sense.

@@ -276,7 +276,6 @@ class StoredRequestContexts:
     """
 
     def __init__(self, database: Database, *, now: Callable[[], datetime] = lambda: datetime.now(UTC)) -> None:
-        """See the class."""
         self._database = database
         self._now = now
         self._lock = threading.RLock()  # a connection has one transaction at a time, whichever thread began it

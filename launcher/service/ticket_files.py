@@ -35,7 +35,6 @@ def serve(database: str, port: int, secret: str, say: Callable[[dict[str, Any]],
     """Serves until SIGTERM, or until the service's end.
 
     Args:
-        database: the service's.
         port: of the loopback, where a server before this one was; 0 for any.
         secret: what tokens are made with, in hexadecimal digits.
         say: told ``url``, ``port`` and ``readable``: what agents' jails must show; later the ``run`` of new tickets.
@@ -85,7 +84,6 @@ class OfRuns:
         service: Client,
         say: Callable[[dict[str, Any]], None],
     ) -> None:
-        """See the class."""
         self._sessions = sessions
         self._router = router
         self._contexts = contexts

@@ -293,7 +293,6 @@ def add_tickets(database: Database, run: str, made: list[tuple[str, str]]) -> li
 
     Args:
         database: the service's, of any of its processes.
-        run: name of the run.
         made: names and details.
 
     Returns:

@@ -449,10 +449,7 @@ class TicketRuns:
         """Removes worktrees whose work is in the trunk, and looks at the others; see `ticket_work.end`.
 
         Args:
-            run: the run.
-            prepared: what `_prepare` found.
             own: the orchestrator's place, where all work has left it.
-            remove: remove them.
         """
         places_by_id = {
             json.loads(row["merged"])["agent_result_id"]: row["worktree"]

@@ -161,14 +161,12 @@ class FileTools:
     """The server of the file tools, started when a run first needs it; see `launcher.service.ticket_files`.
 
     Args:
-        database: path of the service's.
         place: a file of the runtime directory: port and secret, so that agents find the server of the service's next
             life, too.
         moved: told the run to which an orchestrator has added tickets.
     """
 
     def __init__(self, database: str, place: str, moved: Callable[[str], None]) -> None:
-        """See the class."""
         self._database = database
         self._place = place
         self._moved = moved

@@ -178,10 +178,7 @@ def prepare(
     """Makes a worktree for each ticket beside the trunk, all or none, and registers each agent's session.
 
     Args:
-        database: the service's.
-        run: name of the run.
         trunk: a worktree; what the tickets begin with, and where their work is merged into.
-        goal: of the run.
         tickets: ``{"number", "ticket", "details", "command", "options", "worktree_id"}`` each; options by name; a
             worktree that was made for it before, or "".
         path: PATH of the agents' launchers.
@@ -262,10 +259,7 @@ def orchestrate(
     """Makes the worktree of a run's orchestrator beside the trunk, and registers its session.
 
     Args:
-        database: the service's.
-        run: name of the run.
         trunk: a worktree; what the orchestrator begins with.
-        goal: of the run.
         commands: ``{"ticket", "command", "options"}`` of the orchestrator, and of whatever is started later.
         worktree_id: a worktree that was made for it before, or "".
         path: PATH of the agents' launchers.
@@ -328,11 +322,7 @@ def land(database: str, run: str, trunk: str, worktree_id: str, who: dict[str, s
     """Merges what the tickets have come to, in their orchestrator's worktree, into the trunk, in two phases.
 
     Args:
-        database: the service's.
-        run: name of the run.
-        trunk: where to.
         worktree_id: of the orchestrator.
-        who: see `merge`.
 
     Returns:
         ``status`` (`launcher.vcs.merge.descriptors.AgentMergeStatus`), with a descriptor.
@@ -534,9 +524,6 @@ def merge(
     """Merges in two phases: the trunk into each agent's worktree, then the agents' work into the trunk, in order.
 
     Args:
-        database: the service's.
-        dispatch: from `prepare`.
-        nodes: from `prepare`.
         outputs: what each agent brings, by session id; who is missing is not merged.
         earlier: statuses of those whose work has arrived in an earlier attempt.
         skip: leave out who conflicts, and go on with the others; else everybody behind the first conflict waits.
@@ -612,11 +599,7 @@ def resolve(
     """Sends out the request to resolve a ticket's conflict: to a merger, or to a person (MF-022).
 
     Args:
-        database: the service's.
-        run: name of the run.
         number: of the ticket; 0 for the orchestrator, whose worktree all others were merged into.
-        dispatch: from `prepare`.
-        nodes: from `merge`.
         status: of the ticket, which conflicts.
         ask: a person; nobody else will do it.
 
@@ -660,11 +643,7 @@ def review(
     """Sends out the request to review the work on a ticket, in whose worktree that is done.
 
     Args:
-        database: the service's.
-        run: name of the run.
         number: of the ticket.
-        dispatch: from `prepare`.
-        nodes: from `prepare`.
         session_id: of its agent.
 
     Returns:
@@ -694,11 +673,8 @@ def ask(database: str, run: str, number: str, session_id: str, question: str) ->
     """Sends out the request to a run's context manager, who works where the agent that asks does.
 
     Args:
-        database: the service's.
-        run: name of the run.
         number: of the question.
         session_id: of the agent that asks.
-        question: in words.
 
     Returns:
         As `prepare` has an agent.

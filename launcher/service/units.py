@@ -75,7 +75,6 @@ def render(scope: Scope, command: Path, units: Path, temporary_files: Path) -> l
     """All files of a scope.
 
     Args:
-        scope: whose manager.
         command: absolute path of the `paddock` command.
         units: directory for units.
         temporary_files: directory for tmpfiles.d(5); only the system's scope uses it.
@@ -322,7 +321,6 @@ class Place:
     """Directories for one scope's files.
 
     Args:
-        scope: whose manager.
         units: for units: the administrator's, or the user's own (systemd.unit(5)).
         temporary_files: for tmpfiles.d(5).
     """
@@ -387,7 +385,6 @@ class Manager:
     """A running service manager, spoken to by `systemctl`.
 
     Args:
-        scope: whose.
         environment: of the caller: systemctl finds the bus and the user's runtime directory by it.
         seconds: patience with each call.
     """

@@ -170,7 +170,6 @@ class Door:
         request_seconds: Callable[[], float],
         refused: Callable[[Refusal], None],
     ) -> None:
-        """See the class."""
         self.admit = admit
         self.upgrade = upgrade
         self.request_seconds = request_seconds
@@ -201,7 +200,6 @@ def build(context: Context, version: str) -> FastAPI:
 
     Args:
         context: what the routes work with.
-        version: of Paddock.
     """
     app = FastAPI(
         title="Paddock control API",
@@ -232,7 +230,6 @@ class Bounded:
     """
 
     def __init__(self, app: FastAPI, most: Callable[[], int]) -> None:
-        """See the class."""
         self._app = app
         self._most = most
 

@@ -40,7 +40,6 @@ def render(
     Args:
         supervisor: of its sessions.
         usage: of each session.
-        version: of Paddock.
         started: when its process was started, in seconds since the epoch.
         uptime: seconds for which it has answered.
         descriptors: how many it has open.
