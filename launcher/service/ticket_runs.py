@@ -16,12 +16,11 @@ from collections import Counter
 from collections.abc import Callable
 from typing import Any
 
-from launcher.service import ticket_results, ticket_work
+from launcher.service import ticket_work
 from launcher.service.database import Database
 from launcher.service.jobs import Jobs
 from launcher.service.schema import FINAL, Reason, SessionRequest
 from launcher.service.supervisor import Supervisor
-from launcher.service.ticket_questions import Questions
 from launcher.service.ticket_records import ORCHESTRATOR, TicketRecords
 from launcher.service.ticket_schema import (
     Agent,
@@ -34,10 +33,12 @@ from launcher.service.ticket_schema import (
     TicketRun,
     TicketState,
     TicketStep,
+    aggregation,
     of_ticket,
 )
 from launcher.service.ticket_sessions import (
     FileTools,
+    Questions,
     TicketSessions,
     ended_well,
     interrupted,
@@ -596,7 +597,7 @@ class TicketRuns:
         for status in found["conflicted"]:
             self.records.step(run, numbers[status["agent_result_id"]], TicketStep.CONFLICTED)
         statuses = [json.loads(row["merged"]) for row in self.records.tickets(run) if row["merged"] is not None]
-        told = ticket_results.aggregation(statuses, found["conflicted"], found["pending"])
+        told = aggregation(statuses, found["conflicted"], found["pending"])
         return {**told, "results": found["results"], "nodes": found["nodes"]}
 
     async def merging(

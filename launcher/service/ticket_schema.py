@@ -1,12 +1,14 @@
 """What a ticket run is asked for with, and told as: part of the control API, and the form of a tickets file."""
 
 import re
+from collections.abc import Sequence
 from enum import StrEnum
 from typing import Annotated, Any, Self
 
 from pydantic import AfterValidator, Field, ValidationError, model_validator
 
 from launcher.service.schema import Directory, Frozen, SessionName, Told, Variable, Word
+from launcher.vcs.merge.descriptors import MergeAggregation
 from policy.errors import Refusal
 
 
@@ -296,3 +298,21 @@ def of_ticket(name: str, refusal: Refusal) -> Refusal:
     """A Refusal that says which ticket it is about."""
     return Refusal(refusal.reference, f"ticket {name}: {refusal.message}", context=refusal.context, hint=refusal.hint,
                    exit_code=refusal.exit_code)  # fmt: skip
+
+
+def aggregation(
+    merged: Sequence[dict[str, Any]], conflicted: Sequence[dict[str, Any]], pending: Sequence[dict[str, Any]]
+) -> dict[str, Any]:
+    """The aggregation of several merges (`launcher.vcs.merge.descriptors.MergeAggregation`), with a summary.
+
+    ``aggregation`` names the first who conflicts; ``conflicts`` all of them.
+    """
+    first = conflicted[0] if conflicted else None
+    waiting = [each | {"merge_descriptor": None} for each in conflicted[1:]]
+    found = MergeAggregation.model_validate({"merged": merged, "pending": [*waiting, *pending], "conflicted": first})
+    return {
+        "aggregation": found.model_dump(mode="json"),
+        "conflicts": list(conflicted),
+        "summary": found.pretty_print(),
+        "clean": found.all_successful,
+    }

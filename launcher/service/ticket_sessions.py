@@ -4,19 +4,111 @@ import asyncio
 import json
 import os
 import time
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Callable, Mapping
+from typing import Annotated, Any
+
+from pydantic import Field
 
 from launcher.bridges.files.router import SignedTokens
 from launcher.safefs import walk
-from launcher.service import ticket_results
-from launcher.service.jobs import Jobs
-from launcher.service.schema import FINAL, Reason, Session, SessionRequest, SessionState
+from launcher.service.jobs import Jobs, refusal_of
+from launcher.service.schema import FINAL, Frozen, Outcome, Reason, Session, SessionRequest, SessionState
 from launcher.service.supervisor import Supervisor
 from launcher.service.ticket_records import TicketRecords
 from launcher.service.ticket_schema import Ticket, TicketRequest
 from launcher.workflow.requests import ArtifactKey
 from policy.errors import Refusal
+from policy.pasted import quoted
+
+# What became of one ticket of a run: why its command ended, where worktree and log are, what may come next.
+
+
+def _entry(
+    ticket: str,
+    session: Session | None,
+    *,
+    name: str,
+    session_id: str,
+    worktree: str,
+    log: str,
+    trunk: str,
+    harvest: Mapping[str, Any] | None = None,
+    refusal: Mapping[str, Any] | None = None,
+    unfinished: Reason = Reason.LOST,
+    timeout: float | None = None,
+) -> dict[str, Any]:
+    """One entry of a run's result.
+
+    Args:
+        ticket: what it is called.
+        session: of its command; None when there was none.
+        name: what that session is, or would have been called.
+        session_id: of its context.
+        worktree: made for it; "" when none was.
+        log: directory of the session's log.
+        trunk: the worktree that the run began with.
+        harvest: what became of its commits, where that is not the session's to say.
+        refusal: why there was no session, or none that started.
+        unfinished: the reason for a session that has no outcome yet.
+        timeout: seconds after which it was stopped, because it took longer.
+    """
+    outcome = session.outcome if session is not None else None
+    refusal = refusal if outcome is None else outcome.refusal
+    if session is None:
+        state, reason = (SessionState.FAILED, Reason.REFUSED) if refusal else (SessionState.CREATED, Reason.STOPPED)
+    else:
+        state, reason = session.state, unfinished if outcome is None else outcome.reason
+    found: dict[str, Any] = {
+        "ticket": ticket, "session": name, "session_id": session_id, "worktree": worktree, "state": state,
+        "reason": reason, "status": outcome.status if outcome is not None else None,
+        "harvest": harvest if harvest is not None or outcome is None else outcome.harvest,
+        "refusal": refusal, "why": "", "log": "" if session is None else log, "next": [],
+    }  # fmt: skip
+    well = state == SessionState.ENDED and reason is Reason.EXITED
+    if timeout is not None:
+        found |= {"state": SessionState.FAILED, "reason": "timeout"}
+    if not well:
+        found["why"] = _why(reason, outcome, begun=session is not None)
+        if timeout is not None:
+            found["why"] = f"it took longer than {timeout:g} s"
+        found["next"] = [{"command": command, "about": about} for command, about in _next(found, trunk)]
+    return found
+
+
+def _why(reason: Reason, outcome: Outcome | None, *, begun: bool) -> str:
+    """Why a command failed; "" where its status or the refusal says so."""
+    if reason is Reason.STOPPED:
+        return "it was stopped on request" if begun else "the run was stopped before it started"
+    if reason is Reason.SERVICE_STOPPED:
+        return "the service was stopped"
+    if reason is Reason.LOST:
+        return "its launcher was killed"
+    if reason is Reason.LIMIT:
+        limit = outcome.limit if outcome is not None else None
+        return f"it passed its limit of {limit}; its options can raise it: --limit {limit}=..."
+    if reason is Reason.SIGNALLED and outcome is not None:
+        return f"{outcome.signal} ended its command"
+    return ""
+
+
+def _next(found: Mapping[str, Any], trunk: str) -> list[tuple[str, str]]:
+    """Commands that may come next, each with what it is good for."""
+    steps = []
+    harvest = found["harvest"] or {}
+    worktree = quoted(found["worktree"])  # not the ticket: an earlier run's worktree may go by that name
+    there = f"cd {quoted(trunk)} && paddock"
+    if found["log"]:
+        steps.append((f"paddock logs {found['session']}", "its output"))
+    if harvest.get("errorType"):
+        steps.append((f"paddock worktree harvest {worktree}", "harvest its commits"))
+    elif harvest.get("state") == "harvested":
+        steps.append((f"{there} merge {worktree}", "merge what it committed"))
+    if found["worktree"]:
+        if harvest or not found["refusal"]:  # else it was refused before its start
+            steps.append((f"cd {worktree} && git status", "what it left"))
+        steps.append((f"{there} worktree remove {worktree}", "remove it, unless something would be lost"))
+    return steps
+
 
 _WAIT = 3_600.0
 _BUSY_LOOKS, _BUSY_PAUSE = 20, 0.5
@@ -141,7 +233,7 @@ class TicketSessions:
     def entry(self, ticket: str, session: Session, trunk: str, harvest: dict[str, Any] | None = None, *,
               unfinished: Reason = Reason.LOST, timeout: float | None = None) -> dict[str, Any]:  # fmt: skip
         """What became of a ticket, from its session."""
-        return ticket_results.agent(
+        return _entry(
             ticket, session, name=session.name, session_id=session.labels.get("session-id", ""),
             worktree=session.directory, log=self._supervisor.log_of(session.name), trunk=trunk, harvest=harvest,
             unfinished=unfinished, timeout=timeout,
@@ -151,7 +243,7 @@ class TicketSessions:
         self, ticket: str, name: str, place: dict[str, Any], trunk: str, refusal: Refusal | None
     ) -> dict[str, Any]:
         """What became of a ticket whose session was not started."""
-        return ticket_results.agent(
+        return _entry(
             ticket, None, name=name, session_id=place["session_id"], worktree=place["worktree"], log="", trunk=trunk,
             refusal=None if refusal is None else refusal.as_dict(),
         )  # fmt: skip
@@ -254,3 +346,98 @@ def without_environment(run: str) -> Refusal:
         context="variables' values are never written to disk; they are forgotten when the run or the machine ends",
         hint=f"paddock tickets resume {run} takes that of the shell it is called from",
     )
+
+
+# Questions of a run's agents to its context manager: another agent, which finds out what they need to know.
+
+MOST_SECONDS = 300.0
+"""What a context manager may take when its table says nothing."""
+
+_MOST = 4
+"""Questions of one run at the same time."""
+
+
+class TicketQuestion(Frozen):
+    """A question of an agent.
+
+    Attributes:
+        session_id: of the agent's context.
+        question: in words.
+    """
+
+    session_id: Annotated[str, Field(min_length=1, max_length=512)]
+    question: Annotated[str, Field(min_length=1, max_length=64 << 10)]
+
+
+class Questions:
+    """Those of all runs of one service. A session answers each, in the jail of the worktree of the agent that asks."""
+
+    def __init__(
+        self, records: TicketRecords, sessions: TicketSessions, supervisor: Supervisor, jobs: Jobs, database: str
+    ) -> None:
+        """Args: what is known of runs; their sessions; who runs sessions; who works with git; the service's."""
+        self._records = records
+        self._sessions = sessions
+        self._supervisor = supervisor
+        self._jobs = jobs
+        self._database = database
+        self._asked: dict[str, dict[str, asyncio.Task[object] | None]] = {}
+
+    def begun(self, run: str) -> None:
+        """The agents of a run may ask from now on."""
+        self._asked[run] = {}
+
+    def over(self, run: str, *, stop: bool) -> None:
+        """Nobody asks any more. `stop`: whoever is at a question still is stopped."""
+        for name, task in self._asked.pop(run, {}).items():
+            if task is not None:
+                task.cancel()
+            if stop and name in self._supervisor.live:
+                self._supervisor.stop(name, why=Reason.STOPPED)
+
+    async def ask(self, run: str, asked: TicketQuestion) -> Session:
+        """Starts the session that answers a question with what it writes to its standard output.
+
+        Raises:
+            Refusal: ticket-run-unknown, ticket-run-closed, ticket-run-busy, or why it does not start.
+        """
+        request = self._records.request(run)
+        manager = request.context_manager
+        if manager is None or run not in self._asked:
+            raise Refusal("ticket-run-closed", f"ticket run {run} has nobody to answer questions",
+                          hint="name one in the tickets file: the table [context_manager]")  # fmt: skip
+        if len(self._asked[run]) >= _MOST:
+            raise Refusal("ticket-run-busy", f"{_MOST} questions of ticket run {run} are already being answered",
+                          hint="try again when one is")  # fmt: skip
+        name = f"{run[:50]}.c{os.urandom(4).hex()}"
+        self._asked[run][name] = None  # its place, from here on
+        try:
+            arguments = {"database": self._database, "run": run, "number": name.rpartition(".")[2],
+                         **asked.model_dump()}  # fmt: skip
+            place = await self._jobs.run("tickets.ask", arguments)
+            ticket = manager.ticket(place["ticket"], asked.question)
+            ticket = ticket.model_copy(update={"timeout": ticket.timeout or MOST_SECONDS})
+            client_uid = self._records.row(run)["client_uid"]
+            refused = self._sessions.started(run, name, ticket, place, request, client_uid)
+            if refused is not None:
+                raise refusal_of(refused["refusal"])
+        except BaseException:
+            self._forget(run, name)
+            raise
+        if run not in self._asked:  # the run was over before it had begun
+            self._supervisor.stop(name, why=Reason.STOPPED)
+        else:
+            self._asked[run][name] = self._follow(run, name, ticket, place, request)
+        return self._supervisor.session(name)
+
+    def _follow(
+        self, run: str, name: str, ticket: Ticket, place: dict[str, object], request: TicketRequest
+    ) -> asyncio.Task[object]:
+        """Ends the session when it takes too long."""
+        following = self._sessions.ended(name, ticket, place, request, lambda: False)
+        task: asyncio.Task[object] = asyncio.get_running_loop().create_task(following)
+        task.add_done_callback(lambda _: self._forget(run, name))
+        return task
+
+    def _forget(self, run: str, name: str) -> None:
+        self._asked.get(run, {}).pop(name, None)

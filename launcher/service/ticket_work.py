@@ -11,10 +11,9 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any, TypeVar
 
 from launcher.bridges.files.tool_calls import CALLS
-from launcher.service import ticket_results
 from launcher.service.database import Database
 from launcher.service.tables import StoredRequestContexts
-from launcher.service.ticket_schema import of_ticket
+from launcher.service.ticket_schema import aggregation, of_ticket
 from launcher.session import cache, configuration, harvesting, places, planning, recognition
 from launcher.session.machine import Machine
 from launcher.vcs import checkout, git_config, jailed_git
@@ -117,9 +116,7 @@ class _Work:
         kept = {each["artifact_key"]: each["result"] for each in stored if each.get("result")}
         ids = [status.agent_result_id for status in merged]
         before = [TicketAgentResult.model_validate(kept[each]) for each in ids if each in kept and each not in new]
-        found = ticket_results.aggregation(
-            *([each.model_dump() for each in part] for part in (merged, conflicted, pending))
-        )
+        found = aggregation(*([each.model_dump() for each in part] for part in (merged, conflicted, pending)))
         asked = TicketAgentResults.model_validate(
             {"context_id": sent.context_id, "worktree_context": sent.worktree_context, "results": (*before, *results),
              "goal": sent.goal, "merge_aggregation": found["aggregation"]}

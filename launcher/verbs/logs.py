@@ -9,7 +9,7 @@ from typing import Any
 
 from launcher.service import screen
 from launcher.service.client import session_path
-from launcher.service.redaction import Redactor, secrets
+from launcher.service.log_files import Redactor, secrets
 from launcher.session import messages
 from launcher.verbs.table import client
 from policy.errors import Refusal, printable

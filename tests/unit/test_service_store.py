@@ -16,7 +16,7 @@ import pytest
 
 from launcher.service import instance, log_files
 from launcher.service.database import MIGRATIONS, Database
-from launcher.service.redaction import Redactor, secrets
+from launcher.service.log_files import Redactor, secrets
 from launcher.service.schema import FINAL, TRANSITIONS, SessionRequest, SessionState, check
 from launcher.service.shim.attempt import unstartable
 from launcher.service.tables import SessionStore, session_of

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from launcher.vcs.harvest import outstanding, stashes
+from launcher.vcs.harvest import further, outstanding
 from launcher.vcs.private import contents, record
 from launcher.vcs.worktrees import models
 from launcher.vcs.worktrees.models import Options, State, Worktree
@@ -16,7 +16,7 @@ from policy.errors import Refusal
 from tests.support import forked, repository
 from tests.support.repository import Place, committed, git
 
-OWN = ("lock", record.NAME, record.SIGN, stashes.TAKEN, outstanding.NOTE, contents.GIVEN)
+OWN = ("lock", record.NAME, record.SIGN, further.TAKEN, outstanding.NOTE, contents.GIVEN)
 
 
 @pytest.fixture

@@ -22,8 +22,8 @@ from launcher.service.schema import (
 )
 from launcher.service.shim.attempt import SENDABLE
 from launcher.service.tables import session_of
-from launcher.service.ticket_questions import TicketQuestion
 from launcher.service.ticket_schema import Prompt, TicketRequest, TicketResume, TicketRun
+from launcher.service.ticket_sessions import TicketQuestion
 from launcher.session import answers
 from policy import asking
 from policy.errors import Refusal

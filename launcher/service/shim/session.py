@@ -14,7 +14,6 @@ from launcher import loop
 from launcher.safefs import walk
 from launcher.service import log_files, packets
 from launcher.service.packets import SHIM_END, SHIM_SOCKET
-from launcher.service.redaction import Redactor, secrets
 from launcher.service.shim.attempt import SENDABLE, Attempt, Event, Launcher, failure, unstartable
 from launcher.service.shim.clients import Client, client_for
 from launcher.service.shim.streams import TERMINAL, Streams
@@ -78,7 +77,7 @@ class ShimSession:
         self._group = group
         self._warm = warm
         self._directory = os.open(launch["directory"], os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC | os.O_NOFOLLOW)
-        redact = Redactor(secrets(launch["environment"], launch["given"], launch["declared"]))
+        redact = log_files.Redactor(log_files.secrets(launch["environment"], launch["given"], launch["declared"]))
         writer = log_files.LogWriter(
             launch["logs"], redact, most_bytes=self._settings["log_bytes"], files=self._settings["log_files"]
         )

@@ -5,6 +5,7 @@ Reads refs of trusted repositories; changes nothing.
 
 from launcher.vcs.git import Git
 from launcher.vcs.harvest import crossing
+from launcher.vcs.harvest.further import next_number
 from launcher.vcs.harvest.gather import Found
 from launcher.vcs.harvest.parts import Entry, Part, PartResult
 from launcher.vcs.private import ref_files
@@ -231,6 +232,4 @@ def _followed(found: Found, updates: list[Update]) -> tuple[str, str, str] | Non
 
 def _free(git: Git, prefix: str) -> str:
     """The first number below `prefix` that names no ref."""
-    taken = git.text("for-each-ref", "--format=%(refname)", f"{prefix}/").split()
-    numbers = [int(name.rpartition("/")[2]) for name in taken if name.rpartition("/")[2].isdigit()]
-    return f"{prefix}/{max(numbers, default=0) + 1}"
+    return f"{prefix}/{next_number(git, f'{prefix}/')}"

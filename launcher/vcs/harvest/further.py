@@ -1,4 +1,4 @@
-"""Branches and tags that an agent made beside its own: which come to the user's repository, and under which names.
+"""What an agent made beside its own branch, and under which names the user gets it: branches, tags, stashes.
 
 A name that an agent chooses must never mean something else than what the user has under it, now or after his next
 fetch (gitrevisions(7) has the order in which a name is looked up). Where it would, the worktree's name comes before it.
@@ -9,8 +9,11 @@ from collections.abc import Mapping
 from functools import cached_property
 
 from launcher.vcs.git import Git
+from launcher.vcs.harvest import agent_refs
 from launcher.vcs.harvest.agent_refs import HEADS, TAGS, plausible
 from launcher.vcs.private import record
+from launcher.vcs.private.contents import given_oids, given_place
+from policy.pasted import quoted
 
 MOST = 100
 """New branches and tags of one repository that a harvest takes over by itself."""
@@ -131,3 +134,78 @@ def prefix_of(worktree: str) -> str:
 def plausible_tags(tags: Mapping[str, str]) -> dict[str, str]:
     """Tags whose names may be some, by the rules of branches."""
     return {ref: oid for ref, oid in tags.items() if plausible(HEADS + ref.removeprefix(TAGS))}
+
+
+# What an agent has stashed: every entry of `git stash list` crosses with a harvest, each into a ref of its own.
+#
+# A stash is a commit that no branch has, and all but the last are in a reflog alone (git-stash(1)), which no repository
+# gives to another. `git stash apply REF` takes such a commit by any name.
+
+TAKEN = "stashed"
+"""File beside the record: which entries have been taken over. The refs are the user's, who may have removed them."""
+
+_MOST_TAKEN = 10_000
+
+
+def stash_place(worktree_id: str) -> str:
+    """What the names of refs with a worktree's stashes begin with; a number follows, the newest has the largest."""
+    return f"refs/paddock/stash/{worktree_id}"
+
+
+def stash_command(ref: str, path: str = "") -> str:
+    """The command that applies such a stash.
+
+    Args:
+        path: root of the checkout; empty for the one that the user is in.
+    """
+    git = f"git -C {quoted(path)}" if path else "git"
+    return f"{git} stash apply {ref}"
+
+
+def waiting_stashes(directory: str, repository: record.Repository) -> tuple[str, ...]:
+    """Entries that no harvest has taken over yet, the oldest first.
+
+    Raises:
+        Refusal: harvest-git-replaced, harvest-ref-unreadable, harvest-refs-too-large.
+    """
+    with agent_refs.opened(directory, repository) as refs:
+        entries = refs.stash()
+    if not entries:
+        return ()
+    known = {*taken_stashes(directory)} | given_oids(given_place(directory, repository.private))
+    known |= set(Git(repository.common_dir).text("for-each-ref", "--format=%(objectname)", _stashes(directory)).split())
+    return tuple(oid for oid in entries if oid not in known)
+
+
+def stash_refs(git: Git, directory: str, oids: tuple[str, ...]) -> dict[str, str]:
+    """The refs that entries get: full name -> entry.
+
+    Args:
+        oids: the oldest first.
+    """
+    if not oids:
+        return {}
+    first = next_number(git, _stashes(directory))
+    return {f"{_stashes(directory)}{number}": oid for number, oid in enumerate(oids, first)}
+
+
+def next_number(git: Git, prefix: str) -> int:
+    """The number behind the largest that a ref directly below `prefix`, which ends in a slash, has for a name."""
+    used = git.text("for-each-ref", "--format=%(refname)", prefix).split()
+    numbers = [int(name.rpartition("/")[2]) for name in used if name.rpartition("/")[2].isdigit()]
+    return max(numbers, default=0) + 1
+
+
+def taken_stashes(directory: str) -> list[str]:
+    """Entries that harvests have taken over."""
+    return (record.noted(directory, TAKEN) or b"").decode("ascii").split()
+
+
+def note_stashes(directory: str, oids: tuple[str, ...]) -> None:
+    """Notes that entries have been taken over (OSError)."""
+    newest = list(dict.fromkeys((*taken_stashes(directory), *oids)))[-_MOST_TAKEN:]
+    record.note(directory, TAKEN, "".join(f"{oid}\n" for oid in newest).encode("ascii"))
+
+
+def _stashes(directory: str) -> str:
+    return f"{stash_place(os.path.basename(os.path.realpath(directory)))}/"

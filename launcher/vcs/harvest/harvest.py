@@ -21,7 +21,7 @@ from types import MappingProxyType
 from launcher.vcs import gitlinks, jailed_git, refs
 from launcher.vcs.added_packs import Held, sweep
 from launcher.vcs.git import Git
-from launcher.vcs.harvest import agent_refs, checkout_index, decide, further, gather, lfs, outstanding, parts, stashes
+from launcher.vcs.harvest import agent_refs, checkout_index, decide, further, gather, lfs, outstanding, parts
 from launcher.vcs.harvest.agent_refs import HEADS, TAGS, plausible
 from launcher.vcs.harvest.gather import Found
 from launcher.vcs.harvest.parts import FileChange, HarvestResult, Limits, Part, PartResult
@@ -240,7 +240,7 @@ class _Run:
             parts.write(self._place, written)
             self._finish(written)
         if stashed := tuple(oid for found in gathered for oid in found.stashes.values()):
-            stashes.note(self._directory, stashed)
+            further.note_stashes(self._directory, stashed)
         if self._joined:
             for repository in record.repositories:
                 if repository.private in self._joined:
@@ -275,7 +275,7 @@ class _Run:
         for found in gathered:
             path = found.part.path if found.part.name else ""
             for name in found.stashes:
-                notes.append(f"the agent's stash is in {name}; to apply it: {stashes.apply(name, path)}")
+                notes.append(f"the agent's stash is in {name}; to apply it: {further.stash_command(name, path)}")
         return gathered
 
     def _look(self, record: records.Record, branches: Mapping[str, str]) -> tuple[list[Found], list[str], list[str]]:
@@ -375,7 +375,7 @@ class _Run:
     def _stashes(self, repository: records.Repository, git: Git, notes: list[str]) -> dict[str, str]:
         """Stashes that have not been taken over, with the refs they get. What keeps them from being read is told."""
         try:
-            return stashes.named(git, self._directory, stashes.waiting(self._directory, repository))
+            return further.stash_refs(git, self._directory, further.waiting_stashes(self._directory, repository))
         except Refusal as refusal:
             if not repository.private or refusal.reference != "harvest-git-replaced":  # of a submodule: it is gone
                 notes.append(f"the agent's stash is not harvested: {refusal.message}: {refusal.context}")

@@ -12,7 +12,7 @@ from collections.abc import Iterator, Mapping
 from typing import NamedTuple
 
 from launcher.vcs.git import Git
-from launcher.vcs.harvest import agent_refs, further, stashes
+from launcher.vcs.harvest import agent_refs, further
 from launcher.vcs.harvest.agent_refs import STASH
 from launcher.vcs.harvest.decide import kept_places
 from launcher.vcs.private import lock
@@ -192,7 +192,7 @@ def waiting(directory: str, *, kept: bool = True) -> tuple[str, ...]:
             where = f"submodule {tip.repository.name}: " if tip.repository.name else ""
             if _waits(tip, places, standing):
                 found.append(f"{where}{COMMITS}")
-            entries = len(stashes.waiting(directory, tip.repository))
+            entries = len(further.waiting_stashes(directory, tip.repository))
             if entries:
                 found.append(f"{where}{entries} stash{'' if entries == 1 else 'es'} not harvested")
             beside = _beside(directory, tip.repository, places, standing)

@@ -12,7 +12,7 @@
     refused    of `harvest.outstanding`: why the last harvest was refused
     strict     of `harvest.outstanding`: that a strict session left what waits
     settled    of `harvest.outstanding`: what a harvest has seen that could do no more
-    stashed    of `harvest.agent_refs`: which of the agent's stashes have been taken over
+    stashed    of `harvest.further`: which of the agent's stashes have been taken over
     sign       that what waits is to be signed
     signed     which signed commit stands for which of the agent's
     swapped    of `swap`: what the worktree's `.git` files were, as long as they lead to git/

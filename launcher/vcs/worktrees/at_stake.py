@@ -14,7 +14,7 @@ from launcher.safefs.remove import remove_tree
 from launcher.vcs import checkout
 from launcher.vcs.disk import Present
 from launcher.vcs.git import Git
-from launcher.vcs.harvest import further, outstanding, stashes
+from launcher.vcs.harvest import further, outstanding
 from launcher.vcs.harvest.decide import join, kept_places
 from launcher.vcs.private import contents, lock, record, ref_files, swap
 from launcher.vcs.private.pointer import NAME, Holder
@@ -59,7 +59,7 @@ class Kept(BaseModel):
     @property
     def apply(self) -> str:
         """The command that applies it, for a stash."""
-        return stashes.apply(self.ref, self.path)
+        return further.stash_command(self.ref, self.path)
 
     @property
     def name(self) -> str:
@@ -98,7 +98,7 @@ def stashed(part: Part, worktree: Worktree) -> tuple[Kept, ...]:
     store = os.fspath(part.common_dir)
     if not os.path.isdir(f"{store}/objects"):
         return ()
-    places = [f"{stashes.place(owner)}/" for owner in {worktree.worktree_id, part.worktree_id}]
+    places = [f"{further.stash_place(owner)}/" for owner in {worktree.worktree_id, part.worktree_id}]
     if not ref_files.may_be_below(store, places):
         return ()
     names = Git(store).text("for-each-ref", "--sort=version:refname", "--format=%(refname)", *places).split()
@@ -242,7 +242,7 @@ _ORDINARY = {
         record.SIGN,
         record.KEEP,
     ),
-    *(record.STRICT, record.SETTLED, lock.LOCK, contents.GIVEN, record.NAME, stashes.TAKEN, outstanding.NOTE),
+    *(record.STRICT, record.SETTLED, lock.LOCK, contents.GIVEN, record.NAME, further.TAKEN, outstanding.NOTE),
     *(further.MADE, further.DISMISSED),
 }
 """What lies beside a private git directory; anything else has been put there to be kept."""
