@@ -3,6 +3,8 @@
 Reads refs of trusted repositories; changes nothing.
 """
 
+from dataclasses import replace
+
 from launcher.vcs.git import Git
 from launcher.vcs.harvest import crossing
 from launcher.vcs.harvest.further import next_number
@@ -127,7 +129,7 @@ def _moved(found: Found, worktree_id: str, now: str) -> tuple[PartResult, list[U
         return result, [Update(part.ref, now, new, aside)]
     if now and now == part.base:
         backup = _free(git, f"{_ROOT}/backup/{worktree_id}")
-        rewritten = PartResult(**(vars(result) | {"rewritten": True, "backup": backup}))
+        rewritten = replace(result, rewritten=True, backup=backup)
         return rewritten, [Update(backup, "", now), Update(part.ref, now, new, aside)]
     if now and crossing.contains(git, found.quarantine, now, new):
         return result, []
@@ -142,7 +144,7 @@ def _kept(found: Found, result: PartResult, aside: str, worktree_id: str) -> tup
     note = (
         f"{name} was moved outside the jail in the meantime, so the work is kept in {aside}; {_join(found.part, aside)}"
     )
-    kept = PartResult(**(vars(result) | {"kept": aside, "again": before == found.target, "note": note}))
+    kept = replace(result, kept=aside, again=before == found.target, note=note)
     if kept.again:
         return kept, []
     if not before or crossing.contains(git, found.quarantine, found.target, before):

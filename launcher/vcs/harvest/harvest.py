@@ -194,7 +194,7 @@ class _Run:
             os.utime(f"{self._directory}/{records.RECORD}", ns=(looked, looked))
         self._sweep()
         if begun is not None and result.state == "nothing":
-            return parts.restored(begun.result)
+            return begun.result
         return result
 
     def _new(self, record: records.Record, branches: Mapping[str, str]) -> HarvestResult:
@@ -235,7 +235,7 @@ class _Run:
             (*notes, *(result.note for result in results if result.kept)),
         )
         if entries:
-            written = parts.Journal(tuple(entries), secrets.token_hex(6), outcome.as_dict())
+            written = parts.Journal(tuple(entries), secrets.token_hex(6), outcome)
             self._step("journal")
             parts.write(self._place, written)
             self._finish(written)

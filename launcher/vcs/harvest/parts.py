@@ -2,8 +2,7 @@
 
 import json
 import os
-from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass
 from typing import Any
 
 from launcher.safefs import walk
@@ -180,12 +179,12 @@ class Journal:
     Args:
         entries: one per repository.
         serial: random, names temporary files.
-        result: what will be said about it; plain data.
+        result: what will be said about it.
     """
 
     entries: tuple[Entry, ...]
     serial: str
-    result: dict[str, Any] = field(default_factory=dict)
+    result: HarvestResult
 
 
 def write(directory: str, journal: Journal) -> None:
@@ -203,7 +202,7 @@ def read(directory: str) -> Journal | None:
     path = f"{directory}/{NAME}"
     try:
         with open(path, "rb") as file:
-            data = json.loads(file.read())
+            data = _tuples(json.loads(file.read()))
     except FileNotFoundError:
         return None
     if data.get("version") != _VERSION:
@@ -214,34 +213,20 @@ def read(directory: str) -> Journal | None:
             hint="finish it with that version: paddock worktree harvest",
         )
     entries = tuple(
-        Entry(
-            **entry
-            | {
-                "updates": tuple(Update(**update) for update in entry["updates"]),
-                "index": tuple(entry["index"]) if entry["index"] else None,
-                "head": tuple(entry["head"]) if entry.get("head") else None,
-            }
-        )
-        for entry in data["entries"]
+        Entry(**entry | {"updates": tuple(Update(**one) for one in entry["updates"])}) for entry in data["entries"]
     )
-    return Journal(entries, data["serial"], data["result"])
+    result = data["result"] | {"parts": tuple(PartResult(**part) for part in data["result"]["parts"])}
+    return Journal(entries, data["serial"], HarvestResult(**result))
+
+
+def _tuples(value: Any) -> Any:  # noqa: ANN401  # JSON
+    """With tuples, which JSON has not, in place of lists."""
+    if isinstance(value, dict):
+        return {name: _tuples(each) for name, each in value.items()}
+    return tuple(map(_tuples, value)) if isinstance(value, list) else value
 
 
 def remove(directory: str) -> None:
     """Removes the journal: the harvest has ended."""
     os.unlink(f"{directory}/{NAME}")
     walk.sync_directory(directory)
-
-
-def restored(data: Mapping[str, object]) -> HarvestResult:
-    """The result that a journal holds, of a harvest that somebody else began."""
-    fields = dict(data)
-    parts = fields.pop("parts")
-    assert isinstance(parts, list)
-    texts = {name: tuple(map(_frozen, value)) for name, value in fields.items() if isinstance(value, list)}
-    words = {name: str(value) for name, value in fields.items() if isinstance(value, str)}
-    return HarvestResult(**words, **texts, parts=tuple(PartResult(**part) for part in parts))  # type: ignore[arg-type]
-
-
-def _frozen(value: object) -> object:
-    return tuple(value) if isinstance(value, list) else value
