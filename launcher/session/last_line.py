@@ -28,6 +28,7 @@ _PREFIX = "\x1d"
 _KEY = re.compile(rb"\x1b\[(\d+)(?::\d*)*(?:;(\d+)(?::1)?)?u|\x1b\[27;(\d+);(\d+)~")
 """A key that is pressed, in terminals' newer forms: of the kitty protocol, and of xterm's modifyOtherKeys."""
 _RELEASED = re.compile(rb"\x1b\[\d+(?::\d*)*;\d+:3u")
+_PASTE, _PASTED = b"\x1b[200~", b"\x1b[201~"
 _CTRL, _LOCKS = 4, 64 | 128  # modifiers, of which one more than the sum is sent
 
 _GRACE = 0.7
@@ -45,7 +46,7 @@ _ROWS, _COLUMNS = 4, 60
 _ALTERNATE = (b"\x1b[?1049", b"\x1b[?1047", b"\x1b[?47")
 
 # What the command may have begun is ended (CAN, ST): a title, say, would take in what follows.
-_TO_LINE = b"\x18\x1b\\\x1b7\x1b[?6l\x0f\x1b(B\x1b[%d;1H\x1b[0m"
+_TO_LINE = b"\x18\x1b\\\x1b7\x1b[?6l\x0f\x1b(B\x1b[%d;1H\x1b#5\x1b[0m"
 _ROOM = b"\x18\x1b\\\x1bD\x1b[A"  # on the last line everything moves up, elsewhere nothing
 _BACK = b"\x1b[0m\x1b8"
 
@@ -77,6 +78,7 @@ class LastLine:
         self._swallows = 0.0
         self._typed = self._spoke = self._wished = 0.0
         self._drawn = b""
+        self._pastes = False
         self._full_screen = False
 
     # What the proxy says.
@@ -140,6 +142,15 @@ class LastLine:
         """What of the user's input is the command's."""
         now = time.monotonic()
         alone, self._typed = now - self._typed >= _APART, now
+        begin, end = data.rfind(_PASTE), data.rfind(_PASTED)
+        pasting = self._pastes or begin >= 0
+        if max(begin, end) >= 0:
+            self._pastes = begin > end
+        shown = self._armed is not None and self._drawn == self._text(self._armed, armed=True) != b""
+        if pasting or (self._armed is not None and not shown):
+            self._armed = None  # pasted, in however many pieces; or the window has become too small for the question
+            self._wished = now
+            return data
         if self._armed is not None or now < self._swallows:
             if _RELEASED.fullmatch(data) or (data[:1] == b"\x1b" and len(data) > 1 and not _pressed(data)):
                 return b""  # of a key, a mouse, a window: no letter, and no change of mind

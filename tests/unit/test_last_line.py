@@ -71,6 +71,8 @@ class Terminal:
         passed = b""
         for piece in pieces:
             self.now += apart
+            if self.line.awaits_key and self.line.is_due():
+                self.screen.feed(self.line.drawing().decode())
             passed += self.line.typed(piece)
         return passed
 
@@ -198,6 +200,38 @@ def test_a_question_that_was_not_drawn_yet_takes_no_answer(terminal: Terminal) -
     terminal.now += 1
     assert terminal.type(PREFIX, b"s") == PREFIX + b"s"
     assert terminal.said() == []
+
+
+def test_a_question_that_a_smaller_window_has_erased_takes_no_answer(terminal: Terminal) -> None:
+    """The letter is the command's; once there is room again, it can be answered."""
+    terminal.ask()
+    assert terminal.type(PREFIX) == b""
+    terminal.settle()
+    terminal.resize(10, 59)
+    terminal.settle()
+    assert terminal.type(b"s") == b"s"
+    assert not terminal.line.awaits_key
+    assert terminal.said() == []
+    terminal.resize(10, 80)
+    terminal.settle()
+    terminal.now += 1
+    assert terminal.type(PREFIX, b"o") == b""
+    assert terminal.said() == [(asking.ANSWER, b"1 once")]
+
+
+@pytest.mark.parametrize(
+    "pieces",
+    [(b"\x1b[200~", PREFIX, b"a", b"\x1b[201~"), (b"\x1b[200~x", PREFIX, b"s", b"y\x1b[201~")],
+)
+def test_a_paste_in_pieces_answers_nothing(terminal: Terminal, pieces: tuple[bytes, ...]) -> None:
+    """However slowly it comes; after it, keys are keys. One that begins behind Ctrl-] leaves the question."""
+    terminal.ask()
+    assert terminal.type(*pieces, apart=0.6) == b"".join(pieces)
+    assert terminal.type(PREFIX) == b""
+    assert terminal.type(b"\x1b[200~", b"s", b"\x1b[201~", apart=0.6) == b"\x1b[200~s\x1b[201~"
+    assert terminal.said() == []
+    assert terminal.type(PREFIX, b"o") == b""
+    assert terminal.said() == [(asking.ANSWER, b"1 once")]
 
 
 def test_what_cannot_be_written_holds_for_the_session(terminal: Terminal) -> None:
