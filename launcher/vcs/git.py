@@ -215,7 +215,7 @@ class Object(NamedTuple):
 
 def parsed_objects(out: bytes) -> list[Object]:
     """The lines of ``git cat-file --batch-check``."""
-    lines = [[*line.split(" "), "", ""] for line in out.decode(errors="replace").splitlines()]
+    lines = [[*line.split(" "), "", ""] for line in out.decode(errors="replace").removesuffix("\n").split("\n") if line]
     return [Object(line[0], line[1], int(line[2]) if line[2].isdigit() else 0) for line in lines]
 
 
@@ -420,6 +420,14 @@ class Git:
     def text(self, *arguments: str) -> str:
         """Standard output of a command that succeeded, decoded (surrogateescape), without its last newline."""
         return os.fsdecode(self.run(*arguments).out.removesuffix(b"\n"))
+
+    def refs(self, *patterns: str) -> dict[str, str]:
+        """Full name (surrogateescape) of each ref below one of `patterns`, or of all -> object id. Options go first.
+
+        Names may hold whatever else ends a line for Python (U+2028, U+0085): git allows all but control characters.
+        """
+        listed = self.text("for-each-ref", "--format=%(objectname) %(refname)", *patterns)
+        return {ref: oid for oid, _, ref in (line.partition(" ") for line in listed.split("\n") if line)}
 
     def ref(self, name: str, *, ok: Collection[int] = (0, 1)) -> str:
         """The object id of HEAD, or of a ref that all working trees share; "" when there is none.

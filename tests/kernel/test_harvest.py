@@ -326,3 +326,22 @@ def test_work_beyond_a_limit_stays_where_it_is(planted: Planted, limit: str, val
     assert planted.host("count-objects", "-v") == objects
     assert planted.harvest()["state"] == "harvested"
     assert planted.host("rev-parse", "HEAD") == new
+
+
+ODD = ["line\u2028break", "next\u0085line", "no\u00a0break", "wide\u3000space"]
+
+
+def test_names_that_end_lines_are_nobodys_halves(planted: Planted) -> None:
+    """The user's own branches with such names are what they are; an agent's stay in its private directory."""
+    for name in ODD:
+        planted.host("branch", f"own-{name}")
+        planted.agent("branch", name)
+    before = planted.host("for-each-ref", "--format=%(refname) %(objectname)", "refs/heads/own-*")
+    new = planted.commit("file", "content\n")
+    result = planted.harvest()
+    assert result["state"] == "harvested", result
+    assert planted.host("rev-parse", "HEAD") == new
+    assert planted.host("for-each-ref", "--format=%(refname) %(objectname)", "refs/heads/own-*") == before
+    refs = planted.host("for-each-ref", "--format=%(refname)", "refs/heads").split("\n")
+    assert not {f"refs/heads/{name}" for name in ODD} & set(refs)
+    assert planted.harvest()["state"] == "nothing"

@@ -321,3 +321,20 @@ with jailed_git.many():
     asking.wait()
     assert len(groups) == 2
     assert all(no_group(group) for group in groups)
+
+
+ODD = ("line\u2028break", "para\u2029graph", "next\u0085line", "no\u00a0break", "wide\u3000space", "plain")
+"""Names that git takes for a branch's, and that hold what Python ends a line, or a word, at."""
+
+
+def test_names_of_refs_are_not_taken_apart(repo: Path) -> None:
+    """Of all refs, below a prefix, and where objects are asked for by them, missing ones among others."""
+    for name in ODD:
+        plain("branch", name, at=repo)
+    git = Git(str(repo / ".git"))
+    oid = git.ref("HEAD")
+    assert git.refs() == {f"refs/heads/{name}": oid for name in (*ODD, "main")}
+    assert git.refs("refs/heads/pl") == {}
+    assert git.refs("refs/tags") == {}
+    wanted = [f"refs/heads/{name}{end}" for name in ODD for end in ("", "-none")]
+    assert [each.kind for each in git.objects(wanted)] == ["commit", "missing"] * len(ODD)

@@ -157,8 +157,7 @@ def _detached(found: Found, worktree_id: str) -> tuple[PartResult, list[Update]]
     part, git, oid = found.part, found.git, found.detached
     assert found.quarantine is not None
     _, place = kept_places(worktree_id)
-    lines = git.text("for-each-ref", "--format=%(objectname) %(refname)", f"{place}/").splitlines()
-    known = dict(line.split(" ", 1) for line in lines)
+    known = {kept: name for name, kept in git.refs(f"{place}/").items()}
     aside = known.get(oid, "")
     again = bool(aside)
     if not again:

@@ -71,9 +71,7 @@ class Names:
     @cached_property
     def refs(self) -> dict[str, str]:
         """Full name of each ref -> what it holds."""
-        words = ("for-each-ref", "--format=%(objectname) %(refname)")
-        lines = self._git.run(*words).out.decode("utf-8", "surrogateescape").splitlines()
-        return {ref: oid for oid, _, ref in (line.partition(" ") for line in lines)}
+        return self._git.refs()
 
     @cached_property
     def _remotes(self) -> set[str]:
@@ -191,8 +189,7 @@ def stash_refs(git: Git, directory: str, oids: tuple[str, ...]) -> dict[str, str
 
 def next_number(git: Git, prefix: str) -> int:
     """The number behind the largest that a ref directly below `prefix`, which ends in a slash, has for a name."""
-    used = git.text("for-each-ref", "--format=%(refname)", prefix).split()
-    numbers = [int(name.rpartition("/")[2]) for name in used if name.rpartition("/")[2].isdigit()]
+    numbers = [int(name.rpartition("/")[2]) for name in git.refs(prefix) if name.rpartition("/")[2].isdigit()]
     return max(numbers, default=0) + 1
 
 

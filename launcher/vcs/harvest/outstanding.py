@@ -211,7 +211,7 @@ def beside_branches(directory: str) -> list[tuple[str, str, int]]:
     found = []
     for repository in record.repositories if record is not None else ():
         git = Git(repository.git_dir)
-        for name in sorted(git.text("for-each-ref", "--format=%(refname)", *places).split()):
+        for name in sorted(git.refs(*places)):
             count = int(git.text("rev-list", "--count", name, "--not", "HEAD", "--branches"))
             if count:
                 found.append((name, repository.path, count))

@@ -36,7 +36,7 @@ def named(
         Refusal: child-unknown, child-ambiguous, child-is-trunk, child-twice.
     """
     git = Git(target.git_dir)
-    known = _Known(git, worktrees(git), _branches(git) if len(words) > 1 else {})
+    known = _Known(git, worktrees(git), git.refs("refs/heads") if len(words) > 1 else {})
     found: list[Source] = []
     for word in words:
         source = _one(known, word, start, root_of)
@@ -112,11 +112,6 @@ class _Known(NamedTuple):
     git: Git
     listed: Sequence[Listed]
     branches: Mapping[str, str]
-
-
-def _branches(git: Git) -> dict[str, str]:
-    lines = git.run("for-each-ref", "--format=%(objectname) %(refname)", "refs/heads").out.splitlines()
-    return {os.fsdecode(name): oid.decode() for oid, _, name in (line.partition(b" ") for line in lines)}
 
 
 def _one(known: _Known, word: str, start: str, root_of: Callable[[str], str | None]) -> Source:

@@ -85,7 +85,7 @@ def beside(git: Git, part: Part, worktree: Worktree, head: str | None) -> tuple[
     found: list[Kept] = []
     if not ref_files.may_be_below(os.fspath(part.common_dir), places):
         return ()
-    for ref in sorted(git.text("for-each-ref", "--format=%(refname)", *places).split()):
+    for ref in sorted(git.refs(*places)):
         known = [f"^{head}"] if head is not None else []
         commits = int(git.text("rev-list", "--count", ref, *known, "--not", *_elsewhere()))
         if commits:
@@ -101,7 +101,7 @@ def stashed(part: Part, worktree: Worktree) -> tuple[Kept, ...]:
     places = [f"{further.stash_place(owner)}/" for owner in {worktree.worktree_id, part.worktree_id}]
     if not ref_files.may_be_below(store, places):
         return ()
-    names = Git(store).text("for-each-ref", "--sort=version:refname", "--format=%(refname)", *places).split()
+    names = Git(store).refs("--sort=version:refname", *places)
     return tuple(Kept(ref=name, path=os.fspath(part.path), store=store, commits=1) for name in names)
 
 

@@ -580,8 +580,8 @@ def _of_repository(common_dir: str, rows: list[Worktree], state: str) -> dict[st
     into = trunk.removeprefix(_BRANCH) if trunk != head else "HEAD"
     git = Git(common_dir)
     known = git.run("rev-parse", "--verify", "--quiet", "--end-of-options", f"{trunk}^{{commit}}", ok=(0, 1, 128))
-    tips = _branches(git)
-    merged = _branches(git, f"--merged={trunk}") if known.status == 0 else {}
+    tips = git.refs(_BRANCH)
+    merged = git.refs(f"--merged={trunk}", _BRANCH) if known.status == 0 else {}
     for row in rows:
         here = admin_files.branch(os.fspath(row.main.git_dir))
         ref = f"{_BRANCH}{here}" if here else row.main.ref
@@ -610,8 +610,3 @@ def _beside(git: Git, row: Worktree, tip: str, open_: Mapping[str, str], state: 
         and oid not in ("", row.main.base)
         and not git.contains(tip, oid)
     )
-
-
-def _branches(git: Git, *condition: str) -> dict[str, str]:
-    lines = git.text("for-each-ref", "--format=%(refname) %(objectname)", *condition, _BRANCH).splitlines()
-    return {ref: oid for ref, _, oid in (line.rpartition(" ") for line in lines)}

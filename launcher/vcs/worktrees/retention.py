@@ -202,8 +202,7 @@ class _Pruning:
 
     def _refs(self, store: str) -> list[_Ref]:
         git = Git(store)
-        listed = git.text("for-each-ref", "--format=%(objectname) %(refname)", _ROOT).splitlines()
-        named = [(name, oid) for oid, _, name in (line.partition(" ") for line in listed)]
+        named = list(git.refs(_ROOT).items())
         lost = unreached(git, {oid for _, oid in named}, refs=_HOLDING) if named else set()
         found = []
         for name, oid in named:
