@@ -34,7 +34,7 @@ of reach by then)."""
 
 TRUST = (
     *("SSL_CERT_FILE", "REQUESTS_CA_BUNDLE", "CURL_CA_BUNDLE", "PIP_CERT", "CARGO_HTTP_CAINFO", "NODE_EXTRA_CA_CERTS"),
-    "npm_config_cafile",
+    *("npm_config_cafile", "GIT_SSL_CAINFO"),
 )
 """Variables by which clients are told of authorities: a file with all of them; node has its own besides."""
 

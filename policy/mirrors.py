@@ -256,14 +256,14 @@ class _Search:
         needed = [(entry, "/")] if "@" in parts.netloc else []
         needed += [(each, _path_of(each.place[2])) for each in tokens if _belongs(each.place[2], bare)]
         for each, path in needed:
-            if not self._held(each, wanted, path, parts.scheme, source):
+            if not self._held(each, wanted, path, parts.scheme, bundle):
                 self._warn(
                     f"{source}: the mirror {wanted.where} needs a credential, which does not enter the jail; "
                     "it may refuse what it does not give to everybody"
                 )
         return found["lead"] + bare
 
-    def _held(self, entry: _Entry, wanted: Request, path: str, scheme: str, source: str) -> bool:
+    def _held(self, entry: _Entry, wanted: Request, path: str, scheme: str, bundle: str) -> bool:
         """Notes that a credential is put in outside, for reading; whether it can be."""
         if (
             scheme != "https"
@@ -277,9 +277,8 @@ class _Search:
             allowed = rules(url, ("GET", "HEAD"), (path,))
         except Refusal:
             return False
-        key = Key(
-            "", f"mirror:{json.dumps(entry.place)}", url, "authorization", "{key}", allowed, ambient=True, origin=source
-        )
+        place, origin = json.dumps(entry.place), f"{egress_rules.MARK}{bundle}: {entry.where}"
+        key = Key("", f"mirror:{place}", url, "authorization", "{key}", allowed, ambient=True, origin=origin)
         self.keys.setdefault((wanted.where, path), key)
         return True
 

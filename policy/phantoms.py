@@ -15,10 +15,16 @@ from policy.egress_rules import Request
 from policy.keys import api
 from policy.logins import Document, Login, at, claims, copied, dumped, entries, may_replace, parsed, put
 
-_OPAQUE = re.compile(r"[!-~]+")
 _TEMPLATE = re.compile(r"\{([^{}]+)\}")
 _CODE = 43
 """Characters of a code: 32 bytes in the letters of base64url, without padding."""
+
+LARGEST_ENTRY = 256 << 10
+"""Bytes of a login, and of what an agent says to have it refreshed."""
+
+WANTED, GIVEN, REFUSED = b"w", b"g", b"r"
+"""Frames between the proxy and the process that has the tokens: JSON of [number, token that the vendor refused or ""];
+the login's entry; why there is none."""
 
 MARGIN = 600.0
 """Seconds before its end at which a token is refreshed: more than the agents' own five minutes, so that they do not ask

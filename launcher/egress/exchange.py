@@ -245,6 +245,7 @@ class Exchange:
     async def dismiss(self, answer: bytes) -> None:
         """Answers, and lets the client read it: closing over unread bytes would take the answer back (tcp(7))."""
         await self.send(answer)
+        await self._end()
         self.client.shutdown(socket.SHUT_WR)
         try:
             with Timeout(_FAREWELL):
@@ -252,6 +253,9 @@ class Exchange:
                     pass
         except TimeoutError:
             return
+
+    async def _end(self) -> None:
+        """What a client is told at the end, besides the end of the connection."""
 
     async def connect(self, wanted: Request, operation: str, *, answer: bytes, first: bytes) -> None:
         """Connects the client with what it wants, through a relay, or with the login that belongs there.

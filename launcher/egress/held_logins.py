@@ -15,7 +15,6 @@ from policy.phantoms import Mint
 
 _CHUNK = 65536
 
-LARGEST_ENTRY = 256 << 10
 _SOON = 60.0
 """Seconds before its end at which a token is not used any more."""
 
@@ -33,13 +32,13 @@ class _Question:
         self.why = "what keeps the login has ended"
 
 
-class Keeper:
+class Tokens:
     """The process that has the tokens. It is asked one thing at a time, and nobody's leaving ends a question."""
 
     def __init__(self, sock: socket.socket) -> None:
         sock.setblocking(False)
         self._sock = sock
-        self._decoder = wire.Decoder(LARGEST_ENTRY)
+        self._decoder = wire.Decoder(phantoms.LARGEST_ENTRY)
         self._open: dict[tuple[int, str], _Question] = {}
         self._asks = False
 
@@ -61,10 +60,12 @@ class Keeper:
             while self._open:
                 asked, question = next(iter(self._open.items()))
                 try:
-                    await send_all(self._sock, wire.frame(b"w", json.dumps(asked).encode()))
+                    await send_all(self._sock, wire.frame(phantoms.WANTED, json.dumps(asked).encode()))
                     kind, payload = await self._answer()
-                    question.entry = parsed(payload) if kind == b"g" else None
-                    question.why = payload.decode("utf-8", "replace")[:500] if kind == b"r" else question.why
+                    question.entry = parsed(payload) if kind == phantoms.GIVEN else None
+                    question.why = (
+                        payload.decode("utf-8", "replace")[:500] if kind == phantoms.REFUSED else question.why
+                    )
                 except (OSError, wire.Malformed):
                     pass  # it has ended
                 finally:
@@ -88,11 +89,11 @@ class Held:
         refresh: where the agent would have its tokens refreshed.
     """
 
-    def __init__(self, number: int, login: Login, mint: Mint, keeper: Keeper) -> None:
+    def __init__(self, number: int, login: Login, mint: Mint, tokens: Tokens) -> None:
         """`number`: the keeper's for it."""
         how = phantoms.phantom(login)
         assert how is not None
-        self.how, self._login, self._mint, self._number, self._keeper = how, login, mint, number, keeper
+        self.how, self._login, self._mint, self._number, self._tokens = how, login, mint, number, tokens
         found = api(how.refresh_url)
         self.refresh = (found.origin, found.path.encode())
         self.token = ""
@@ -127,7 +128,7 @@ class Held:
         return dumped(phantoms.answer(entry, self._login, self._mint, time.time()), b"{}")
 
     async def _entry(self) -> Document:
-        entry = await self._keeper.entry(self._number, self._refused)
+        entry = await self._tokens.entry(self._number, self._refused)
         token = at(entry, self.how.access)
         self.token, self._ends = str(token), phantoms.expiry(entry, self._login)
         if self.token != self._refused:

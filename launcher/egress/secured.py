@@ -1,4 +1,4 @@
-"""TLS towards a client in the jail, where a login's hosts end at the proxy: an authority of its own, and clients.
+"""Clients in the jail whose TLS ends at the proxy, for a login's or a mirror's host: an authority, and their exchange.
 
 The authority's key is this process's alone. Its certificate is good for those hosts (RFC 5280 section 4.2.1.10), and
 only programmes trust it that are told of it.
@@ -9,7 +9,6 @@ import os
 import socket
 import ssl
 from collections.abc import Callable, Iterable
-from contextlib import suppress
 from typing import NamedTuple, NoReturn
 
 from cryptography import x509
@@ -19,12 +18,10 @@ from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
 from launcher import wire
 from launcher.egress.exchange import ClientLeft, Exchange
+from launcher.egress.tls import Stream
 from launcher.jail import hygiene
-from launcher.loop import Timeout, receive, send_all
 from policy.logins import Login
 
-_CHUNK = 65536
-_FAREWELL = 2.0
 _BEFORE, _LASTS = datetime.timedelta(days=1), datetime.timedelta(days=90)
 
 
@@ -40,7 +37,7 @@ class Authority:
         """To be made before this process is confined: OpenSSL reads a certificate from a file only."""
         names = [x509.DNSName(host) for host in hosts]
         key, own = ec.generate_private_key(ec.SECP256R1()), ec.generate_private_key(ec.SECP256R1())
-        name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "Paddock, for the login in one jail")])
+        name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "Paddock, for one jail")])
         identifier = x509.SubjectKeyIdentifier.from_public_key(key.public_key())
         authority = (
             _certificate(name, key.public_key())
@@ -93,7 +90,7 @@ def _usage(*, signs_certificates: bool) -> x509.KeyUsage:
 
 
 class Kept(NamedTuple):
-    """Logins that stay outside, as the proxy knows them.
+    """What stays outside at hosts where TLS ends, as the proxy knows it.
 
     Attributes:
         logins: of the plan.
@@ -139,73 +136,27 @@ def keeping(
 
 
 class Secured(Exchange):
-    """A client whose TLS ends here. One task reads, one writes."""
+    """A client whose TLS ends here."""
 
     def __init__(self, plain: Exchange, context: ssl.SSLContext) -> None:
         """`plain`: the client's exchange so far, which has been told that it is connected."""
         super().__init__(plain.client, plain.gateway, plain.secret, plain.relays, name_required=False)
-        self._incoming, self._outgoing = ssl.MemoryBIO(), ssl.MemoryBIO()
-        self._tls = context.wrap_bio(self._incoming, self._outgoing, server_side=True)
+        self._stream = Stream(self.client, context)
 
     async def secure(self, first: bytes) -> None:
         """The handshake; `first` came already. Raises OSError, `ssl.SSLError` among them."""
-        if first:
-            self._incoming.write(first)
-        while True:
-            try:
-                self._tls.do_handshake()
-            except ssl.SSLWantReadError:
-                await self._flush()
-                await self._more()
-            except ssl.SSLError:
-                with suppress(OSError):
-                    await self._flush()  # the alert, which says why
-                raise
-            else:
-                await self._flush()
-                return
+        await self._stream.secure(first)
 
     async def receive(self) -> bytes:
         """See `Exchange`."""
-        while True:
-            try:
-                data = self._tls.read(_CHUNK)
-            except ssl.SSLWantReadError:
-                await self._more()
-            except (ssl.SSLZeroReturnError, ssl.SSLEOFError):
-                raise ClientLeft from None
-            else:
-                if not data:
-                    raise ClientLeft
-                return data
+        data = await self._stream.receive()
+        if not data:
+            raise ClientLeft
+        return data
 
     async def send(self, data: bytes) -> None:
         """See `Exchange`."""
-        if data:
-            self._tls.write(data)
-            await self._flush()
+        await self._stream.send(data)
 
-    async def dismiss(self, answer: bytes) -> None:
-        """See `Exchange`."""
-        await self.send(answer)
-        with suppress(ssl.SSLError):
-            self._tls.unwrap()  # wants the client's word, and needs none
-        await self._flush()
-        self.client.shutdown(socket.SHUT_WR)
-        try:
-            with Timeout(_FAREWELL):
-                while await receive(self.client, _CHUNK):
-                    pass
-        except TimeoutError:
-            return
-
-    async def _flush(self) -> None:
-        if data := self._outgoing.read():
-            await send_all(self.client, data)
-
-    async def _more(self) -> None:
-        data = await receive(self.client, _CHUNK)
-        if data:
-            self._incoming.write(data)
-        else:
-            self._incoming.write_eof()
+    async def _end(self) -> None:
+        await self._stream.end()

@@ -27,12 +27,14 @@ import h11
 from launcher.egress import http
 from launcher.egress.exchange import ClientLeft, Exchange, http_answer
 from launcher.egress.gateway import Denied, Failed, Gateway
-from launcher.egress.held_logins import LARGEST_ENTRY, Held, Keeper, Unusable
+from launcher.egress.held_logins import Held, Tokens, Unusable
 from launcher.egress.spending import Exceeded, Spending, Tally
+from launcher.egress.tls import Stream
 from launcher.ledger.denial import KEY
 from launcher.loop import Task, Timeout, current, receive, running, send_all, sleep
 from policy import phantoms
 from policy.egress_rules import EgressPolicy, Request, Verdict
+from policy.hosts import Address
 from policy.keys import BUNDLES, TRUST, Key, api
 from policy.phantoms import Mint
 from policy.plan import beneath
@@ -114,45 +116,23 @@ class Connection:
     def __init__(self, sock: socket.socket, origin: Request, tls: bool) -> None:
         """Connected, and not secured yet."""
         self._sock = sock
-        self._tls: ssl.SSLObject | None = None
-        self._incoming, self._outgoing = ssl.MemoryBIO(), ssl.MemoryBIO()
+        self._stream: Stream | None = None
         self._place = (origin, tls)
         self.writer = h11.Connection(h11.CLIENT)
         self.used = time.monotonic()
 
     async def secure(self, context: ssl.SSLContext) -> None:
         """The handshake. Raises OSError, `ssl.SSLError` among them."""
-        self._tls = context.wrap_bio(self._incoming, self._outgoing, server_hostname=str(self._place[0].host))
-        while True:
-            try:
-                self._tls.do_handshake()
-            except ssl.SSLWantReadError:
-                await self._flush()
-                await self._more()
-            else:
-                await self._flush()
-                return
+        self._stream = Stream(self._sock, context, str(self._place[0].host))
+        await self._stream.secure()
 
     async def receive(self) -> bytes:
         """What the vendor says next; b"" at its end. Raises OSError."""
-        if self._tls is None:
-            return await receive(self._sock, _CHUNK)
-        while True:
-            try:
-                return self._tls.read(_CHUNK)
-            except ssl.SSLWantReadError:
-                # What OpenSSL wants to answer (a new key, RFC 8446 section 4.6.3) goes with what is sent next.
-                await self._more()
-            except (ssl.SSLZeroReturnError, ssl.SSLEOFError):
-                return b""
+        return await (receive(self._sock, _CHUNK) if self._stream is None else self._stream.receive())
 
     async def send(self, data: bytes) -> None:
         """Sends everything. Raises OSError."""
-        if self._tls is None:
-            await send_all(self._sock, data)
-        elif data:
-            self._tls.write(data)
-            await self._flush()
+        await (send_all(self._sock, data) if self._stream is None else self._stream.send(data))
 
     def is_fresh(self, ready: "Ready") -> bool:
         """Whether it can carry another request to the same place: nothing has come since the last answer."""
@@ -171,17 +151,6 @@ class Connection:
     def close(self) -> None:
         """Closes it. Safe to call twice."""
         self._sock.close()
-
-    async def _flush(self) -> None:
-        if data := self._outgoing.read():
-            await send_all(self._sock, data)
-
-    async def _more(self) -> None:
-        data = await receive(self._sock, _CHUNK)
-        if data:
-            self._incoming.write(data)
-        else:
-            self._incoming.write_eof()
 
 
 class Vendors:
@@ -215,16 +184,15 @@ class Vendors:
         self._spending = spending
         allowed, denied, internal = tuple(allow), tuple(deny), tuple(internal)
         self._routes = [_route(key, phantom, value, denied) for key, phantom, value in held]
-        self._local = [
-            route for route in self._routes if route.phantom is not None and not isinstance(route.real, Held)
-        ]
+        self._local = [route for route in self._routes if route.phantom is not None]
+        self._ambient = [route for route in self._routes if route.phantom is None]
         self._refreshes: dict[Request, tuple[bytes, Held]] = {}
         self._authority = kept.authority if kept is not None else None
-        self._hosts = {route.origin.host: [route.origin] for route in self._routes if route.phantom is None}
+        self._hosts: dict[str | Address, list[Request]] = {}
         if kept is not None:
-            mint, keeper = Mint(kept.secret), Keeper(kept.keeper)
+            mint, tokens = Mint(kept.secret), Tokens(kept.keeper)
             for number, login in enumerate(kept.logins):
-                one = Held(number, login, mint, keeper)
+                one = Held(number, login, mint, tokens)
                 self._routes += [_of_login(one, url, rules, denied) for url, rules in one.how.apis]
                 self._refreshes[one.refresh[0]] = (one.refresh[1], one)
                 for origin in phantoms.origins(login):
@@ -235,17 +203,17 @@ class Vendors:
         self._context = trusting(environ, untrusted) if any(route.tls for route in self._routes) else None
 
     def ends_tls(self, wanted: Request, operation: str, client: socket.socket) -> bool:
-        """Whether TLS ends here, because a login is used at that host and port.
+        """Whether TLS ends here, because a login or a mirror's credential is used at that host and port.
 
         Args:
             wanted: host and port.
             operation, client: for the log.
 
         Raises:
-            Denied: such a host is wanted in another way, where requests could not be judged.
+            Denied: a login's host is wanted in another way, where requests could not be judged.
         """
         if wanted.host not in self._hosts:
-            return False
+            return any(route.origin == wanted for route in self._ambient)
         if wanted in self._hosts[wanted.host]:
             return True
         where = " and ".join(origin.where for origin in self._hosts[wanted.host])
@@ -367,7 +335,7 @@ class Vendors:
             if event is h11.NEED_DATA:
                 with Timeout(exchange.gateway.bounds.head_seconds):
                     connection.receive_data(await exchange.receive())
-            elif isinstance(event, h11.Data) and len(body) + len(event.data) <= LARGEST_ENTRY:
+            elif isinstance(event, h11.Data) and len(body) + len(event.data) <= phantoms.LARGEST_ENTRY:
                 body += event.data
             else:
                 raise http.Bad("the request for new tokens is too long", 413, host=login.refresh[0].where)
@@ -389,7 +357,7 @@ class Vendors:
     async def _ready(self, exchange: Exchange, request: h11.Request, host: Request | None) -> "Ready":
         """The request as its vendor gets it. Raises `Denied`, `Foreign`, `Failed` and `http.Bad`."""
         shown = [route for route in self._routes if host in (None, route.origin) and route.is_shown(request.headers)]
-        ambient = [route for route in self._routes if route.phantom is None and route.origin == host]
+        ambient = [route for route in self._ambient if route.origin == host]
         origin, tls = self._place(exchange, request, shown, ambient, host)
         words = {
             word.strip().lower()
@@ -423,23 +391,18 @@ class Vendors:
                 verdict = Verdict(False, "", "a request without a phantom has no content there")
             if not verdict.allowed:
                 raise exchange.gateway.denied(head.wanted, KEY, verdict, exchange.client)
-        fitting = [route for route in ambient if route.policy.decide(head.wanted).allowed]
-        # As npm chooses: the one for the longest path.
-        put_in = shown or sorted(fitting, key=lambda route: -len(route.policy.allow[0].path))[:1]
-        if shown or host is not None:
-            if name := _credential_in(head.path.partition(b"?")[2]):
-                raise self._refused(exchange, origin, f"a credential in the URL beside the key ({name})")
-            dropped = {*((b"accept-encoding",) if shown else ()), *(route.header for route in self._routes)}
-            cookies = [(b"Cookie", found) for name, value in headers if (found := _front_cookies(name, value))]
-            headers = [
-                (name, value)
-                for name, value in headers
-                if not _is_credential(name, value, dropped) and (host is None or not _VALUE.search(value))
-            ]
-            headers += cookies if host is not None else []
-            for route in put_in:
+        if shown or (host is not None and not ambient):
+            headers = self._without_credentials(exchange, headers, head.path, origin, host)
+            for route in shown:
                 headers.append((route.header, route.real if isinstance(route.real, bytes) else await route.real.real()))
+        elif not any(name == b"authorization" for name, _ in request.headers):
+            # As npm chooses: the one for the longest path. A client's own counts, as it would in a tunnel.
+            fitting = [route for route in ambient if route.policy.decide(head.wanted).allowed]
+            best = max(fitting, key=lambda route: len(route.policy.allow[0].path), default=None)
+            if best is not None and isinstance(best.real, bytes):
+                headers.append((best.header, best.real))
         if shown:
+            headers = [(name, value) for name, value in headers if name.lower() != b"accept-encoding"]
             headers.append((b"Accept-Encoding", b"identity"))  # so that its tokens can be counted
         if upgrade and not (shown and self._spending.counts_tokens):
             headers += [(b"Connection", b"Upgrade"), (b"Upgrade", b"websocket")]
@@ -448,6 +411,26 @@ class Vendors:
         final = h11.Request(method=request.method, target=head.path, headers=[(b"Host", authority), *headers])
         logins = [route.real for route in shown if isinstance(route.real, Held)]
         return Ready(origin, tls, head.wanted.method, bool(shown), final, logins[0] if logins else None)
+
+    def _without_credentials(
+        self,
+        exchange: Exchange,
+        headers: list[tuple[bytes, bytes]],
+        path: bytes,
+        origin: Request,
+        host: Request | None,
+    ) -> list[tuple[bytes, bytes]]:
+        """The headers without what could say whose a request is. Raises `Denied` for such a query."""
+        if name := _credential_in(path.partition(b"?")[2]):
+            raise self._refused(exchange, origin, f"a credential in the URL beside the key ({name})")
+        own = {route.header for route in self._routes}
+        cookies = [(b"Cookie", found) for name, value in headers if (found := _front_cookies(name, value))]
+        kept = [
+            (name, value)
+            for name, value in headers
+            if not _is_credential(name, value, own) and (host is None or not _VALUE.search(value))
+        ]
+        return kept + (cookies if host is not None else [])
 
     def _place(
         self,

@@ -33,9 +33,6 @@ from policy.promises import OWN_TMP
 AUTHORITIES = ".paddock-authorities-*.pem"
 """In the private home: whom the agent trusts besides, for its vendor's hosts; ``*`` is the session's name."""
 
-WANTED, GIVEN, REFUSED = b"w", b"g", b"r"
-"""Kinds of frames: JSON of [number, token that the vendor refused or ""]; the login's entry; why there is none."""
-
 _PATIENCE = 45.0
 """Seconds to wait for another jail that refreshes."""
 _ANSWERS_WITHIN = 30.0
@@ -68,14 +65,14 @@ class Keeper:
         try:
             while True:
                 kind, payload = wire.receive(connection, [], deadline=None, most=LARGEST)
-                if kind != WANTED:
+                if kind != phantoms.WANTED:
                     break
                 number, refused = json.loads(payload)
                 try:
-                    answer = wire.frame(GIVEN, json.dumps(self.entry(number, refused)).encode())
+                    answer = wire.frame(phantoms.GIVEN, json.dumps(self.entry(number, refused)).encode())
                 except (Unusable, OSError) as error:
                     why = str(error) if isinstance(error, Unusable) else error.strerror or str(error)
-                    answer = wire.frame(REFUSED, why.encode("utf-8", "replace"))
+                    answer = wire.frame(phantoms.REFUSED, why.encode("utf-8", "replace"))
                 wire.send(connection, answer)
         finally:
             os._exit(0)

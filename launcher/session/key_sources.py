@@ -14,7 +14,7 @@ from policy.promises import OWN_TMP
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterable
+    from collections.abc import Callable, Collection, Iterable
 
     from launcher.session.machine import Machine
     from policy.config.settings import Settings
@@ -167,13 +167,16 @@ def _key(inject: "Inject", url: str, name: str, ways: "Ways", *, alone: bool, fl
     )
 
 
-def values_of(keys: tuple[Key, ...], home: str, grants: tuple[Grant, ...]) -> tuple[tuple[Key, str], ...]:
-    """The keys with their values.
+def values_of(
+    keys: tuple[Key, ...], home: str, grants: tuple[Grant, ...], warn: "Callable[[str], object]" = str
+) -> tuple[tuple[Key, str], ...]:
+    """The keys with their values; a mirror whose credential is not there now may do without.
 
     Args:
         keys: of a launch.
         home: of the user, for ``file:~/...``.
         grants: of the jail, in which no file with a key may lie.
+        warn: told what the user should know.
 
     Raises:
         Refusal: key-missing, key-unusable.
@@ -181,9 +184,15 @@ def values_of(keys: tuple[Key, ...], home: str, grants: tuple[Grant, ...]) -> tu
     found: list[tuple[Key, str]] = []
     for key in keys:
         kind, _, where = key.source.partition(":")
-        value = _READERS[kind](key, where, home, grants).strip()
-        if not value:
-            raise _missing(key, "it is empty")
+        try:
+            value = _READERS[kind](key, where, home, grants).strip()
+            if not value:
+                raise _missing(key, "it is empty")
+        except Refusal as refusal:
+            if not key.ambient:
+                raise
+            warn(f"{refusal.message}; the mirror may refuse what it does not give to everybody")
+            continue
         if not value.isascii() or not value.isprintable():
             raise Refusal(
                 "key-unusable",
@@ -239,13 +248,11 @@ def spent(directory: str, keys: tuple[Key, ...], *, login: bool = False) -> list
 
 
 def _missing(key: Key, why: str) -> Refusal:
-    what = f"the key of {key.variable} cannot be read from {key.source}"
-    if key.ambient:
-        what = f"the credential of {key.origin} cannot be read"
+    what = f"{key.origin}: the credential is not there" if key.ambient else f"the key of {key.variable} cannot be read"
     return Refusal(
         "key-missing",
-        f"{what}: {why}",
-        context="it was to stay outside of the jail" + ("" if key.ambient else f", as {key.origin} says"),
+        f"{what}: {why}" if key.ambient else f"{what} from {key.source}: {why}",
+        context=f"it was to stay outside of the jail, as {key.origin} says",
         hint="give it there, or leave the key out",
     )
 

@@ -263,7 +263,13 @@ class _Parts(terminal.Listener):
                         messages.say(f"paddock: warning: {passes(key.variable, 'your own words have it so')}")
                 if plan.budget and plan.provider and not keys:
                     raise unheld(plan.provider, plan.budget[0][0])
-                held = key_sources.values_of(keys, self._places.home, plan.grants)
+                held = key_sources.values_of(
+                    keys,
+                    self._places.home,
+                    plan.grants,
+                    lambda text: messages.say(f"paddock: warning: {printable(text)}"),
+                )
+                keys = self._keys = tuple(key for key, _ in held)
                 self._plan = plan = without_covered(plan, keys)
             here = any(key.ambient for key, _ in held)
             kept = None

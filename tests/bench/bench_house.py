@@ -48,6 +48,7 @@ CONFINED = {
         "questions",
         "socks",
         "spending",
+        "tls",
         "vendors",
     ),
     "launcher.service": ("screen",),

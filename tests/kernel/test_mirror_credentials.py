@@ -165,12 +165,16 @@ def test_a_tool_installs_and_has_no_credential(jailed: Jailed, line: str, paths:
 
 
 def test_the_credential_is_for_reading_where_it_is_meant(jailed: Jailed) -> None:
-    """A publication has none, nor has npm's token for another path; a foreign one is removed."""
+    """A publication has none, nor has npm's token for another path; a client's own counts, as it would in a tunnel."""
     mirror, run = jailed
     curl = f"curl -sS --max-time 20 --cacert $SSL_CERT_FILE -o /dev/null https://{HOST}"
     ended = run(f"{curl}/npm/demo -X PUT -d x -H 'Authorization: Bearer foreign'; {curl}/npm/demo; {curl}/other -I")
     assert ended.returncode == 0, ended
-    assert mirror.seen == [("PUT", "/npm/demo", None), ("GET", "/npm/demo", BEARER), ("HEAD", "/other", BASIC)]
+    assert mirror.seen == [
+        ("PUT", "/npm/demo", "Bearer foreign"),
+        ("GET", "/npm/demo", BEARER),
+        ("HEAD", "/other", BASIC),
+    ]
 
 
 def test_no_plan_and_no_ledger_holds_a_credential(paddock: Paddock) -> None:
@@ -187,12 +191,29 @@ def test_no_plan_and_no_ledger_holds_a_credential(paddock: Paddock) -> None:
         assert line in shown.splitlines(), shown
 
 
-def test_a_variable_that_a_token_needs_and_has_not_is_said(paddock: Paddock) -> None:
-    """npm would send an empty one."""
+def test_a_token_that_is_not_there_now_is_said_and_keeps_nobody_up(paddock: Paddock) -> None:
+    """As a variable that only some machines have: the mirror may give what it gives to everybody."""
     need("userns")
-    with made(paddock) as (_, environment):
+    with made(paddock) as (mirror, environment):
         run = Run(paddock, {**environment, "NPM_TOKEN": ""}, ())
-        ended = run("true")
-        assert ended.returncode == 125
-        assert "key-missing" in ended.stderr
-        assert "_authToken" not in ended.stdout
+        ended = run(f"{PIP}; curl -sS -o /dev/null https://{HOST}/npm/demo")
+        assert ended.returncode == 0, ended
+        assert "_authToken in ~/.npmrc: the credential is not there: it is empty" in ended.stderr
+        assert mirror.seen[-1] == ("GET", "/npm/demo", BASIC)  # pip's is for the whole host
+
+
+def test_the_host_of_a_mirror_is_reached_as_before_on_its_other_ports(paddock: Paddock) -> None:
+    """A forge is a mirror, and more: ssh there, and other services, are none of the credential's business."""
+    need("userns")
+    with made(paddock) as (mirror, environment):
+        more = paddock.who.home / ".config/pip/pip.conf"
+        text = (
+            f"[global]\nindex-url = https://me:{SECRET}@{HOST}/simple\nextra-index-url = https://me:two@{HOST}:8443/x\n"
+        )
+        paddock.who.run(["sh", "-c", f"cat >{shlex.quote(str(more))}"], stdin=text)
+        run = Run(paddock, environment, ())
+        line = f"{PIP}; curl -sS -o /dev/null https://{HOST}:8443/x; curl -sS -k -o /dev/null https://{HOST}:444/x"
+        ended = run(line, "--allow-domain", HOST, "--proxy-env", "yes")
+        assert ended.returncode == 0, ended
+        seconds = [shown for _, path, shown in mirror.seen if path == "/x"]
+        assert seconds == ["Basic " + base64.b64encode(b"me:two").decode(), None], (ended, mirror.seen)

@@ -325,7 +325,8 @@ def _load() -> None:
 
     import policy.sandbox
 
-    assert acp.schema is not policy.sandbox
+    assert acp.schema is not None
+    assert policy.sandbox is not None
 
 
 def _launch(parent: int, to_provider: tuple[int, int], from_provider: tuple[int, int], notice: tuple[int, int],
