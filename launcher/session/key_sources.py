@@ -124,6 +124,13 @@ def _logins(
     return "none", (said,)
 
 
+def without_key_apis(spec: "ProviderSpec", ways: "Ways") -> "Ways":
+    """Ways to a vendor, where its login stays outside: an API that takes keys is no other one."""
+    mine = {str(origin.host) for file in spec.files if file.phantom for origin in file.phantom.as_planned().origins}
+    others = {str(api(inject.url).origin.host) for inject in spec.inject} - mine
+    return tuple(way for way in ways if way[0] not in others)
+
+
 def _url(inject: "Inject", machine: "Machine") -> str:
     """Of the API: what the caller's own variable names, else the vendor's."""
     if not inject.base or not machine.says(inject.base):

@@ -16,7 +16,6 @@ from policy import runners
 from policy.config import values
 from policy.config.settings import Settings
 from policy.egress_rules import endpoint
-from policy.keys import api
 from policy.launch import Command, Translation
 from policy.logins import Login
 from policy.plan import Conditional, Plan
@@ -192,10 +191,7 @@ def translated(
     flags = at >= 0 and chosen.strategy.dialect is DialectName.NATIVE
     kept = key_sources.keys_of(spec, settings, machine, (*domains, *reach), places, flags=flags)
     silent = (SILENT.format(title=spec.title),) if keep and _is_silent(spec, switches, command) else ()
-    if kept.logins == "phantom":  # an API that takes keys is no other way to the vendor
-        mine = {str(origin.host) for file in spec.files if file.phantom for origin in file.phantom.as_planned().origins}
-        others = {str(api(inject.url).origin.host) for inject in spec.inject} - mine
-        domains = tuple(entry for entry in domains if entry[0] not in others)
+    domains = key_sources.without_key_apis(spec, domains) if kept.logins == "phantom" else domains
     return Translation(
         provider=name,
         source=chosen.source,

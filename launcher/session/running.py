@@ -97,7 +97,7 @@ def run(
         writable = tuple(path for path, access, where in plan.grants if "w" in access and where != promises.OWN_TMP)
         target = enforcement.Target(report, writable)
     for warning in plan.warnings:
-        messages.say(f"paddock: warning: {printable(warning)}")
+        _warn(warning)
     mounts = promises.has_mounts(plan.backend)
     brings = sorted(f"~/{path}" for source, path, _ in plan.brought if source)
     session = state.open_session(
@@ -238,12 +238,12 @@ class _Parts(terminal.Listener):
 
             binds, lines = brought.provided(plan, session)
             for line in lines:
-                messages.say(f"paddock: warning: {printable(line)}")
+                _warn(line)
         if plan.files or os.path.lexists(f"{os.path.dirname(session.slots['home'])}/written"):
             from launcher.session import brought
 
             for line in brought.written(plan, session):
-                messages.say(f"paddock: warning: {printable(line)}")
+                _warn(line)
         secret, believed, mint = b"", True, None
         if plan.logins:
             from launcher.session import brought
@@ -263,12 +263,7 @@ class _Parts(terminal.Listener):
                         messages.say(f"paddock: warning: {passes(key.variable, 'your own words have it so')}")
                 if plan.budget and plan.provider and not keys:
                     raise unheld(plan.provider, plan.budget[0][0])
-                held = key_sources.values_of(
-                    keys,
-                    self._places.home,
-                    plan.grants,
-                    lambda text: messages.say(f"paddock: warning: {printable(text)}"),
-                )
+                held = key_sources.values_of(keys, self._places.home, plan.grants, _warn)
                 keys = self._keys = tuple(key for key, _ in held)
                 self._plan = plan = without_covered(plan, keys)
             here = any(key.ambient for key, _ in held)
@@ -292,7 +287,7 @@ class _Parts(terminal.Listener):
                 mint = Mint(secret)
             self._logins = credentials.Logins(plan, session.slots["home"], mint)
             for line in self._logins.bring(believed=believed):
-                messages.say(f"paddock: warning: {printable(line)}")
+                _warn(line)
         if plan.left_open:
             self._note()
         session.slots["secret"] = os.urandom(24).hex()
@@ -521,6 +516,10 @@ def _askers(plan: Plan, session: state.Session, places: Places, asker: int) -> t
 
         found.append(notifier.started(plan, session.name, places))
     return tuple(found)
+
+
+def _warn(text: str) -> None:
+    messages.say(f"paddock: warning: {printable(text)}")
 
 
 def _packages() -> None:

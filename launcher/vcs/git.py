@@ -215,7 +215,7 @@ class Object(NamedTuple):
 
 def parsed_objects(out: bytes) -> list[Object]:
     """The lines of ``git cat-file --batch-check``."""
-    lines = [[*line.split(" "), "", ""] for line in out.decode(errors="replace").removesuffix("\n").split("\n") if line]
+    lines = [[*line.split(" "), "", ""] for line in out.decode(errors="replace").split("\n") if line]
     return [Object(line[0], line[1], int(line[2]) if line[2].isdigit() else 0) for line in lines]
 
 
@@ -422,11 +422,9 @@ class Git:
         return os.fsdecode(self.run(*arguments).out.removesuffix(b"\n"))
 
     def refs(self, *patterns: str) -> dict[str, str]:
-        """Full name (surrogateescape) of each ref below one of `patterns`, or of all -> object id. Options go first.
-
-        Names may hold whatever else ends a line for Python (U+2028, U+0085): git allows all but control characters.
-        """
+        """Full name (surrogateescape) of each ref below one of `patterns`, or of all -> object id. Options go first."""
         listed = self.text("for-each-ref", "--format=%(objectname) %(refname)", *patterns)
+        # By git's newline alone: a name may hold what else ends a line for Python.
         return {ref: oid for oid, _, ref in (line.partition(" ") for line in listed.split("\n") if line)}
 
     def ref(self, name: str, *, ok: Collection[int] = (0, 1)) -> str:
