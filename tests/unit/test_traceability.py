@@ -1,10 +1,11 @@
 """Every id of the specification has a test, and every id that a test names is one of the specification's."""
 
+import pkgutil
 from pathlib import Path
 
 import pytest
 
-from tests.support.traceability import IDS, OPEN, Misplaced, problems, shown, table
+from tests.support.traceability import IDS, OPEN, Misplaced, problems, reached, shown, table
 
 
 def test_every_id_has_a_test_or_waits_openly() -> None:
@@ -20,6 +21,12 @@ def test_the_table_names_every_id() -> None:
     heads = [line.split()[0] for line in lines if not line.startswith(" ")]
     assert heads == list(IDS)
     assert sum("OPEN: waits for" in line for line in lines) == len(OPEN)
+
+
+def test_what_reaches_an_id_is_there() -> None:
+    """That it is called, only the installed command can show; a name that has gone is seen at once."""
+    for _, function in reached().values():
+        pkgutil.resolve_name(function)
 
 
 @pytest.mark.spec("SM-MF-007")
