@@ -1,12 +1,14 @@
 """What a session's phantoms are used for: requests, bytes and tokens, counted and bounded.
 
 Vendors say in their answers how many tokens a request took (Anthropic's Messages, OpenAI's Responses and Chat
-Completions, Gemini). The last word of an answer counts. Of a stream that says nothing, or that nobody read to its end,
-the tokens are estimated from its size, so that a client cannot choose not to be counted.
+Completions, Gemini). The last word of an answer counts, before the client has it. Of a stream that says nothing, or
+that nobody read to its end, the tokens are estimated from its size, and of a request whose answer nobody waited for
+those of its content, so that a client cannot choose not to be counted.
 """
 
 import json
 import os
+import re
 import time
 from collections import deque
 from collections.abc import Callable, Mapping
@@ -23,6 +25,9 @@ _MOST = 1 << 40
 _ERROR = 400
 _WIDTH = 200
 """Of the file's one line, so that a shorter one covers a longer one."""
+
+_LAST = re.compile(rb"\[DONE\]|\"type\": ?\"(message_stop|response\.completed)\"")
+"""In the last event of a stream; some clients hang up then."""
 
 _INPUT = ("input_tokens", "prompt_tokens", "promptTokenCount")
 _CACHED = ("cache_creation_input_tokens", "cache_read_input_tokens")
@@ -86,7 +91,7 @@ class Spending:
     def _check(self, now: float) -> None:
         tokens, most = self.input + self.output, self._bounds.get("tokens", _MOST)
         if tokens >= most:
-            raise Exceeded(f"the session's budget of {most:,} tokens is used up: {tokens:,}")
+            raise Exceeded(f"the session's budget of {most:,} tokens is used up: {tokens:,} used")
         if self.upload >= (bytes_ := self._bounds.get("upload", _MOST)):
             raise Exceeded(f"the session's budget of {bytes_:,} bytes to send is used up")
         if len(self._recent) >= (rate := self._bounds.get("requests", _MOST)):
@@ -100,13 +105,15 @@ class Spending:
             self._write()
             raise Exceeded(f"the session's budget of {most:,} bytes to send is used up")
 
-    def add(self, tally: "Tally") -> None:
-        """Counts an answer, complete or not."""
-        found = tally.end()
-        self.input += found[0]
-        self.output += found[1]
-        self.estimated += found[2]
-        self._write()
+    def add(self, tally: "Tally", *, last: bool = True) -> None:
+        """Counts an answer, complete or not; what it says so far, while it is not the `last` word."""
+        found = tally.end() if last else tally.told
+        if last or found != tally.counted:
+            self.input += found[0] - tally.counted[0]
+            self.output += found[1] - tally.counted[1]
+            self.estimated += found[2] - tally.counted[2]
+            tally.counted = found
+            self._write()
 
     def _write(self) -> None:
         if self._fd == -1:
@@ -124,11 +131,15 @@ class Tally:
 
     Attributes:
         sent: bytes of the request's content so far.
+        left: the client does not wait for the answer.
+        counted: what `Spending.add` has counted of it: as `end` has it.
     """
 
     def __init__(self) -> None:
         """Nothing is known yet."""
         self.sent = 0
+        self.left = False
+        self.counted = (0, 0, 0)
         self._stream = self._readable = self._known = self._complete = self._free = False
         self._text = b""
         self._size = 0
@@ -151,6 +162,9 @@ class Tally:
             *lines, self._text = self._text.split(b"\n")
             for line in lines:
                 self._look(line.removeprefix(b"data:"))
+                self._complete = self._complete or bool(_LAST.search(line))
+        elif data.rstrip().endswith(b"}"):
+            self._look(self._text)
         if len(self._text) > _LONGEST:
             self._text = b""
             self._readable = self._stream  # a line of a stream is passed over, another answer is too long
@@ -161,11 +175,21 @@ class Tally:
         if self._readable:
             self._look(self._text.removeprefix(b"data:"))
 
+    @property
+    def short(self) -> bool:
+        """The vendor has made the whole answer, which tells what it took: that is read, whoever waits for it."""
+        return self._readable and not self._stream
+
+    @property
+    def told(self) -> tuple[int, int, int]:
+        """What the answer has said so far, as `end` has it."""
+        return (self._tokens[0], self._tokens[1], 0) if self._known else (0, 0, 0)
+
     def end(self) -> tuple[int, int, int]:
         """Tokens in, tokens out, and how many of them are estimated."""
         if self._known and (self._complete or not self._stream):
-            return self._tokens[0], self._tokens[1], 0
-        if self._free or not self._size or (self._readable and not self._stream):
+            return self.told
+        if self._free or (not self._size and not self.left) or (self.short and self._complete):
             return 0, 0, 0  # an error, a list of models, a count of tokens
         given = self._tokens[0] or self.sent // _PER_TOKEN
         made = max(self._tokens[1], self._size // _PER_TOKEN)

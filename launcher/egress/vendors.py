@@ -490,6 +490,16 @@ class Vendors:
         """Passes one request and its answer on; whether the client's connection can carry another one."""
         tally = Tally()
         writer = vendor.writer
+
+        async def pass_on(event: h11.Event) -> None:
+            data = connection.send(event) or b""
+            try:
+                await exchange.send(b"" if tally.left else data)
+            except OSError:
+                if not tally.short:
+                    raise
+                tally.left = True  # and what the vendor says to the end is counted
+
         await vendor.send(writer.send(ready.request) or b"")
         upload = running().spawn(self._upload(exchange, connection, vendor, ready, tally, current()))
         events = http.Events(writer)
@@ -516,13 +526,19 @@ class Vendors:
                             ready.login.refused(dict(ready.request.headers)[b"authorization"])
                     kind = type(event)
                     passed = kind(status_code=event.status_code, headers=headers, reason=event.reason)
-                    await exchange.send(connection.send(passed) or b"")
+                    await pass_on(passed)
                 elif isinstance(event, h11.Data):
                     tally.feed(bytes(event.data))
-                    await exchange.send(connection.send(event) or b"")
+                    if ready.counted:
+                        self._spending.add(tally, last=False)
+                    await pass_on(event)
+                    if tally.left and not tally.short:  # it is too long to be one that tells
+                        raise ClientLeft
                 elif isinstance(event, h11.EndOfMessage):
                     tally.complete()
-                    await exchange.send(connection.send(event) or b"")
+                    if ready.counted:
+                        self._spending.add(tally)
+                    await pass_on(event)
                     break
                 else:
                     raise h11.RemoteProtocolError("it closed the connection")
@@ -530,6 +546,8 @@ class Vendors:
             upload.cancel()
             if ready.counted:
                 self._spending.add(tally)
+        if tally.left:
+            raise ClientLeft
         vendor.used = time.monotonic()
         if connection.their_state is h11.SEND_BODY:
             await exchange.dismiss(b"")  # it has its answer, and sends on
@@ -570,7 +588,9 @@ class Vendors:
                     return
             connection.receive_data(await exchange.receive())  # the next request, which has its turn later
         except ClientLeft:
-            download.cancel()
+            tally.left = True
+            if not tally.short:
+                download.cancel()
         except Exceeded as error:
             with suppress(OSError):
                 if connection.our_state is h11.SEND_RESPONSE:

@@ -659,7 +659,7 @@ def test_a_budget_of_tokens_ends_with_a_clear_refusal(tmp_path: Path) -> None:
         kept = json.loads((tmp_path / "usage.json").read_text())
         assert kept == {"requests": 2, "input": 214, "output": 100, "estimated": 0, "upload": 10, "refused": 1}
         assert [line["reason"] for line in lines(tmp_path) if line["decision"] == "deny"] == [
-            "the session's budget of 200 tokens is used up: 314"
+            "the session's budget of 200 tokens is used up: 314 used"
         ]
 
     run(test())
@@ -693,6 +693,67 @@ def test_a_stream_that_says_nothing_of_tokens_is_estimated(tmp_path: Path) -> No
             while counts.input == 100:
                 await asyncio.sleep(0.01)
             assert (counts.input, counts.output) == (200, 1500)
+
+    run(test())
+
+
+@pytest.mark.parametrize("reads", ["", "HTTP/1.1 200", "}}"])
+def test_a_client_that_hangs_up_is_counted_all_the_same(tmp_path: Path, reads: str) -> None:
+    """At once, after the head, after the last byte: what the vendor's answer says is read to its end, or estimated."""
+
+    async def test() -> None:
+        body = b'{"padding": "' + b"x" * 3000 + b'", "usage": {"input_tokens": 70, "output_tokens": 50}}'
+
+        async def slow(_request: h11.Request, _body: bytes, writer: Writer) -> bytes:
+            await asyncio.sleep(0.05)
+            writer.write(b"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nTransfer-Encoding: chunked\r\n\r\n")
+            for at in range(0, len(body), 1000):
+                await asyncio.sleep(0.02)
+                piece = body[at : at + 1000]
+                writer.write(b"%x\r\n%s\r\n" % (len(piece), piece))
+            await asyncio.sleep(0.1)
+            return b"0\r\n\r\n"
+
+        vendor, counts = Vendor(slow), Spending({"tokens": 100})
+        async with serving(vendor) as url, proxy(tmp_path, allow=NOTHING, held=held(url), spending=counts) as port:
+            reader, writer = await asyncio.open_connection("127.0.0.1", port)
+            writer.write(request(body="w" * 800))
+            if reads:
+                await reader.readuntil(reads.encode())
+            else:
+                while not vendor.requests:
+                    await asyncio.sleep(0.005)
+            writer.close()
+            if reads == "}}":  # it has all that it wants, and asks again at once
+                said = await asked(port, request("/v1/x", "Connection: close", body="w"))
+                assert said.startswith(b"HTTP/1.1 403 "), said
+            while not counts.input:
+                await asyncio.sleep(0.01)
+            await asyncio.sleep(0.3)
+            assert (counts.input, counts.output) == ((70, 50) if reads else (200, 0))
+
+    run(test())
+
+
+@pytest.mark.parametrize("last", [b"data: [DONE]\n\n", b'data: {"type":"message_stop"}\n\n'])
+def test_a_stream_is_over_with_its_last_event(tmp_path: Path, last: bytes) -> None:
+    """Some clients hang up then: what it has told counts, and nothing is estimated."""
+
+    async def test() -> None:
+        async def stream(_request: h11.Request, _body: bytes, writer: Writer) -> bytes | None:
+            writer.write(b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\n\r\n" + EVENTS + b": \n" * 900 + last)
+            await writer.drain()
+            return None
+
+        vendor, counts = Vendor(stream), Spending({})
+        async with serving(vendor) as url, proxy(tmp_path, allow=NOTHING, held=held(url), spending=counts) as port:
+            reader, writer = await asyncio.open_connection("127.0.0.1", port)
+            writer.write(request(body="w" * 800))
+            await reader.readuntil(last)
+            await ended(writer)
+            await vendor.left.wait()
+            await asyncio.sleep(0.1)
+            assert (counts.input, counts.output, counts.estimated) == (107, 50, 0)
 
     run(test())
 
