@@ -5,6 +5,7 @@ Launch path: see launcher/jail/syscalls.py.
 
 import errno
 import select
+import time
 
 from launcher.jail import syscalls
 from launcher.lean import ctypes, os
@@ -206,9 +207,13 @@ def sweep(keep: "frozenset[int] | set[int]" = frozenset()) -> int:
         for pid in below:
             if pid not in direct:
                 _kill_below(pid, known)
-        for pid in direct:
-            os.waitpid(pid, 0)
-            reaped += 1
+        # Whoever has ended first: a PID namespace's first process cannot before the others in it are reaped.
+        while direct:
+            left = [pid for pid in direct if not os.waitpid(pid, os.WNOHANG)[0]]
+            reaped += len(direct) - len(left)
+            if len(left) == len(direct):
+                time.sleep(0.0005)
+            direct = left
 
 
 def _kill_below(pid: int, parents: set[int]) -> None:
