@@ -196,7 +196,8 @@ def unheld(provider: str, budget: str) -> Refusal:
         "budget-unheld",
         f"the budget of {budget} cannot be held: {provider} has neither key nor login that stays outside",
         context="requests are counted where a phantom is replaced; a login, or a key that passes, is not seen",
-        hint=f"export the agent's API key, or --logins phantom; or lift the budget: --budget {budget}=none",
+        hint="export the agent's API key (without --keys pass), or --logins phantom; "
+        f"or lift the budget: --budget {budget}=none",
     )
 
 

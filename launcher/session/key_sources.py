@@ -117,7 +117,8 @@ def _logins(
     elif not any(file.phantom for file in spec.files):
         why = f"Paddock has no phantoms for the logins of {spec.title}"
     elif used:
-        why = f"{used[0]} in your environment is used in its place"
+        why = f"{used[0]} in your environment is used in its place, and enters the jail as it is"
+        return "none", (f"your login of {spec.title} is not in the jail: {why}; unset it for phantoms of the login",)
     else:
         return mode, ()
     said = f"your login of {spec.title} is not in the jail: {why}; --logins copy passes the login itself"
@@ -248,9 +249,11 @@ def spent(directory: str, keys: tuple[Key, ...], *, login: bool = False) -> list
         names = [f"the key in {variables}"] if variables else []
         names += ["the login"] if login else []
         tokens = f"{found.input:,} tokens in, {found.output:,} out"
-        lines.append(f"{found.requests:,} requests with {' and '.join(names)}: {tokens}{guessed}")
+        requests = f"{found.requests:,} request{'' if found.requests == 1 else 's'}"
+        lines.append(f"{requests} with {' and '.join(names)}: {tokens}{guessed}")
     if found.refused:
-        lines.append(f"{found.refused:,} {'more ' if lines else ''}were refused by the session's budget")
+        were = "was" if found.refused == 1 else "were"
+        lines.append(f"{found.refused:,} {'more ' if lines else ''}{were} refused by the session's budget")
     return lines
 
 
@@ -260,7 +263,7 @@ def _missing(key: Key, why: str) -> Refusal:
         "key-missing",
         f"{what}: {why}" if key.ambient else f"{what} from {key.source}: {why}",
         context=f"it was to stay outside of the jail, as {key.origin} says",
-        hint="give it there, or leave the key out",
+        hint=f"put it in {key.source or 'your own setting'}, or leave the key out (paddock help keys)",
     )
 
 

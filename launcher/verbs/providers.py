@@ -51,7 +51,8 @@ def paragraphs(strategy: SandboxTranslationStrategy) -> list[str]:
         ]
     spec = strategy.spec
     native = spec.native
-    credentials = spec.credentials
+    kept = {inject.variable for inject in spec.inject}
+    given = [name for name in (*spec.credentials.environment, *spec.settings) if name not in kept]
     held = [", ".join((*spec.state.directories, *spec.state.files)) + ": private to the worktree"]
     held += [f"{spec.state.variable} points there"] if spec.state.variable else []
     temp = [f"{spec.temp.variable} points to the session's own"] if spec.temp.variable else []
@@ -73,7 +74,7 @@ def paragraphs(strategy: SandboxTranslationStrategy) -> list[str]:
         *_lines("brought", [", ".join(spec.bring) + ": read-only, with --bring agents"] if spec.bring else []),
         *_lines("kept out", [_key(inject) for inject in spec.inject]),
         *_lines("temp", temp),
-        *_lines("passed on", [", ".join((*credentials.environment, *spec.settings))]),
+        *_lines("passed on", [", ".join(given)] if given else []),
         *_lines("per session", [f"{name}: a random value" for name in spec.session_secrets]),
         *_lines("notes", [f"- {note}" for note in spec.notes]),
     ]
