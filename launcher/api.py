@@ -11,6 +11,10 @@ if TYPE_CHECKING:
     from launcher.bridges.files.mcp_server import SESSION_HEADER as SESSION_HEADER
     from launcher.bridges.files.mcp_server import TOKEN_HEADER as TOKEN_HEADER
     from launcher.bridges.files.router import Router as Router
+    from launcher.sandbox.box import AsyncSandbox as AsyncSandbox
+    from launcher.sandbox.box import Commit as Commit
+    from launcher.sandbox.box import Done as Done
+    from launcher.sandbox.box import Sandbox as Sandbox
     from launcher.service.tables import StoredRequestContexts as StoredRequestContexts
     from launcher.session.places import Places
     from launcher.vcs.harvest.parts import HarvestResult as HarvestResult
@@ -88,6 +92,7 @@ _HOMES = {
         "TOKEN_HEADER",
     ),
     "launcher.bridges.files.router": ("Router",),
+    "launcher.sandbox.box": ("AsyncSandbox", "Commit", "Done", "Sandbox"),
     "launcher.service.tables": ("StoredRequestContexts",),
     "launcher.vcs.harvest.parts": ("HarvestResult",),
     "launcher.vcs.merge.descriptors": (

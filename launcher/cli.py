@@ -85,6 +85,12 @@ OPTIONS: tuple[tuple[str, str, str, str], ...] = (
     ("--rw", MANY, "PATH", "grant reading, writing and executing below PATH; of --ro and --rw, the longer path wins"),
     ("--ro", MANY, "PATH", "grant reading and executing below PATH; for the worktree or part of it: make it read-only"),
     ("--review", FLAG, "", "make the whole worktree read-only; git works, but commits are dropped at the end"),
+    (
+        "--cow",
+        FLAG,
+        "",
+        "show a private copy of the worktree: what is written or committed there is dropped at the end",
+    ),
     ("--deny", MANY, "PATH", "deny everything below PATH, whatever else is granted"),
     ("--freeze-root", SWITCH, "", "accept that directories above an exception are frozen (no mounts available)"),
     ("--net", ONE, "auto|none|proxy|open", "network (default: proxy with a provider or an allowed host, else none)"),

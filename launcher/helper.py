@@ -3,6 +3,7 @@
     jail DESCRIPTOR PARENT      one command in a jail, described by the descriptor (`launcher.jail.confined`)
     jails DESCRIPTOR PARENT     a command in a jail for each message that comes over the socket
     shim DESCRIPTOR PREFIX      the process that a supervised session belongs to (`launcher.service.shim`)
+    launchers DESCRIPTOR PREFIX what the launchers of a programme's sandboxes are forked from (`launcher.sandbox`)
     job PARENT NAME             a function of `launcher.service.job`; Python is started without `-S`
 
 Started by path, because `-I` knows no other directory than Python's own.
@@ -29,13 +30,18 @@ def main() -> int:
 
     # The finder of `launcher.start` halves the time to import what a jail is made of.
     sys.meta_path.insert(0, start.CompiledModules)
-    if programme == "shim":
+    if programme in ("shim", "launchers"):
         sys.prefix = sys.exec_prefix = second
         start.load_bundle()
         # What most launches need, loaded once: everything that is forked from here shares these pages.
-        from launcher.service.shim.main import main as shim
         from launcher.session import private_git as private_git
         from launcher.verbs import run as run
+
+        if programme == "launchers":
+            from launcher.sandbox import launchers
+
+            launchers.main(int(first), supervised)
+        from launcher.service.shim.main import main as shim
 
         shim(int(first), supervised)
     from launcher.jail import confined

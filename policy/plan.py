@@ -18,7 +18,7 @@ Grant
     grant comes from (``default``, a file name with its key, ``--rw`` ...), for `paddock explain`.
 """
 
-VERSION = 12
+VERSION = 13
 
 SYSTEM_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin:/run/current-system/sw/bin"
 """Where programmes are looked for that Paddock itself runs, outside of every jail. Never the caller's PATH: it may lead
@@ -100,6 +100,7 @@ class Plan:
         "bounds",  # tuple[tuple[str, int], ...]: "memory" and "disk" in percent of the machine's, where no limit is
         "git",  # str: "private", "readonly" or "shared"
         "review",  # bool: nothing is handed over; for git == "private", the git directory is the session's own
+        "cow",  # bool: the worktree is shown as a copy, and what is written there goes with the session; implies review
         "follow",  # bool: for git == "private", new branches and tags are harvested, and the checkout follows HEAD
         "sign",  # bool: for git == "private", the user's git signs what is harvested
         "logins",  # tuple[tuple[object, ...], ...]: files copied between homes, as fields of policy.logins.Login
@@ -153,6 +154,7 @@ class Plan:
     bounds: tuple[tuple[str, int], ...]
     git: str
     review: bool
+    cow: bool
     follow: bool
     sign: bool
     logins: tuple[tuple[object, ...], ...]
@@ -224,6 +226,7 @@ class Plan:
             f"backend   {self.backend}",
             f"git       {self.git}{', signed when it is harvested' if self.sign else ''}"
             f"{', nothing is harvested' if self.review else ''}",
+            *(["copy      of the worktree: what is written there is dropped at the end"] if self.cow else []),
             f"network   {self.net}",
         ]
         if self.net == "proxy":

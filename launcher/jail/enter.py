@@ -10,7 +10,7 @@ Launch path: see launcher/jail/syscalls.py.
 import errno
 
 from launcher.jail import hygiene, landlock, layout, reports
-from launcher.jail.spec import JailSpec
+from launcher.jail.spec import Facts, JailSpec
 from launcher.lean import os
 from launcher.safefs import walk
 from policy.errors import EXIT_NOT_EXECUTABLE, EXIT_NOT_FOUND, Refusal
@@ -20,6 +20,8 @@ if TYPE_CHECKING:
     from typing import NoReturn
 
     from launcher.jail.guard.guard import Guard
+
+    Prepared = tuple[landlock.Domain, tuple[str, str, str], set[str]]
 
 
 def enter(
@@ -46,15 +48,45 @@ def enter(
     Raises:
         Refusal: a step failed, a required row is not held, or the command cannot be executed (126, 127).
     """
+    facts = confine(spec, uid=uid, held=held, keep=(pipe,), guard=guard)
+    if first:
+        reports.send_report(pipe, facts)
+        reports.send_executing(pipe)
+    execute(search or (spec.program,), spec.argv, spec.environment, searched=bool(search))
+
+
+def confine(
+    spec: JailSpec,
+    *,
+    uid: int,
+    held: tuple[str, ...],
+    keep: tuple[int, ...],
+    guard: "Guard | None" = None,
+    prepared: "Prepared | None" = None,
+) -> Facts:
+    """All steps but the last one: nothing that this process does from now on is more than the command may.
+
+    Args:
+        spec, uid, held, guard: see `enter`.
+        keep: descriptors from 3 on that stay open.
+        prepared: what `prepare` made before, for this and other commands.
+
+    Returns:
+        What holds, for the ledger.
+
+    Raises:
+        Refusal: a step failed, or a required row is not held.
+    """
     facts: list[tuple[str, str, str]] = []
     rows = set(held)
 
     limits = hygiene.rlimits(tuple(item for item in spec.limits if item[0] != "disk"), kernel_uid=uid)
     facts += [(f"limit {name}", "held" if ok else "not held", f"{value} {note}".strip())
               for name, value, ok, note in limits]  # fmt: skip
-    hygiene.close_inherited((pipe, *(guard.descriptors if guard is not None else ())))
+    kept = (*keep, *((prepared[0][0],) if prepared is not None else ()))
+    hygiene.close_inherited((*kept, *(guard.descriptors if guard is not None else ())))
     hygiene.own_devices()
-    _change_directory(spec.cwd)
+    change_directory(spec.cwd)
     hygiene.no_new_privs()
     bounding_empty, locked = hygiene.drop_all()
     facts.append(("capabilities", "layer", f"none; bounding set {'empty' if bounding_empty else 'inert'}"
@@ -62,7 +94,8 @@ def enter(
     rows |= {"environment", "fds", "privileges", "limits"}
 
     if spec.landlock:
-        layer, added = _landlock(spec, rows)
+        domain, layer, added = prepared or prepare(spec, rows)
+        landlock.enter(domain, log=True)
         facts.append(layer)
         rows |= added
         if spec.audited:
@@ -89,25 +122,39 @@ def enter(
             context=", ".join(missing),
             hint="paddock doctor says which layer is missing, and what to do",
         )
-    if first:
-        reports.send_report(pipe, (*facts, *((row, "held", "") for row in sorted(rows))))
-        reports.send_executing(pipe)
-    program, error = _execute(search or (spec.program,), spec.argv, spec.environment)
-    if search and error.errno in (errno.ENOENT, errno.ENOTDIR) and not os.path.lexists(program):
-        raise _not_found(spec.argv[0], search)
+    return (*facts, *((row, "held", "") for row in sorted(rows)))
+
+
+def execute(
+    programs: tuple[str, ...], argv: tuple[str, ...], environment: dict[str, str], *, searched: bool
+) -> "NoReturn":
+    """Executes the first of `programs` that can be; `searched` says that these are where its name was looked for.
+
+    Refusals: command-not-found (127), command-not-executable (126).
+    """
+    program, error = _execute(programs, argv, environment)
+    if searched and error.errno in (errno.ENOENT, errno.ENOTDIR) and not os.path.lexists(program):
+        raise _not_found(argv[0], programs)
     raise _not_executed(program, error)
 
 
-def _landlock(spec: JailSpec, held: set[str]) -> tuple[tuple[str, str, str], set[str]]:
-    """Applies Landlock, on top of what is held already; returns the ledger's line and the rows that this adds."""
+def prepare(spec: JailSpec, held: set[str], *, signals: bool = True) -> "Prepared":
+    """A Landlock domain on top of what is held already, the ledger's line of it, and the rows that it adds.
+
+    Args:
+        spec: of the jail.
+        held: rows that hold without it.
+        signals: further commands are out of each other's reach. Without it, something else must keep those in it from
+            the processes of the machine.
+    """
     abi = landlock.abi()
     grants = (*spec.grants, *((path, access, source) for source, path, access in spec.binds))
     if spec.mounts:
         # A root of our own shows only what is granted, so `ls /` tells nothing else.
         grants = layout.gathered((*grants, ("/", "l", "the jail's own root")))
     network = spec.net == "open" or "network" in held
-    enforced = landlock.restrict(grants, abi=abi, network=network, log=True)
-    _, rules, handled_fs, handled_net, scopes, skipped = enforced
+    domain = landlock.made(grants, abi=abi, network=network, scope_signals=signals or "visibility" not in held)
+    _, _, rules, handled_fs, handled_net, scopes, skipped = domain
     if spec.worktree in skipped:
         raise Refusal("worktree-missing", f"{spec.worktree} no longer exists", hint="was it removed in the meantime?")
     rows = {"reads", "deny-inside-allow", "toolchains"}
@@ -117,7 +164,7 @@ def _landlock(spec: JailSpec, held: set[str]) -> tuple[tuple[str, str, str], set
         rows.add("signals")
     rights = f"rights fs={handled_fs:#x} net={handled_net:#x} scopes={scopes:#x}"
     absent = f", {len(skipped)} grants absent" if skipped else ""
-    return ("landlock", "layer", f"ABI {abi}, {rules} rules, {rights}{absent}"), rows
+    return domain, ("landlock", "layer", f"ABI {abi}, {rules} rules, {rights}{absent}"), rows
 
 
 def _prove() -> None:
@@ -156,7 +203,7 @@ def _not_found(name: str, search: tuple[str, ...]) -> Refusal:
     )
 
 
-def _change_directory(path: str) -> None:
+def change_directory(path: str) -> None:
     """Into the plan's directory, without following a link that an agent may have put there since."""
     try:
         descriptor = walk.open_canonical(path, os.O_PATH | os.O_DIRECTORY)

@@ -303,12 +303,7 @@ class Init:
             return
         try:
             if len(self._others) >= MOST_OTHERS:
-                raise Refusal(
-                    "session-busy",
-                    "the session's limit of further commands is reached",
-                    context=f"{MOST_OTHERS} at the same time",
-                    hint="wait until one has ended",
-                )
+                raise busy()
             pid = os.fork()
             if pid == 0:
                 try:
@@ -353,6 +348,16 @@ class Init:
     def _end_all(self) -> None:
         if self._end is not None:  # else the kernel does it, when this process ends
             self._end()
+
+
+def busy() -> Refusal:
+    """The Refusal for one command more than `MOST_OTHERS`."""
+    return Refusal(
+        "session-busy",
+        "the session's limit of further commands is reached",
+        context=f"{MOST_OTHERS} at the same time",
+        hint="wait until one has ended",
+    )
 
 
 def _childless() -> bool:

@@ -182,34 +182,34 @@ def fs_rights(access: str, abi: int, is_directory: bool) -> int:
     return mask if is_directory else mask & FILE_RIGHTS
 
 
-def restrict(
+Domain = tuple[int, int, int, int, int, int, tuple[str, ...]]
+"""A ruleset that is made and not entered yet: its descriptor, which any number of processes may enter, each into a
+domain of its own (landlock(7)); then what will hold: (abi, rules added, filesystem rights handled, network rights
+handled, scopes, skipped paths). Skipped are grants that do not exist or that the caller cannot reach."""
+
+
+def made(
     grants: tuple[tuple[str, str, str], ...],
     *,
     abi: int,
     network: bool,
-    log: bool,
     connect_ports: tuple[int, ...] = (),
     scope_abstract: bool = True,
     scope_signals: bool = True,
-) -> tuple[int, int, int, int, int, tuple[str, ...]]:
-    """Gives up, for this process and all that it starts, every right that is not granted. Cannot be undone.
-
-    The calling thread is restricted, so call it while there is only one; no_new_privs must be set. All filesystem
-    rights of the ABI are handled, so what no grant names is denied.
+) -> Domain:
+    """The ruleset that gives up every right which is not granted. All filesystem rights of the ABI are handled.
 
     Args:
         grants: (canonical path, access, source); the same path may come more than once.
         abi: as `abi()` gave it, at least 1.
         network: True leaves the network alone (it is open, or the process has a network namespace of its own);
             False denies bind and connect over TCP (ABI 4) and UDP (ABI 10), whatever the address.
-        log: denials after an exec go to the kernel's audit (ABI 7).
         connect_ports: with network False, TCP ports to which connect stays allowed, *on any host*.
         scope_abstract: abstract AF_UNIX sockets made outside are out of reach (ABI 6).
         scope_signals: processes outside cannot be signalled (ABI 6).
 
     Returns:
-        What holds from now on: (abi, rules added, filesystem rights handled, network rights handled, scopes, skipped
-        paths). Skipped are grants that do not exist or that the caller cannot reach.
+        It; the caller owns the descriptor.
 
     Raises:
         Refusal: a component of a granted path is a symbolic link by now, the ABI is 0, or the kernel refused a step.
@@ -220,7 +220,6 @@ def restrict(
     handled_net = 0 if network else up_to(NET_ADDED, abi)
     wanted = (SCOPE_ABSTRACT_UNIX if scope_abstract else 0) | (SCOPE_SIGNAL if scope_signals else 0)
     scoped = up_to(SCOPES_ADDED, abi) & wanted
-    flags = LOG_NEW_EXEC_ON & up_to(FLAGS_ADDED, abi) if log else 0
     # The kernel takes a shorter structure as one whose missing fields are zero; older ABIs know fewer fields.
     fields = (handled_fs, handled_net, scoped)[: 3 if abi >= 6 else 2 if abi >= 4 else 1]
     step = "landlock_create_ruleset"
@@ -234,13 +233,48 @@ def restrict(
                     rule = NET_CONNECT_TCP.to_bytes(8, "little") + port.to_bytes(8, "little")
                     syscalls.landlock_add_rule(ruleset, syscalls.LANDLOCK_RULE_NET_PORT, rule)
                     rules += 1
-            step = "landlock_restrict_self"
-            syscalls.landlock_restrict_self(ruleset, flags)
-        finally:
+        except BaseException:
             os.close(ruleset)
+            raise
     except OSError as error:
         raise _refused(step, error) from error
-    return abi, rules, handled_fs, handled_net, scoped, skipped
+    return ruleset, abi, rules, handled_fs, handled_net, scoped, skipped
+
+
+def enter(domain: Domain, *, log: bool) -> None:
+    """Gives up, for this process and all that it starts, what the domain denies. Cannot be undone; closes the ruleset.
+
+    The calling thread is restricted, so call it while there is only one; no_new_privs must be set. With `log`,
+    denials after an exec go to the kernel's audit (ABI 7).
+
+    Raises:
+        Refusal: the kernel refused.
+    """
+    try:
+        syscalls.landlock_restrict_self(domain[0], LOG_NEW_EXEC_ON & up_to(FLAGS_ADDED, domain[1]) if log else 0)
+    except OSError as error:
+        raise _refused("landlock_restrict_self", error) from error
+    finally:
+        os.close(domain[0])
+
+
+def restrict(
+    grants: tuple[tuple[str, str, str], ...],
+    *,
+    abi: int,
+    network: bool,
+    log: bool,
+    connect_ports: tuple[int, ...] = (),
+    scope_abstract: bool = True,
+    scope_signals: bool = True,
+) -> tuple[int, int, int, int, int, tuple[str, ...]]:
+    """`made`, and `enter` at once. Returns what holds from now on: a `Domain` without its descriptor."""
+    domain = made(
+        grants, abi=abi, network=network, connect_ports=connect_ports, scope_abstract=scope_abstract,
+        scope_signals=scope_signals,
+    )  # fmt: skip
+    enter(domain, log=log)
+    return domain[1:]
 
 
 def ruleset(grants: tuple[tuple[str, str, str], ...], *, network: bool) -> int:

@@ -60,6 +60,7 @@ class Operation:
         nested: some directory above `path` shows the disk, so the way there may change while mounts are made.
         makes: the mount point is on a tmpfs of the jail and has to be made.
         text: LINK: the link's text. PROTECT: why. PRIVATE: what is shown there, "" for an empty tmpfs.
+            BIND: where what is written goes, "" for the disk.
         holes: MASK: paths below that stay visible; their mount points are made inside the mask.
     """
 
@@ -88,6 +89,8 @@ class Operation:
 
     def describe(self) -> str:
         """The step in words, for `paddock explain` and for errors."""
+        if self.kind == BIND and self.text:
+            return f"show a copy of {self.path}"
         if self.kind == BIND:
             what = f"{self.source} at {self.path}" if self.source else self.path
             return f"show {what} {'writable' if self.writable else 'read-only'}"
@@ -191,7 +194,27 @@ def prepare(spec: JailSpec) -> tuple[Operation, ...]:
                 protect(path, "granted for reading only")
             else:
                 add(Operation(BIND, path, writable=writable), _WRITABLE if writable else _READ_ONLY)
+    if spec.copy:
+        _copy(spec, operations)
     return (*operations, *_links(spec, nearest, regions, disk))
+
+
+def _copy(spec: JailSpec, operations: list[Operation]) -> None:
+    """Has the worktree shown as a copy.
+
+    Refusals: cow-covered; what is in it would be shown writable from the disk.
+    """
+    found = [each for each in operations if each.kind == BIND and each.writable and not each.source]
+    around = [each for each in found if beneath(spec.worktree, each.path)]
+    inside = [each for each in found if beneath(each.path, spec.worktree) and each not in around]
+    if [each.path for each in around] != [spec.worktree] or inside:
+        raise Refusal(
+            "cow-covered",
+            f"{spec.worktree} cannot be shown as a copy",
+            context=", ".join(each.describe() for each in (*around, *inside)) or "it is not granted for writing",
+            hint="leave out --cow, or the --rw and --ro that name it or something in it",
+        )
+    around[0].text = spec.copy
 
 
 def gathered(grants: "tuple[Grant, ...]") -> "tuple[Grant, ...]":

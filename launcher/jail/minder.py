@@ -13,9 +13,10 @@ and what every launch has loaded already.
 
 import select
 import time
+from _stat import S_ISFIFO
 
 from launcher import wire
-from launcher.jail import hygiene, init, processes, reports, syscalls
+from launcher.jail import enter, hygiene, init, processes, reports, syscalls
 from launcher.jail.spec import JailSpec
 from launcher.lean import os
 from policy.errors import EXIT_NOT_FOUND, EXIT_REFUSED, Refusal
@@ -24,6 +25,7 @@ from policy.plan import beneath
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     import signal as _signal
+    from collections.abc import Callable
     from typing import NoReturn
 
     from launcher.jail.guard.guard import Guard
@@ -38,6 +40,7 @@ else:
 
 PROOF = b"P"  # the first message: `Session.proof`
 ABOUT = b"A"  # what runs here; no fields. Answered by reports.REPORT
+MANY = b"M"  # run many: COMMAND messages follow, each with a connection of its own before its streams; no fields
 COMMAND = b"Q"  # run a command; fields: see `Command`. Its streams come along as descriptors
 GO = b"G"  # the terminal is as it shall be: start; no fields
 SIGNAL = b"K"  # two bytes: a signal's number, and 1 when it is for the command's whole process group
@@ -143,6 +146,7 @@ def _too_long(why: str) -> Refusal:
 
 
 _TIOCSCTTY = 0x540E
+_AF_UNIX, _SOCK_SEQPACKET = 1, 5
 _SIGNAL_BYTES = 2
 
 
@@ -167,6 +171,8 @@ def run(connection: int, jail: "Inside", *, uid: int, pid_namespace: bool) -> "N
         kind, payload = receive(connection, descriptors) if kind else (b"", b"")
         if kind == ABOUT:
             reports.send_report(connection, jail.spec.about)
+        elif kind == MANY:
+            _Many(connection, jail).run()
         elif kind == COMMAND:
             _Minder(connection, jail, Command.decode(payload), descriptors).run()
         elif kind:
@@ -177,6 +183,198 @@ def run(connection: int, jail: "Inside", *, uid: int, pid_namespace: bool) -> "N
         reports.send_refusal(connection, init.failure("the further command could not be run", error))
     finally:
         os._exit(0)
+
+
+class _Many:
+    """Commands side by side for one client, each minded by a process like this one, until the client leaves.
+
+    Where a process can be confined before its command is known, one is always ready: what a command waits for then is
+    little more than execve(2).
+    """
+
+    def __init__(self, connection: int, jail: "Inside") -> None:
+        self._connection = connection
+        self._jail = jail
+        self._own = os.getpid()
+        self._signals = init.open_signals()
+        self._living: set[int] = set()
+        self._ready: tuple[int, int] | None = None  # to the process that minds, and to the one that will execute
+
+    def run(self) -> None:
+        """To the client's end; then everything ends."""
+        self._jail.share()
+        for signal in _signal.valid_signals() - {_signal.SIGKILL, _signal.SIGSTOP, _signal.SIGPIPE}:
+            _signal.signal(signal, _signal.SIG_DFL)
+        self._refill()
+        poll = select.poll()
+        for fd in (self._connection, self._signals):
+            poll.register(fd, select.POLLIN)
+        while True:
+            ready = [fd for fd, _ in poll.poll()]
+            if self._signals in ready:
+                init.read_signals(self._signals)
+                self._living -= set(_ended())
+            if self._connection in ready and not self._serve():
+                processes.sweep()
+                return
+
+    def _serve(self) -> bool:
+        """The next message. False: the client has left, or talks nonsense."""
+        descriptors: list[int] = []
+        kind, payload = receive(self._connection, descriptors)
+        if kind != COMMAND or not descriptors:
+            return False
+        client, *streams = descriptors
+        try:
+            if len(self._living) - (self._ready is not None) >= init.MOST_OTHERS:
+                raise init.busy()
+            if not self._hand_over(payload, descriptors):
+                pid = os.fork()
+                if pid == 0:
+                    self._alone(client, lambda: _Minder(client, self._jail, Command.decode(payload), streams).run())
+                self._living.add(pid)
+        except Refusal as refusal:
+            reports.send_refusal(client, refusal)
+        except OSError as error:
+            reports.send_refusal(client, init.failure("the session cannot start another process", error))
+        for fd in descriptors:
+            os.close(fd)
+        self._refill()
+        return True
+
+    def _hand_over(self, payload: bytes, descriptors: list[int]) -> bool:
+        """Whether a process was ready for it."""
+        if self._ready is None:
+            return False
+        minding, executing = self._ready
+        self._ready = None
+        try:
+            wire.send_packet(minding, b"", (descriptors[0],))
+            wire.send_packet(executing, payload, tuple(descriptors))
+        except OSError:  # another command of the jail has ended them
+            return False
+        finally:
+            os.close(minding)
+            os.close(executing)
+        return True
+
+    def _refill(self) -> None:
+        """Has a process ready. Without one, the next command's is made when it comes."""
+        if self._ready is not None or not self._jail.ahead:
+            return
+        pairs: list[int] = []
+        try:
+            pairs += syscalls.socketpair(_AF_UNIX, _SOCK_SEQPACKET | os.O_CLOEXEC)
+            pairs += syscalls.socketpair(_AF_UNIX, _SOCK_SEQPACKET | os.O_CLOEXEC)
+            pid = os.fork()
+        except OSError:
+            for fd in pairs:
+                os.close(fd)
+            return
+        minding, minds, executing, executes = pairs
+        if pid == 0:
+            os.close(minding)
+            os.close(executing)
+            self._alone(-1, _Ahead(self._jail, minds, executes).run)
+        os.close(minds)
+        os.close(executes)
+        self._living.add(pid)
+        self._ready = minding, executing
+
+    def _alone(self, client: int, work: "Callable[[], None]") -> "NoReturn":
+        """The life of a process that minds one command."""
+        try:
+            os.close(self._connection)
+            os.close(self._signals)
+            processes.tie_to_parent(self._own)
+            processes.adopt_orphans()
+            work()
+        except Refusal as refusal:
+            if client != -1:
+                reports.send_refusal(client, refusal)
+        except BaseException as error:
+            if client != -1:
+                reports.send_refusal(client, init.failure("the further command could not be run", error))
+        finally:
+            os._exit(0)
+
+
+class _Ahead:
+    """A command whose process is confined and ready, and that is not known yet."""
+
+    def __init__(self, jail: "Inside", minds: int, executes: int) -> None:
+        self._jail = jail
+        self._minds = minds
+        self._executes = executes
+
+    def run(self) -> None:
+        """Until the command has ended."""
+        os.setsid()
+        signals = init.open_signals()
+        own = os.getpid()
+        command = os.fork()
+        if command == 0:
+            self._become(own)
+        os.close(self._executes)
+        _own_group(command)
+        poll = select.poll()
+        for fd in (self._minds, signals):
+            poll.register(fd, select.POLLIN)
+        if self._minds not in [fd for fd, _ in poll.poll()]:
+            return  # it has ended already: the jail's own doing, or it could not be confined
+        _, (client,) = wire.receive_packet(self._minds)
+        os.close(self._minds)
+        _Minder(client, self._jail, None, []).follow(command, signals)
+
+    def _become(self, parent: int) -> "NoReturn":
+        client, code = -1, EXIT_REFUSED
+        try:
+            processes.tie_to_parent(parent)
+            _own_group(0)
+            _signal.signal(_signal.SIGPIPE, _signal.SIG_DFL)
+            _signal.pthread_sigmask(_signal.SIG_SETMASK, ())
+            refusal: Refusal | None = None
+            try:
+                self._jail.confine(self._executes)
+            except Refusal as error:
+                refusal = error
+            payload, (client, *streams) = wire.receive_packet(self._executes)
+            if refusal is not None:
+                raise refusal
+            wanted = Command.decode(payload)
+            if wanted.streams != DIRECT * len(streams) or not all(map(_is_pipe, streams)):
+                raise Refusal("request-invalid", "the streams of one command among many are pipes, three of them")
+            spec = self._jail.spec
+            enter.change_directory(_directory(wanted, spec))
+            for fd, source in enumerate(streams):
+                os.dup2(source, fd, inheritable=True)
+            environment = spec.environment | dict(wanted.environment)
+            search = _candidates(wanted.argv[0], environment.get("PATH", os.defpath))
+            enter.execute(search, tuple(wanted.argv), environment, searched=True)
+        except Refusal as error:
+            code = error.exit_code
+            if client != -1:
+                reports.send_refusal(client, error)
+        except BaseException as error:
+            if client != -1:
+                reports.send_refusal(client, init.failure("the command could not be started", error))
+        finally:
+            os._exit(code)
+
+
+def _is_pipe(fd: int) -> bool:
+    return S_ISFIFO(os.fstat(fd).st_mode)
+
+
+def _ended() -> list[int]:
+    """Process ids of children that have ended, reaped."""
+    found: list[int] = []
+    try:
+        while pid := os.waitpid(-1, os.WNOHANG)[0]:
+            found.append(pid)
+    except ChildProcessError:
+        pass
+    return found
 
 
 def _is_outside(pid: int, peer: int, uid: int, *, pid_namespace: bool) -> bool:
@@ -194,11 +392,15 @@ def _is_outside(pid: int, peer: int, uid: int, *, pid_namespace: bool) -> bool:
 class _Minder:
     """The loop around one command."""
 
-    def __init__(self, connection: int, jail: "Inside", wanted: Command, descriptors: list[int]) -> None:
+    def __init__(self, connection: int, jail: "Inside", wanted: Command | None, descriptors: list[int]) -> None:
+        """Args: `wanted` is None for a command that has been started already."""
         self._connection = connection
         self._jail = jail
-        self._wanted = wanted
+        self._command = 0
         self._descriptors = descriptors
+        if wanted is None:
+            return
+        self._wanted = wanted
         if len(descriptors) != wanted.streams.count(DIRECT):
             raise Refusal("request-invalid", "the request lacks the streams that it announces")
         self._spec = jail.spec.replace(
@@ -206,7 +408,6 @@ class _Minder:
             argv=tuple(wanted.argv),
             environment=jail.spec.environment | dict(wanted.environment),
         )
-        self._command = 0
 
     def run(self) -> None:
         """From the session's start to the command's end; see the module's text."""
@@ -234,15 +435,21 @@ class _Minder:
             os.close(fd)
         if guard is not None:
             guard.serve(self._command)
+        self.follow(self._command, signals)
+        if guard is not None:
+            self._outlive()
+
+    def follow(self, command: int, signals: int) -> None:
+        """Handles the client's messages until the command has ended, or the client has left: then everything ends."""
+        self._command = command
         poll = select.poll()
         for fd in (self._connection, signals):
             poll.register(fd, select.POLLIN)
+        self._on_signals(signals)
         while self._command:
             for fd, _ in poll.poll():
                 if not (self._on_signals(signals) if fd == signals else self._on_message()):
                     break
-        if guard is not None:
-            self._outlive()
 
     def _open_terminal(self) -> int:
         """Makes the controlling terminal of this session and hands the client its other side; -1: it has left."""
@@ -271,9 +478,7 @@ class _Minder:
             sources = iter(self._descriptors)
             for fd, stream in enumerate(self._wanted.streams):
                 os.dup2(terminal if stream == PTY else next(sources), fd, inheritable=True)
-            for signal in _signal.valid_signals() - {_signal.SIGKILL, _signal.SIGSTOP}:
-                _signal.signal(signal, _signal.SIG_DFL)
-            _signal.pthread_sigmask(_signal.SIG_SETMASK, ())
+            _default_signals()
             size = dict(self._spec.limits).get("file_size", 0)
             reports.send(self._connection, reports.STARTING, size.to_bytes(8, "little"))
             if guard is not None:
@@ -339,6 +544,12 @@ class _Minder:
                 os.waitpid(-1, 0)
         except ChildProcessError:
             return
+
+
+def _default_signals() -> None:
+    for signal in _signal.valid_signals() - {_signal.SIGKILL, _signal.SIGSTOP}:
+        _signal.signal(signal, _signal.SIG_DFL)
+    _signal.pthread_sigmask(_signal.SIG_SETMASK, ())
 
 
 def _own_group(pid: int) -> None:

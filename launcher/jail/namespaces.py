@@ -91,8 +91,8 @@ class View:
         syscalls.mount_setattr(self._root, "", _HERE, _READ_ONLY)
         for operation, prepared in binds:
             if prepared is not None and operation.writable:
-                syscalls.mount_setattr(prepared[0], "", _HERE, _WRITABLE)
-                self._attach(*prepared)
+                syscalls.mount_setattr(prepared[0], "", _HERE, _READ_ONLY if operation.text else _WRITABLE)
+                self._attach(*(self._copied(operation, prepared) if operation.text else prepared))
         self._cover_trees(operations)
         self._finish_own()
 
@@ -169,6 +169,32 @@ class View:
         except OSError as error:
             raise failed(operation, error) from None
         return tree, directory, name
+
+    def _copied(self, operation: Operation, prepared: tuple[int, int, str]) -> tuple[int, int, str]:
+        """A tree that shows another one until something is written: that goes elsewhere (overlayfs).
+
+        Layers are named by paths, and a path may hold what an option's text cannot: they get names on the scratch.
+        """
+        tree, directory, name = prepared
+        try:
+            for layer in ("lower", "changes", "copy"):
+                os.mkdir(f"{SCRATCH}/{layer}", 0o700)
+            at = os.open(SCRATCH, _LOOK | os.O_DIRECTORY)
+            self._attach(tree, at, "lower")
+            self._attach(self._source(operation.text)[0], at, "changes")
+            os.close(at)
+            changes = f"{SCRATCH}/changes"
+            layers = f"lowerdir={SCRATCH}/lower,upperdir={changes}/upper,workdir={changes}/work,userxattr"
+            syscalls.mount("overlay", f"{SCRATCH}/copy", "overlay", syscalls.MS_NOSUID, layers)
+        except OSError as error:
+            raise Refusal(
+                "cow-unavailable",
+                f"the kernel cannot show a copy of {operation.path}",
+                context=f"overlayfs: {error.strerror}; Paddock's state and the worktree must lie on file systems that "
+                "it takes as layers (not on another overlay, as a container's root is)",
+                hint="XDG_STATE_HOME names another place for the state; --review shows the worktree read-only",
+            ) from None
+        return self._clone_path(f"{SCRATCH}/copy"), directory, name
 
     def _bind_nested(self, operation: Operation) -> None:
         tree, is_directory = self._source(operation.source or operation.path)

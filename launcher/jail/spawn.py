@@ -78,7 +78,7 @@ class Inside:
         code: directory of this package, open, and when it was changed last; (-1, 0) where no further command can come.
     """
 
-    __slots__ = ("_bubblewrap", "_held", "_ids", "_operations", "_status_fd", "code", "flags", "spec")
+    __slots__ = ("_bubblewrap", "_held", "_ids", "_operations", "_prepared", "_status_fd", "code", "flags", "spec")
 
     def __init__(self, spec: JailSpec) -> None:
         """Decides and loads, outside of the jail, all that can be."""
@@ -86,6 +86,7 @@ class Inside:
         self._status_fd = -1
         self._held: tuple[str, ...] = ()
         self._bubblewrap: Jail | None = None
+        self._prepared: enter.Prepared | None = None
         self.spec = spec if spec.filter else spec.replace(filter=_filter(spec))
         self.flags = 0
         self.code = (-1, 0)
@@ -227,6 +228,27 @@ class Inside:
         bubblewrap.separate(self.spec.filter, self.spec.limits, last=True)
         return 0
 
+    def share(self) -> None:
+        """Does once, in the process that many further commands are forked from, what each would do for itself.
+
+        They see each other's processes then as the commands of one shell do, where a PID namespace keeps them from
+        all others; and what is granted is what is there now.
+        """
+        if syscalls.capget()[0] >> hygiene.CAP_SETPCAP & 1:
+            hygiene.drop_bounding()
+        if self.spec.landlock and self.ahead:
+            self._prepared = enter.prepare(self.spec, set(self._held), signals=not self.spec.mounts)
+
+    @property
+    def ahead(self) -> bool:
+        """Whether a process can be confined before its command is known: nothing outside has to follow it."""
+        return not (self.spec.guard or self.spec.watch or self.spec.bwrap)
+
+    def confine(self, keep: int) -> None:
+        """All of `enter` but the command, which comes over the descriptor `keep`."""
+        self._join(self.spec)
+        enter.confine(self.spec, uid=self._ids[0], held=self._held, keep=(keep,), prepared=self._prepared)
+
     def enter(
         self,
         spec: JailSpec,
@@ -237,14 +259,19 @@ class Inside:
         search: tuple[str, ...] = (),
     ) -> "NoReturn":
         """Turns this process into a command of the jail, the first one or a further one; see `enter.enter`."""
-        for fd in spec.cgroups:
-            os.write(fd, b"0")
-            os.close(fd)
+        self._join(spec)
         if spec.bwrap:
             from launcher.jail import bubblewrap
 
             bubblewrap.own_proc()
         enter.enter(spec, uid=self._ids[0], held=self._held, pipe=pipe, first=first, guard=guard, search=search)
+
+    @staticmethod
+    def _join(spec: JailSpec) -> None:
+        """Into the control groups that hold the jail's commands."""
+        for fd in spec.cgroups:
+            os.write(fd, b"0")
+            os.close(fd)
 
 
 def _filter(spec: JailSpec) -> bytes:

@@ -36,6 +36,7 @@ class JailSpec:
         cwd: where the command starts; `worktree` by default.
         grants, binds, links, denied, read_only, narrowed, handoff, net, limits: as in `policy.plan.Plan`, bound.
         exempt: paths at and below which grants hold although a denied path lies above them.
+        copy: a directory with empty `upper` and `work`, where what is written in the worktree goes; "" for the disk.
         private: which of /tmp and /var/tmp show a directory of the session, and which one.
         required: rows of `policy.promises` without which the command does not start.
         namespaces: Paddock makes namespaces and mounts.
@@ -55,7 +56,8 @@ class JailSpec:
     """
 
     __slots__ = (
-        "about", "addresses", "argv", "audited", "binds", "bwrap", "cgroups", "cwd", "denied", "environment", "exempt",
+        "about", "addresses", "argv", "audited", "binds", "bwrap", "cgroups", "copy", "cwd", "denied", "environment",
+        "exempt",
         "filter", "grants", "guard", "handoff", "landlock", "limits", "links", "listener", "namespaces", "narrowed",
         "net", "private", "program", "proof", "read_only", "required", "sockets", "streams", "watch", "worktree",
     )  # fmt: skip
@@ -76,6 +78,7 @@ class JailSpec:
         narrowed: tuple[tuple[str, str, str], ...] = (),
         handoff: tuple[tuple[str, str], ...] = (),
         exempt: tuple[str, ...] = (),
+        copy: str = "",
         private: "Mapping[str, str] | None" = None,
         net: str = "none",
         limits: tuple[tuple[str, int], ...] = (),
@@ -108,6 +111,7 @@ class JailSpec:
         self.narrowed = narrowed
         self.handoff = handoff
         self.exempt = exempt
+        self.copy = copy
         self.private = dict(private or {})
         self.net = net
         self.limits = limits

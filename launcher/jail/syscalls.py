@@ -155,6 +155,7 @@ _mount = _function("mount", _char_p, _char_p, _char_p, _ulong, _char_p)
 _umount2 = _function("umount2", _char_p, _int)
 _ioctl = _function("ioctl", _int, _ulong, _void_p)
 _socket = _function("socket", _int, _int, _int)
+_socketpair = _function("socketpair", _int, _int, _int, _void_p)
 _bind = _function("bind", _int, _char_p, _uint)
 _listen = _function("listen", _int, _int)
 _accept4 = _function("accept4", _int, _void_p, _void_p, _int)
@@ -311,6 +312,13 @@ def ioctl(fd: int, request: int, argument: int = 0) -> int:
 def socket(domain: int, kind: int, protocol: int = 0) -> int:
     """socket(2); returns a descriptor that the caller owns. SOCK_CLOEXEC (O_CLOEXEC) in `kind` is not implied."""
     return _checked(_socket(domain, kind, protocol))
+
+
+def socketpair(domain: int, kind: int) -> tuple[int, int]:
+    """socketpair(2); as `socket`."""
+    pair = (ctypes.c_int * 2)()
+    _checked(_socketpair(domain, kind, 0, ctypes.addressof(pair)))
+    return pair[0], pair[1]
 
 
 def bind(fd: int, address: bytes) -> None:

@@ -240,8 +240,8 @@ def make(options: Options, command: list[str], cwd: str, places: Places) -> Plan
     if derive.may_need_bubblewrap(rules.backend, support):
         trees = (found.root, found.common_dir or found.root, places.state, *others, *(path for path, _ in rules.write))
         _try_bubblewrap(support, machine, trees)
-    if "--review" in options:
-        rules = _for_review(rules, found, support, machine)
+    if "--review" in options or "--cow" in options:
+        rules = _for_nothing(rules, found, support, machine, cow="--cow" in options, review="--review" in options)
     context = context_of(found, [name.value for name in settings.submodules], settings.freeze_root.value)
     table = toolchains.load_table()
     tools = toolchains.discover(
@@ -272,7 +272,7 @@ def make(options: Options, command: list[str], cwd: str, places: Places) -> Plan
         written=others,
         secrets=secrets(places, machine) if rules.bring or provider.bring else NOTHING_SECRET,
     )
-    if plan.git == "private" and "--review" not in options:
+    if plan.git == "private" and not plan.review:
         for place in (found.common_dir, found.git_dir):
             written.refuse_agents_git_dir(place, places.state)  # here, and not when there are commits to harvest
     allowed = tuple(entry.value for entry in settings.allow_domains)
@@ -307,8 +307,16 @@ def _plain_directory(start: str, machine: Machine) -> checkout.Checkout:
     )
 
 
-def _for_review(rules: Rules, found: checkout.Checkout, support: probe.Support, machine: Machine) -> Rules:
-    """The rules of a review: the worktree is read-only, and where the jail has no mounts, git is too."""
+def _for_nothing(
+    rules: Rules, found: checkout.Checkout, support: probe.Support, machine: Machine, *, cow: bool, review: bool
+) -> Rules:
+    """The rules of a session that hands nothing over: of a review, where the worktree is read-only, or on a copy of it.
+
+    Refusals: usage; review-shares-git; cow-unavailable, cow-covered.
+    """
+    option = "--cow" if cow else "--review"
+    if cow and review:
+        raise Refusal("usage", "--review makes the worktree read-only, and --cow writable", hint="leave out one")
     own = [path for path in (found.git_dir, found.common_dir) if path]
     opened = (f"{source} {path}" for path, source in rules.write
               if any(beneath(machine.resolve(path) or path, place) for place in own))  # fmt: skip
@@ -316,10 +324,28 @@ def _for_review(rules: Rules, found: checkout.Checkout, support: probe.Support, 
     if shared is not None:
         raise Refusal(
             "review-shares-git",
-            f"--review hands nothing over, but {shared} lets the command write the repository itself",
-            hint=f"leave out either --review or {shared}",
+            f"{option} hands nothing over, but {shared} lets the command write the repository itself",
+            hint=f"leave out either {option} or {shared}",
         )
-    if not promises.has_mounts(derive.choose_backend(rules.backend, support)):
+    backend = derive.choose_backend(rules.backend, support)
+    if cow:
+        if backend != promises.NAMESPACES:
+            raise Refusal(
+                "cow-unavailable",
+                "a copy of the worktree needs mounts of Paddock's own, which this backend has not",
+                context=f"the backend is {backend}",
+                hint="paddock doctor says what namespaces need here; --review shows the worktree read-only",
+            )
+        wide = next((f"{source} {path}" for path, source in rules.write
+                     if beneath(found.root, machine.resolve(path) or path)), None)  # fmt: skip
+        if wide is not None:
+            raise Refusal(
+                "cow-covered",
+                f"--cow keeps what is written in the worktree from the disk, but {wide} lets it be written",
+                hint=f"leave out either --cow or {wide}",
+            )
+        return replace(rules, cow=True)
+    if not promises.has_mounts(backend):
         rules = replace(rules, git="readonly")
     return replace(rules, read=(*rules.read, (found.root, ingredients.REVIEW)))
 

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 STRICT_REFUSAL = "handoff-strict"
 BUSY = "another session is running in this worktree: commits are harvested when the last one ends"
-REVIEWED = "the command made commits, which are dropped: --review hands nothing over"
+DROPPED = "the command made commits, which are dropped: {} hands nothing over"
 
 
 class Finished:
@@ -151,7 +151,7 @@ def finish(
         messages.say(str(refusal))
         return Finished(lines, refusal.as_dict())
     if plan.review:
-        return Finished([] if nothing else [REVIEWED], None)
+        return Finished([] if nothing else [DROPPED.format("--cow" if plan.cow else "--review")], None)
     if taken.record.form == SWAPPED and not os.path.lexists(plan.worktree):
         lines = [
             f"{plan.worktree} no longer exists; if it was moved, its .git points to what the agent writes: run no "
@@ -176,9 +176,11 @@ def finish(
     try:
         if not agent_refs.harvest_due(taken.directory):
             return Finished(lines, None)
-        from launcher.session import harvesting, packages
+        from launcher.session import packages
 
         packages.enable()
+        from launcher.session import harvesting
+
         result = harvesting.take(taken.directory, plan.handoff_patterns, strict=strict)
         lines += [BUSY] if result.state == "busy" else []
         return Finished([*lines, *harvesting.report_lines(result, once=True)], result.as_dict())

@@ -314,14 +314,14 @@ class _Parts(terminal.Listener):
 
             self._generous = Generous(
                 dict(plan.bounds),
-                tuple(filter(os.path.isdir, (plan.worktree, *self._private()))),
+                tuple(filter(os.path.isdir, (plan.worktree if not plan.cow else self._copy(), *self._private()))),
                 scratch=promises.has_mounts(plan.backend),
                 other=self.limits.watch if self.limits is not None else None,
             )
         self._bound, self._started = bound, started or time.time_ns()
         self.denials = _denials(self._places, session, bound, wants, self._started)
         environment = jail_environment(bound, os.environ, given)
-        spec = jail_spec(bound, arguments, environment)
+        spec = jail_spec(bound, arguments, environment, copy=self._copy() if plan.cow else "")
         spec = of_session(spec, session, entry.support, plan.backend).replace(
             filter=entry.filter,
             listener=session.listen(),
@@ -336,6 +336,19 @@ class _Parts(terminal.Listener):
         if self.egress is not None:
             spec.addresses, spec.sockets = self.egress.addresses, self.egress.sockets
         return spec
+
+    def _copy(self) -> str:
+        """Where what is written in a copy of the worktree goes; it goes with the session."""
+        from contextlib import suppress
+
+        from launcher.session.places import made
+
+        place = f"{self._session.directory}/copy"
+        for name in ("upper", "work"):
+            made(f"{place}/{name}")
+        with suppress(OSError):  # the jail finds the worktree missing
+            os.chmod(f"{place}/upper", os.stat(self._plan.worktree).st_mode & 0o7777)  # shown as that of the whole
+        return place
 
     def _private(self) -> tuple[str, ...]:
         """The private home first, the temporary directories, and the private git directory."""
@@ -561,8 +574,10 @@ def _denials(
 # Launch path: see launcher/jail/syscalls.py.
 
 
-def jail_spec(plan: Plan, arguments: tuple[str, ...] = (), environment: "Mapping[str, str] | None" = None) -> JailSpec:
-    """The jail of a bound Plan; what belongs to one session is left at its defaults."""
+def jail_spec(
+    plan: Plan, arguments: tuple[str, ...] = (), environment: "Mapping[str, str] | None" = None, *, copy: str = ""
+) -> JailSpec:
+    """The jail of a bound Plan, and where what is written in a copy goes; the rest of a session is at its defaults."""
     return JailSpec(
         tuple(plan.argv(arguments)),
         environment,
@@ -576,6 +591,7 @@ def jail_spec(plan: Plan, arguments: tuple[str, ...] = (), environment: "Mapping
         read_only=plan.read_only,
         narrowed=plan.narrowed,
         handoff=plan.handoff,
+        copy=copy,
         net=plan.net,
         limits=plan.limits,
         required=plan.required,

@@ -501,6 +501,7 @@ class Rules:
     warnings: tuple[str, ...]
     internal: tuple[str, ...] = ()
     files: tuple[tuple[str, str], ...] = ()
+    cow: bool = False
 
 
 class Lists(Protocol):

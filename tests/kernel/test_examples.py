@@ -22,6 +22,7 @@ from tests.support.install import ROOT, Installed
 ELSEWHERE = {
     "README.md: cd ~/src/project && paddock worktree add tabs": "tests/kernel/test_readme.py types into the jail",
     "docs/library.md: import tempfile": "tests/kernel/test_library.py",
+    "docs/library.md: from launcher.api import Sandbox": "tests/kernel/test_library.py",
 }
 """Examples that another test runs, as they stand on their pages."""
 

@@ -13,7 +13,7 @@ from tests.support.identity import Who
 from tests.support.install import Installed
 
 PAGE = (Path(__file__).parents[2] / "docs/library.md").read_text()
-(EXAMPLE,) = re.findall(r"^```python\n(.*?)^```", PAGE, re.DOTALL | re.MULTILINE)
+EXAMPLE, SANDBOX = re.findall(r"^```python\n(.*?)^```", PAGE, re.DOTALL | re.MULTILINE)
 ROWS = [row.split(" | ") for row in PAGE.splitlines() if row.startswith("| `")]
 SETUP = """
 set -e
@@ -35,6 +35,17 @@ def app(user: Who, public_dir: Path) -> Path:
 
 def python(user: Who, installed: Installed, program: str, cwd: Path) -> "subprocess.CompletedProcess[str]":
     return user.run([str(installed.python), "-I", "-c", program], cwd=cwd)
+
+
+def test_the_example_of_sandboxes(user: Who, installed: Installed, app: Path) -> None:
+    """It prints what it promises, and leaves the worktree as it was."""
+    said = python(user, installed, SANDBOX, app)
+    assert said.returncode == 0, said.stderr
+    assert "['Done.\\n']" in said.stdout
+    assert "+# Done" in said.stdout
+    assert "+a file" in said.stdout
+    assert said.stdout.endswith("command-not-found\n")
+    assert (app / "README.md").read_text() == "hello\n"
 
 
 @pytest.mark.spec("US1.1", "US7.1", "FR-005", "FR-007", "SM-MF-001")

@@ -29,6 +29,7 @@ FIELDS: dict[str, object] = {
     "arguments": ("--flag",),
     "arguments_unless": (),
     "review": False,
+    "cow": False,
     "follow": True,
     "narrowed": (("/srv/tree/docs", "r", "--ro"),),
     "sign": True,

@@ -198,7 +198,7 @@ class Launcher:
         self.pid = os.fork()
         if self.pid == 0:
             try:
-                _become(own, theirs.fileno(), run)
+                become(own, theirs.fileno(), run)
             finally:
                 os._exit(125)
         theirs.close()
@@ -257,8 +257,8 @@ class Launcher:
             _removed(self.group)
 
 
-def _become(parent: int, channel: int, run: Callable[..., int]) -> None:
-    """Turns the child of a fork into a launcher: nothing of the shim's stays open in it."""
+def become(parent: int, channel: int, run: Callable[..., int]) -> None:
+    """Turns the child of a fork into a launcher: nothing of its parent's stays open in it but `channel`."""
     for number in (signal.SIGTERM, signal.SIGHUP, signal.SIGINT, signal.SIGCHLD):
         signal.signal(number, signal.SIG_DFL)
     signal.set_wakeup_fd(-1)

@@ -1,0 +1,1 @@
+"""Sandboxes for programmes: one live jail, and many commands in it."""

@@ -1,0 +1,230 @@
+"""A live jail of a programme: a session like that of `paddock run`, and one connection for its commands.
+
+Its launcher is forked from a process beside this one (`launcher.sandbox.launchers`). Its first command is a cat(1) on a
+pipe that this process holds: when the pipe closes, by `Live.close` or because this process is gone, the session ends as
+every other does, and the work of its commands is harvested.
+"""
+
+import _socket
+import contextlib
+import marshal
+import os
+import resource
+import select
+import signal
+import socket
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+from launcher import wire
+from launcher.jail import minder
+from launcher.service.shim import attempt
+from launcher.session import exec_client
+from launcher.session.places import Places
+from policy.errors import Refusal
+
+_PIECE = 1 << 16
+_HELPER = os.path.join(os.path.dirname(os.path.dirname(__file__)), "helper.py")
+_ENVIRONMENT = {"LC_ALL": "C.UTF-8"}
+
+
+class Live:
+    """One live jail.
+
+    Attributes:
+        name: of its session.
+        root: where its commands start.
+        backend: as `policy.promises` names it.
+        messages: what its launcher has said; once it is closed, also how it ended.
+        harvest: once it is closed, the report of what was taken over from a worktree.
+    """
+
+    def __init__(self, places: Places, name: str, directory: str, options: Sequence[str]) -> None:
+        """Makes it; Refusals as of ``paddock run``.
+
+        Args:
+            places: Paddock's own directories.
+            name: for the session.
+            directory: absolute path to start in.
+            options: of ``paddock run``.
+        """
+        self.name = name
+        self.root = self.backend = self.messages = ""
+        self.harvest: dict[str, Any] | None = None
+        self._lock = threading.Lock()
+        self._many: _socket.socket | None = None
+        self._pidfd = -1
+        self._over = False
+        words = ["--quiet", "--ask=no", "--session", name, *options, "--", "cat"]
+        ends = list(os.pipe())  # of the first command's input; then of what the launcher says
+        try:
+            ends += os.pipe()
+            input_end, self._first, self._told, told = ends
+            self._channel = _launchers.start(words, directory, (input_end, told, told))
+        except BaseException:
+            for fd in ends:
+                os.close(fd)
+            raise
+        os.close(input_end)
+        os.close(told)
+        try:
+            self._await_start()
+            many = self._many = exec_client.connect(places, name)
+            many.sendall(wire.frame(minder.MANY))
+        except BaseException:
+            self.close()
+            raise
+
+    def send(self, command: minder.Command, descriptors: tuple[int, ...]) -> None:
+        """Hands a command over, with a connection of its own and its streams, which stay the caller's.
+
+        Refusals: sandbox-closed, sandbox-ended.
+        """
+        frame = wire.frame(minder.COMMAND, command.encode())
+        with self._lock:
+            if self._many is None:
+                raise Refusal("sandbox-closed", f"the sandbox {self.name} is closed")
+            try:
+                wire.send(self._many.fileno(), frame, descriptors)
+            except OSError:
+                raise self.gone() from None
+
+    def gone(self) -> Refusal:
+        """The Refusal for a command whose jail has gone."""
+        return Refusal(
+            "sandbox-ended",
+            f"the sandbox {self.name} has ended, or what minds its commands",
+            context="a command in it has ended Paddock's processes there, or a limit of the whole sandbox was passed",
+            hint="close it: its messages say more",
+        )
+
+    def kill(self) -> None:
+        """Ends everything in the jail at once."""
+        with contextlib.suppress(OSError):
+            if self._pidfd != -1:
+                signal.pidfd_send_signal(self._pidfd, signal.SIGKILL)
+
+    def close(self) -> None:
+        """Ends everything in the jail; of a worktree, what was committed is harvested. A second call does nothing."""
+        with self._lock:
+            first, self._first = self._first, -1
+            many, self._many = self._many, None
+        if many is not None:
+            many.close()
+        if first == -1:
+            return
+        os.close(first)
+        for letter, data in self._heard():
+            if letter == attempt.ENDED:
+                self.harvest = data[3]
+            elif letter == attempt.REFUSED:
+                self.messages += f"{_refusal(data)}\n"
+        os.close(self._told)
+        self._channel.close()
+        if self._pidfd != -1:
+            os.close(self._pidfd)
+            self._pidfd = -1
+
+    def _await_start(self) -> None:
+        for letter, data in self._heard():
+            if letter == attempt.SESSION:
+                _, _, self.root, _, self.backend, _ = data
+            elif letter == attempt.JAIL:
+                with contextlib.suppress(OSError):
+                    self._pidfd = os.pidfd_open(data)
+            elif letter == attempt.REFUSED:
+                raise _refusal(data)
+            elif letter == attempt.STARTED:
+                return
+        raise Refusal("sandbox-ended", f"the sandbox {self.name} could not be started", context=self.messages)
+
+    def _heard(self) -> Iterator[tuple[bytes, Any]]:
+        """What the launcher reports, while what it says is gathered; ends with it."""
+        if self._over:
+            return
+        poll = select.poll()
+        channel = self._channel.fileno()
+        for fd in (channel, self._told):
+            poll.register(fd, select.POLLIN)
+        while True:
+            ready = [fd for fd, _ in poll.poll()]
+            if self._told in ready:
+                text = os.read(self._told, _PIECE)
+                self.messages += text.decode("utf-8", "replace")
+                if not text:
+                    poll.unregister(self._told)
+            if channel in ready:
+                packet, _ = wire.receive_packet(channel)
+                if not packet:
+                    self._over = True
+                    return
+                yield packet[:1], marshal.loads(packet[1:])
+
+
+class _Launchers:
+    """The process that launchers are forked from: one for this process, started when the first jail is made."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._owner = -1
+        self._socket: socket.socket | None = None
+
+    def start(self, words: list[str], directory: str, streams: tuple[int, int, int]) -> socket.socket:
+        """Starts a launcher; the streams stay the caller's. Refusal: session-unstartable."""
+        try:
+            ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+            with theirs:
+                self._send(theirs.fileno())
+            launch = {
+                "words": words,
+                "directory": directory,
+                "environment": dict(os.environ),
+                "umask": _umask(),
+                "open_files": resource.getrlimit(resource.RLIMIT_NOFILE)[0],
+                "terminal": False,
+            }
+            wire.send_packet(ours.fileno(), attempt.LAUNCH + marshal.dumps(launch), streams)
+        except OSError as error:
+            raise attempt.unstartable(error) from None
+        return ours
+
+    def _send(self, descriptor: int) -> None:
+        with self._lock:
+            if self._socket is not None and self._owner == os.getpid():
+                with contextlib.suppress(OSError):  # somebody has ended it
+                    wire.send_packet(self._socket.fileno(), b"L", (descriptor,))
+                    return
+            self._socket = self._begun()
+            self._owner = os.getpid()
+            wire.send_packet(self._socket.fileno(), b"L", (descriptor,))
+
+    @staticmethod
+    def _begun() -> socket.socket:
+        ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        words = [sys.executable, "-I", "-S", _HELPER, "launchers", str(theirs.fileno()), sys.prefix]
+        with theirs:
+            process = subprocess.Popen(
+                words, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, env=_ENVIRONMENT, cwd="/",
+                pass_fds=(theirs.fileno(),),
+            )  # fmt: skip
+        process.returncode = 0  # it ends after this one, which does not wait for it
+        return ours
+
+
+_launchers = _Launchers()
+
+
+def _refusal(told: Mapping[str, Any]) -> Refusal:
+    """The Refusal that `Refusal.as_dict` wrote."""
+    return Refusal(
+        told["errorType"], told["message"], context=told["context"], hint=told["hint"], exit_code=told["exitCode"]
+    )
+
+
+def _umask() -> int:
+    """This process's, without changing it (proc_pid_status(5))."""
+    with open("/proc/self/status", encoding="utf-8") as file:
+        return next((int(line.split()[1], 8) for line in file if line.startswith("Umask:")), 0o022)
