@@ -524,6 +524,10 @@ class _Minder:
             os.close(fd)
         if kind != SIGNAL or len(payload) != _SIGNAL_BYTES:
             processes.sweep()
+            try:
+                reports.send(self._connection, reports.SWEPT)
+            except OSError:
+                pass  # it has left for good
             os._exit(0)
         signal, group = payload
         if signal == _signal.SIGCONT or (group and signal in init.FORWARDED):

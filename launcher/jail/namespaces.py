@@ -60,6 +60,7 @@ class View:
         self.skipped: list[tuple[str, str]] = []
         self.fresh_proc = False
         self._masks: list[int] = []
+        self._is_copied = False
         self._outer: dict[str, int] = {}  # directories outside that hold sources, by path
         self._whole: int | None = None
         syscalls.mount("", "/", flags=syscalls.MS_REC | syscalls.MS_PRIVATE)
@@ -91,9 +92,12 @@ class View:
         syscalls.mount_setattr(self._root, "", _HERE, _READ_ONLY)
         for operation, prepared in binds:
             if prepared is not None and operation.writable:
-                syscalls.mount_setattr(prepared[0], "", _HERE, _READ_ONLY if operation.text else _WRITABLE)
-                self._attach(*(self._copied(operation, prepared) if operation.text else prepared))
+                self._attach(self._shown(operation, prepared[0]), *prepared[1:])
         self._cover_trees(operations)
+        if any(operation.text for operation in operations if operation.kind == layout.BIND) and not self._is_copied:
+            raise Refusal(
+                "cow-unavailable", "the worktree is not shown as a copy", context="it is gone, or unreachable"
+            )
         self._finish_own()
 
     def contains(self, path: str) -> bool:
@@ -170,12 +174,17 @@ class View:
             raise failed(operation, error) from None
         return tree, directory, name
 
-    def _copied(self, operation: Operation, prepared: tuple[int, int, str]) -> tuple[int, int, str]:
+    def _shown(self, operation: Operation, tree: int) -> int:
+        """The tree of a bind with its attributes, or, where that is wanted, a copy in its place."""
+        read_only = bool(operation.text) or not operation.writable
+        syscalls.mount_setattr(tree, "", _HERE, _READ_ONLY if read_only else _WRITABLE)
+        return self._copied(operation, tree) if operation.text else tree
+
+    def _copied(self, operation: Operation, tree: int) -> int:
         """A tree that shows another one until something is written: that goes elsewhere (overlayfs).
 
         Layers are named by paths, and a path may hold what an option's text cannot: they get names on the scratch.
         """
-        tree, directory, name = prepared
         try:
             for layer in ("lower", "changes", "copy"):
                 os.mkdir(f"{SCRATCH}/{layer}", 0o700)
@@ -194,12 +203,13 @@ class View:
                 "it takes as layers (not on another overlay, as a container's root is)",
                 hint="XDG_STATE_HOME names another place for the state; --review shows the worktree read-only",
             ) from None
-        return self._clone_path(f"{SCRATCH}/copy"), directory, name
+        self._is_copied = True
+        return self._clone_path(f"{SCRATCH}/copy")
 
     def _bind_nested(self, operation: Operation) -> None:
         tree, is_directory = self._source(operation.source or operation.path)
+        tree = self._shown(operation, tree)
         try:
-            syscalls.mount_setattr(tree, "", _HERE, _WRITABLE if operation.writable else _READ_ONLY)
             if operation.makes:
                 directory, name = self._mount_point(operation.path, is_directory=is_directory)
                 syscalls.move_mount(tree, "", directory, name, syscalls.MOVE_MOUNT_F_EMPTY_PATH)

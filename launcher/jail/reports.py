@@ -21,6 +21,7 @@ EXECUTING = b"G"  # the command is executed now; payload: nanoseconds of CLOCK_M
 STOPPED = b"S"  # the command has stopped; payload: the signal's number, one byte, and which stop it is, four bytes
 CONTINUED = b"C"  # the command runs again; no payload
 EXITED = b"X"  # the command has ended; see `send_exited`
+SWEPT = b"Z"  # the client has left, and nothing of the further command lives any more; no payload
 REFUSED = b"E"  # a Refusal, to be raised again by the launcher; payload: marshal of its five parts
 DENIED = b"D"  # the guard has refused something; payload: marshal of what `launcher.jail.guard.server` says of it
 WANTED = b"W"  # a watched command wants something; payload: marshal of `launcher.jail.guard.watch.Want`

@@ -14,10 +14,11 @@ import threading
 import time
 import weakref
 from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple, Self, TypeVar
 
-from launcher.jail import confined
+from launcher.jail import confined, init
 from launcher.ledger import ledgers
 from launcher.sandbox.command import Kept, Running
 from launcher.sandbox.live import Live
@@ -32,7 +33,7 @@ if TYPE_CHECKING:
 MOST_OUTPUT = 16 << 20
 """Bytes that are kept of each stream of a command, by default."""
 
-_MOST_PATCH = 1 << 30
+_MOST_PATCH = 256 << 20
 
 _GIT = "git -c core.fsmonitor= -c core.hooksPath=/dev/null"
 _DIFF = f"""
@@ -58,10 +59,11 @@ rm -rf -- "$GIT_DIR"; exit $status
 _CHANGED = f"{_GIT} status --porcelain"
 _COMMITS = f'{_GIT} log -z --reverse --no-color --format=%H%x00%an%x00%ae%x00%at%x00%B "$1..HEAD"'
 _HEAD = f"{_GIT} rev-parse -q --verify HEAD || {_GIT} hash-object -t tree /dev/null"
+_READ = 'test -f "$1" || { ls -d -- "$1" >&2; exit 1; }; exec head -c "$2" "$1"'
 _IN = 'mkdir -p -- "$1" && tar -C "$1" --no-same-owner -x'
 _OUT = """
 if [ -d "$1" ]; then cd -- "$1" && set -- .; else cd -- "$(dirname -- "$1")" && set -- "$(basename -- "$1")"; fi &&
-tar -c -- "$1"
+tar -c -S -- "$1"
 """
 
 _T = TypeVar("_T")
@@ -239,7 +241,10 @@ class Sandbox:
         output: int = -1,
     ) -> Done:
         words = ["sh", "-c", command] if isinstance(command, str) else list(command)
-        kept = tuple(Kept(limit) for _ in range(1 if merge else 2))
+        for name in env or {}:
+            if not name or "=" in name:
+                raise Refusal("environment-invalid", f"{name!r} does not name a variable")
+        kept = (Kept(limit), *([] if merge else [Kept(min(limit, MOST_OUTPUT))]))
         begun = time.monotonic()
         place = os.path.normpath(os.path.join(self.root, cwd)) if cwd else ""
         running = Running(
@@ -257,8 +262,9 @@ class Sandbox:
         )
 
     def read(self, path: str, limit: int = 64 << 20) -> bytes:
-        """The content of a file, by its path as commands see it. Refusals: file-unreadable, file-too-large."""
-        done = self._exec(["cat", "--", path], limit=2 * limit + 2)
+        """The content of a regular file, by its path as commands see it. Refusals: file-unreadable, file-too-large."""
+        name = path if path.startswith("/") else f"./{path}"
+        done = self._exec(["sh", "-c", _READ, "sh", name, str(limit + 1)], limit=limit + 2)
         if done.status:
             raise _failed("file-unreadable", f"cannot read {path} in the sandbox", done)
         if len(done.stdout) > limit:
@@ -299,7 +305,7 @@ class Sandbox:
         if done.status:
             raise _failed("file-unwritable", f"cannot write {target} in the sandbox", done)
 
-    def download(self, source: str, target: str | os.PathLike[str]) -> None:
+    def download(self, source: str, target: str | os.PathLike[str], limit: int = 1 << 30) -> None:
         """Copies a file or a directory out of the sandbox into a directory of this machine.
 
         What comes is what commands made: names, links and modes too, but no set-id bits, owners and times. It is
@@ -307,19 +313,30 @@ class Sandbox:
 
         Args:
             source: by its path as commands see it; what a directory holds, or the file, comes to lie in `target`.
-            target: a directory, made where it is missing.
+            target: a directory, made where it is missing, and behind no symbolic link.
+            limit: bytes that a file of it may have.
 
         Raises:
             Refusal: file-unreadable, file-unwritable.
         """
-        path = os.path.realpath(target)
+        path = os.path.abspath(target)
+        there = path
+        while not os.path.lexists(there):
+            there = os.path.dirname(there)
+        if os.path.realpath(there) != there:
+            raise Refusal(
+                "file-unwritable",
+                f"a symbolic link leads to {path}",
+                context="a command may have made it",
+                hint=f"name the directory itself: {os.path.realpath(path)}",
+            )
         os.makedirs(path, exist_ok=True)
         words = ("/bin/tar", "--no-same-owner", "--no-same-permissions", "--touch", "-x")
         reader, writer = os.pipe()
         try:
             try:
                 unpacked = jailed_git.start(
-                    (path, words, ((), (path,), ()), (("LC_ALL", "C.UTF-8"),), ()),
+                    (path, words, ((), (path,), ()), (("LC_ALL", "C.UTF-8"),), (("file_size", limit),)),
                     stdin=reader, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE,
                 )  # fmt: skip
             finally:
@@ -363,12 +380,12 @@ class Sandbox:
             return []
         fields = self._git(_COMMITS, self._start).decode("utf-8", "replace").split("\0")
         rows = [fields[at : at + 5] for at in range(0, len(fields) - 4, 5)]
-        return [Commit(oid, author, email, float(when), message) for oid, author, email, when, message in rows]
+        return [Commit(oid, author, email, float(when or 0), message) for oid, author, email, when, message in rows]
 
     def reset(self) -> None:
-        """All as it was in the beginning, the tree too: a new jail takes this one's place. Of a copy only.
+        """The tree, /tmp and processes as in the beginning: a new jail takes this one's place. Of a copy only.
 
-        Commands that still run are ended.
+        Commands that still run are ended. The private home, which is the worktree's, stays as it is.
 
         Raises:
             Refusal: reset-unavailable, and what `Sandbox` raises.
@@ -411,9 +428,10 @@ class Sandbox:
             self._jail.messages += f"{refusal}\n"
 
     def _git(self, script: str, *words: str, data: bytes = b"") -> bytes:
-        done = self._exec(["sh", "-c", script, "sh", *words], data=data, limit=2 * _MOST_PATCH)
+        done = self._exec(["sh", "-c", script, "sh", *words], data=data, limit=_MOST_PATCH)
         if done.status or done.dropped:
-            raise _failed("diff-unavailable", "git failed in the sandbox", done)
+            what = "git failed in the sandbox" if done.status else f"it has more than {_MOST_PATCH:,} bytes"
+            raise _failed("diff-unavailable", what, done)
         return done.stdout
 
     def _new_denials(self) -> list[dict[str, Any]]:
@@ -441,10 +459,15 @@ class AsyncSandbox:
         """Args: as for `Sandbox`; the jail is made by `open`."""
         self._make: Callable[[], Sandbox] = lambda: Sandbox(place, options, **further)
         self._box: Sandbox | None = None
+        self._threads = ThreadPoolExecutor(init.MOST_OTHERS, "sandbox")
+
+    def _later(self, call: Callable[..., _T], *words: Any, **further: Any) -> "asyncio.Future[_T]":  # noqa: ANN401
+        bound = functools.partial(call, *words, **further)
+        return asyncio.get_running_loop().run_in_executor(self._threads, bound)
 
     async def open(self) -> Self:
         """Makes the jail."""
-        making = asyncio.ensure_future(asyncio.to_thread(self._make))
+        making = self._later(self._make)
         try:
             self._box = await asyncio.shield(making)
         except asyncio.CancelledError:
@@ -468,49 +491,51 @@ class AsyncSandbox:
     async def exec(self, command: str | Sequence[str], **further: Any) -> Done:  # noqa: ANN401
         """As `Sandbox.exec`."""
         reader, writer = os.pipe()
-        running = asyncio.ensure_future(asyncio.to_thread(self.sync.exec, command, cancel=reader, **further))
+        running = self._later(self.sync.exec, command, cancel=reader, **further)
         try:
             return await asyncio.shield(running)
         except asyncio.CancelledError:
             os.write(writer, b"x")
-            with contextlib.suppress(Exception):
-                await running
+            while not running.done():
+                with contextlib.suppress(Exception, asyncio.CancelledError):
+                    await asyncio.shield(running)
             raise
         finally:
             running.add_done_callback(functools.partial(_close_ends, reader, writer))
 
     async def read(self, path: str, limit: int = 64 << 20) -> bytes:
         """As `Sandbox.read`."""
-        return await asyncio.to_thread(self.sync.read, path, limit)
+        return await self._later(self.sync.read, path, limit)
 
     async def write(self, path: str, content: bytes | str) -> None:
         """As `Sandbox.write`."""
-        await asyncio.to_thread(self.sync.write, path, content)
+        await self._later(self.sync.write, path, content)
 
     async def upload(self, source: str | os.PathLike[str], target: str = ".") -> None:
         """As `Sandbox.upload`."""
-        await asyncio.to_thread(self.sync.upload, source, target)
+        await self._later(self.sync.upload, source, target)
 
-    async def download(self, source: str, target: str | os.PathLike[str]) -> None:
+    async def download(self, source: str, target: str | os.PathLike[str], limit: int = 1 << 30) -> None:
         """As `Sandbox.download`."""
-        await asyncio.to_thread(self.sync.download, source, target)
+        await self._later(self.sync.download, source, target, limit)
 
     async def diff(self) -> bytes:
         """As `Sandbox.diff`."""
-        return await asyncio.to_thread(self.sync.diff)
+        return await self._later(self.sync.diff)
 
     async def commits(self) -> list[Commit]:
         """As `Sandbox.commits`."""
-        return await asyncio.to_thread(self.sync.commits)
+        return await self._later(self.sync.commits)
 
     async def reset(self) -> None:
         """As `Sandbox.reset`."""
-        await asyncio.to_thread(self.sync.reset)
+        await self._later(self.sync.reset)
 
     async def close(self, *, discard: bool = False) -> None:
         """As `Sandbox.close`; goes on when it is cancelled."""
         if self._box is not None:
-            await asyncio.shield(asyncio.to_thread(self._box.close, discard=discard))
+            await asyncio.shield(self._later(self._box.close, discard=discard))
+            self._threads.shutdown(wait=False)
 
 
 def _close_ends(reader: int, writer: int, running: "asyncio.Future[Done]") -> None:

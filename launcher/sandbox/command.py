@@ -20,6 +20,9 @@ CANCELLED = 128 + signal.SIGINT
 _KILL_SECONDS = 10.0
 """For the jail to end a command and all below it; a jail that takes longer is ended as a whole."""
 
+_LAST = (reports.SWEPT, reports.EXITED, reports.REFUSED)
+"""Of the messages of what minds a command."""
+
 _PIECE = 1 << 16
 
 
@@ -91,7 +94,7 @@ class Running:
         Raises:
             Refusal: sandbox-closed, sandbox-ended, request-too-long.
         """
-        self.timed_out = False
+        self.timed_out = self._over = False
         self._jail = jail
         self._data = memoryview(data)
         self._input = -1
@@ -175,15 +178,20 @@ class Running:
             if self._connection.fileno() not in ready:
                 continue
             piece = self._connection.recv(_PIECE)
-            if not piece and not ending:
-                raise self._jail.gone()
-            status = ending if not piece else None
+            status = None
             for kind, payload in decoder.feed(piece):
+                self._over = self._over or kind in _LAST
                 if kind == reports.REFUSED and not ending:
                     raise reports.refusal(payload)
                 if kind == reports.EXITED and not ending:
                     code = os.waitstatus_to_exitcode(reports.exited(payload)[0])
                     status = code if code >= 0 else 128 - code
+            if not piece:
+                if not self._over:  # what minds it was ended, and who knows what lives on
+                    self._jail.kill()
+                if not ending:
+                    raise self._jail.gone()
+                status = ending
             if status is not None:
                 for fd in tuple(self._outputs):
                     while self._take(fd):
@@ -216,11 +224,14 @@ class Running:
 
     def _end(self) -> None:
         """Ends it for an exception, KeyboardInterrupt for instance, and waits until it has ended."""
+        decoder = wire.Decoder()
         with contextlib.suppress(OSError):
             self._connection.shutdown(socket.SHUT_WR)
             self._connection.settimeout(_KILL_SECONDS)
-            while self._connection.recv(_PIECE):
-                continue
+            while piece := self._connection.recv(_PIECE):
+                self._over = self._over or any(kind in _LAST for kind, _ in decoder.feed(piece))
+        if not self._over:
+            self._jail.kill()
 
     def _end_input(self) -> None:
         os.close(self._input)

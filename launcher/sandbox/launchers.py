@@ -9,11 +9,17 @@ import gc
 import os
 import select
 import signal
+import time
 from collections.abc import Callable
+from contextlib import suppress
 from typing import NoReturn
 
 from launcher import wire
+from launcher.jail import processes
 from launcher.service.shim import attempt
+
+PATIENCE = 10.0
+"""Seconds for jails to end by themselves, once the programme is gone."""
 
 
 def main(descriptor: int, run: Callable[..., int]) -> NoReturn:
@@ -23,6 +29,7 @@ def main(descriptor: int, run: Callable[..., int]) -> NoReturn:
         descriptor: of the socket to the programme.
         run: what a launcher runs.
     """
+    own = os.getpid()
     gc.disable()  # everything that is forked from here shares its pages
     gc.freeze()
     os.setsid()
@@ -44,7 +51,6 @@ def main(descriptor: int, run: Callable[..., int]) -> NoReturn:
         packet, given = wire.receive_packet(descriptor)
         if not packet:
             break
-        own = os.getpid()
         for channel in given:
             if os.fork() == 0:
                 try:
@@ -53,8 +59,22 @@ def main(descriptor: int, run: Callable[..., int]) -> NoReturn:
                     os._exit(125)
             os.close(channel)
     os.close(descriptor)
+    deadline = time.monotonic() + PATIENCE
+    while processes.children(own) and time.monotonic() < deadline:
+        _reap(os.WNOHANG)
+        time.sleep(0.02)
+    for pid in processes.children(own):
+        _end_jail(pid)
     _reap(0)
     os._exit(0)
+
+
+def _end_jail(pid: int) -> None:
+    """Ends the jail of a launcher whose first command does not end: another one has stopped it. It harvests then."""
+    for child in processes.children(pid):
+        with suppress(OSError):
+            if processes.jailed(child):
+                os.kill(child, signal.SIGKILL)
 
 
 def _reap(options: int) -> None:

@@ -16,6 +16,7 @@ import socket
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
@@ -27,6 +28,9 @@ from launcher.session.places import Places
 from policy.errors import Refusal
 
 _PIECE = 1 << 16
+_PATIENCE = 10.0
+"""Seconds for a jail to take a command, and to end by itself."""
+
 _HELPER = os.path.join(os.path.dirname(os.path.dirname(__file__)), "helper.py")
 _ENVIRONMENT = {"LC_ALL": "C.UTF-8"}
 
@@ -74,6 +78,7 @@ class Live:
             self._await_start()
             many = self._many = exec_client.connect(places, name)
             many.sendall(wire.frame(minder.MANY))
+            many.setblocking(False)
         except BaseException:
             self.close()
             raise
@@ -83,13 +88,19 @@ class Live:
 
         Refusals: sandbox-closed, sandbox-ended.
         """
-        frame = wire.frame(minder.COMMAND, command.encode())
+        try:
+            frame = wire.frame(minder.COMMAND, command.encode())
+        except UnicodeEncodeError as error:
+            raise Refusal(
+                "request-invalid", "a word or a variable holds half a character", context=str(error)
+            ) from None
         with self._lock:
             if self._many is None:
                 raise Refusal("sandbox-closed", f"the sandbox {self.name} is closed")
             try:
-                wire.send(self._many.fileno(), frame, descriptors)
-            except OSError:
+                wire.send(self._many.fileno(), frame, descriptors, time.monotonic() + _PATIENCE)
+            except OSError:  # TimeoutError is one: a part of the message may be on its way
+                self.kill()
                 raise self.gone() from None
 
     def gone(self) -> Refusal:
@@ -117,7 +128,7 @@ class Live:
         if first == -1:
             return
         os.close(first)
-        for letter, data in self._heard():
+        for letter, data in self._heard(time.monotonic() + _PATIENCE):
             if letter == attempt.ENDED:
                 self.harvest = data[3]
             elif letter == attempt.REFUSED:
@@ -141,8 +152,11 @@ class Live:
                 return
         raise Refusal("sandbox-ended", f"the sandbox {self.name} could not be started", context=self.messages)
 
-    def _heard(self) -> Iterator[tuple[bytes, Any]]:
-        """What the launcher reports, while what it says is gathered; ends with it."""
+    def _heard(self, deadline: float | None = None) -> Iterator[tuple[bytes, Any]]:
+        """What the launcher reports, while what it says is gathered; ends with it.
+
+        A jail that lives at the deadline is ended: a command in it may have stopped the one that holds it open.
+        """
         if self._over:
             return
         poll = select.poll()
@@ -150,7 +164,11 @@ class Live:
         for fd in (channel, self._told):
             poll.register(fd, select.POLLIN)
         while True:
-            ready = [fd for fd, _ in poll.poll()]
+            wait = None if deadline is None else max(0.0, deadline - time.monotonic()) * 1000
+            ready = [fd for fd, _ in poll.poll(wait)]
+            if not ready:
+                self.kill()
+                deadline = None
             if self._told in ready:
                 text = os.read(self._told, _PIECE)
                 self.messages += text.decode("utf-8", "replace")

@@ -314,7 +314,7 @@ class _Parts(terminal.Listener):
 
             self._generous = Generous(
                 dict(plan.bounds),
-                tuple(filter(os.path.isdir, (plan.worktree if not plan.cow else self._copy(), *self._private()))),
+                tuple(filter(os.path.isdir, (*(() if plan.cow else (plan.worktree,)), *self._private()))),
                 scratch=promises.has_mounts(plan.backend),
                 other=self.limits.watch if self.limits is not None else None,
             )
@@ -351,10 +351,11 @@ class _Parts(terminal.Listener):
         return place
 
     def _private(self) -> tuple[str, ...]:
-        """The private home first, the temporary directories, and the private git directory."""
+        """The private home first, the temporary directories, the private git directory, what a copy has of its own."""
         slots = self._session.slots
         temporary = (*self._session.private.values(),) or (slots["tmp"],)
-        return (slots["home"], *temporary, *((self._git.directory,) if self._git is not None else ()))
+        git = (self._git.directory,) if self._git is not None else ()
+        return (slots["home"], *temporary, *git, *((self._copy(),) if self._plan.cow else ()))
 
     def carried(self, spec: JailSpec, streams: tuple[int, ...]) -> JailSpec:
         """The spec with pipes in the places of the caller's files, which stay out of the jail."""

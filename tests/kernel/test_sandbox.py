@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from launcher.sandbox import launchers
 from policy import promises
 from tests.support import paddock as paddocks
 from tests.support.features import need
@@ -249,7 +250,7 @@ def test_a_command_that_ends_our_processes_ends_its_own_sandbox(user_paddock: Pa
         with Sandbox(".") as box:
             found["next"] = box.exec("echo fine").text
             for _ in range(5):  # what is ready for the next command, alone
-                box.exec("for p in $(ps -e -o pid= --sort=-pid | head -n 6); do test $p = $$ || kill -9 $p; done")
+                refused(box.exec, "for p in $(ps -eo pid= --sort=-pid | head -n 6); do [ $p = $$ ] || kill -9 $p; done")
                 time.sleep(0.1)
                 found.setdefault("answers", []).append(refused(box.exec, "true"))
         found["answers"] = set(found["answers"]) <= {None, "sandbox-ended"}
@@ -258,6 +259,76 @@ def test_a_command_that_ends_our_processes_ends_its_own_sandbox(user_paddock: Pa
     assert found["said"] in ("sandbox-ended", None)
     assert found["later"] == "sandbox-ended"
     assert (found["before"], found["next"], found["answers"]) == (0, "fine\n", True)
+
+
+def test_a_command_that_stops_our_processes_ends_its_own_sandbox(user_paddock: Paddock) -> None:
+    """What minds it, what holds the sandbox open, what takes commands: nothing waits for ever, and nothing lives on."""
+    found = run(
+        user_paddock,
+        """
+        from launcher.sandbox import command, live
+        command._KILL_SECONDS = live._PATIENCE = 2.0
+        def stop(name):
+            return "kill -STOP " + name + "; "
+        with Sandbox(".") as box:  # the one that minds it, killed a moment later
+            daemon = "setsid sh -c 'sleep 3; kill -KILL '$PPID'; " + beat("one") + "' >/dev/null 2>&1 </dev/null & "
+            box.exec(stop("$PPID") + daemon + "sleep 100", timeout=0.5)
+            time.sleep(1)
+            found["one"] = [os.path.exists("one") and grown("one"), refused(box.exec, "true")]
+        with Sandbox(".") as box:
+            threading.Timer(0.5, lambda: os.kill(os.getpid(), 2)).start()
+            try:
+                box.exec(stop("$PPID") + beat("two"))
+            except KeyboardInterrupt:
+                found["two"] = grown("two")
+        with Sandbox(".") as box:  # the first command, which the sandbox lives as long as
+            first = box.exec("pgrep -x cat").text.strip()
+            box.exec(stop(first))
+            begun = time.monotonic()
+        found["close"] = time.monotonic() - begun < 8
+        with Sandbox(".") as box:  # the one that takes commands
+            box.exec(stop("3"))
+            begun = time.monotonic()
+            found["full"] = refused(box.exec, ["true", *["x" * 100_000] * 20], timeout=1)
+            found["sent"] = time.monotonic() - begun < 8
+        async def main():
+            async with AsyncSandbox(".") as box:
+                task = asyncio.ensure_future(box.exec(stop("$PPID") + beat("three")))
+                await asyncio.sleep(0.5)
+                for _ in range(2):
+                    task.cancel()
+                    await asyncio.sleep(0.1)
+                try:
+                    await task
+                except asyncio.CancelledError:
+                    found["three"] = grown("three")
+        asyncio.run(main())
+        """,
+    )
+    assert found == {
+        "one": [False, "sandbox-ended"], "two": 0, "close": True, "full": "sandbox-ended", "sent": True, "three": 0,
+    }  # fmt: skip
+
+
+def test_a_killed_programme_whose_jail_is_held_open(user_paddock: Paddock) -> None:
+    """The first command was stopped: the jail is ended all the same, a while later."""
+    process = start(
+        user_paddock,
+        """
+box = Sandbox(".")
+box.exec("kill -STOP $(pgrep -x cat)")
+print("ready", flush=True)
+time.sleep(1000)
+""",
+    )
+    assert process.stdout is not None
+    assert process.stdout.readline() == b"ready\n"
+    process.kill()
+    process.communicate()
+    deadline = time.monotonic() + PATIENCE + launchers.PATIENCE
+    while user_paddock.left():
+        assert time.monotonic() < deadline
+        time.sleep(0.1)
 
 
 def test_a_killed_programme_leaves_nothing_and_its_commits_come(paddock: Paddock) -> None:
@@ -458,6 +529,56 @@ def test_a_copy_is_no_way_to_what_is_denied(paddock: Paddock) -> None:
     guard = paddocks.Paddock(paddock.who, paddock.installed, paddock.place, paddock.worktree, paddock.main,
                              {"PADDOCK_NO_USERNS": "1"})  # fmt: skip
     assert "[cow-unavailable]" in guard.call("run", "--cow", "--", "true").stderr
+
+
+@pytest.mark.parametrize("above", ["..", "/"])
+def test_a_copy_below_what_is_granted_for_reading(paddock: Paddock, above: str) -> None:
+    """It is a copy there, too; nothing of it is the disk."""
+    need("userns")
+    script = "echo EVIL >file; echo x >new; cat file"
+    said = paddock.call("run", "--cow", "--ro", above, "--", "sh", "-c", script)
+    assert said.stdout == "EVIL\n", said.stderr
+    assert (paddock.worktree / "file").read_text() == "content\n"
+    assert not (paddock.worktree / "new").exists()
+
+
+def test_a_limit_of_the_disk_counts_the_copy(user_paddock: Paddock) -> None:
+    """As it counts the temporary directory."""
+    need("userns")
+    script = "head -c 300M /dev/zero >full; for n in $(seq 100); do sleep 0.1; done; echo still"
+    said = user_paddock.call("run", "--cow", "--limit", "disk=50M", "--", "sh", "-c", script)
+    assert "still" not in said.stdout
+    assert "disk" in said.stderr
+
+
+def test_what_comes_out_goes_where_it_was_sent(user_paddock: Paddock) -> None:
+    """Through no link that a command has made, and no larger than allowed; odd commits and names are no fault."""
+    victim = user_paddock.place / "victim"
+    victim.mkdir()
+    user_paddock.who.give(victim)
+    found = run(
+        user_paddock,
+        f"""
+        with Sandbox(".") as box:
+            box.exec(["ln", "-s", {str(victim)!r}, "results"])
+            box.exec("mkdir art; echo pwned >art/keys; truncate -s 3G art/big; mkfifo fifo; echo dash >-")
+            found["link"] = [refused(box.download, "art", "results"), refused(box.download, "art", "results/below")]
+            found["large"] = refused(box.download, "art", "../large", 1_000_000)
+            found["read"] = [refused(box.read, "fifo"), refused(box.read, "/dev/zero", 10), box.read("-").decode()]
+            box.exec('git commit -q --allow-empty -m x; git cat-file commit HEAD | sed "s/^author .*/author x <y>/" >c')
+            box.exec("git update-ref HEAD $(git hash-object -t commit -w --literally c)")
+            found["time"] = [each.time for each in box.commits()]
+            found["env"] = [refused(box.exec, "true", env=each) for each in ({{"A=B": "c"}}, {{"A": "\\ud800"}})]
+        """,
+    )
+    assert found == {
+        "link": ["file-unwritable"] * 2,
+        "large": "file-unwritable",
+        "read": ["file-unreadable", "file-unreadable", "dash\n"],
+        "time": [0.0],
+        "env": ["environment-invalid", "request-invalid"],
+    }
+    assert list(victim.iterdir()) == []
 
 
 def test_a_worktree_of_its_own(user: Who, installed: Installed, public_dir: Path) -> None:

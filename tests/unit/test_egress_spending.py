@@ -1,0 +1,209 @@
+"""What phantoms are used for is counted and bounded, whatever their clients do (`launcher.egress.spending`)."""
+
+import asyncio
+import json
+from asyncio import StreamWriter as Writer
+from pathlib import Path
+
+import h11
+import pytest
+
+from launcher.egress.spending import Spending, Tally
+from tests.support.proxied import asked, lines, proxy, run
+from tests.unit.test_egress_vendors import NOTHING, Vendor, ended, held, request, serving
+
+EVENTS = (
+    b'data: {"message":{"usage":{"input_tokens":100,"cache_read_input_tokens":7,"output_tokens":1}}}\n\n'
+    b'data: {"type":"message_delta","usage":{"output_tokens":50}}\n\n'
+)
+
+
+def test_a_budget_of_tokens_ends_with_a_clear_refusal(tmp_path: Path) -> None:
+    """After the answer that reached it; what the vendor reports is counted, and nothing is compressed on the way."""
+
+    async def test() -> None:
+        async def stream(got: h11.Request, _body: bytes, writer: Writer) -> bytes:
+            assert dict(got.headers)[b"accept-encoding"] == b"identity"
+            assert b"upgrade" not in dict(got.headers)
+            writer.write(b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nConnection: close\r\n\r\n" + EVENTS)
+            return b""
+
+        vendor, counts = Vendor(stream), Spending({"tokens": 200}, str(tmp_path / "usage.json"))
+        async with serving(vendor) as url, proxy(tmp_path, held=held(url), spending=counts) as port:
+            for _ in range(2):
+                said = await asked(port, request("/v1/x", "Accept-Encoding: gzip", "Connection: close", body="words"))
+                assert EVENTS in said
+            said = await asked(port, request("/v1/x", "Connection: close", body="words"))
+            assert said.startswith(b"HTTP/1.1 403 ")
+            assert b"budget of 200 tokens is used up: 314" in said
+        assert len(vendor.requests) == 2
+        kept = json.loads((tmp_path / "usage.json").read_text())
+        assert kept == {"requests": 2, "input": 214, "output": 100, "estimated": 0, "upload": 10, "refused": 1}
+        assert [line["reason"] for line in lines(tmp_path) if line["decision"] == "deny"] == [
+            "the session's budget of 200 tokens is used up: 314 used"
+        ]
+
+    run(test())
+
+
+def test_a_stream_that_says_nothing_of_tokens_is_estimated(tmp_path: Path) -> None:
+    """Else a client would choose not to be counted; the same where it leaves before the end."""
+
+    async def test() -> None:
+        began = asyncio.Event()
+
+        async def stream(_request: h11.Request, _body: bytes, writer: Writer) -> bytes | None:
+            writer.write(b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nContent-Length: 4000\r\n\r\n")
+            writer.write(b"x" * 2000)
+            await writer.drain()
+            if began.is_set():
+                return None
+            began.set()
+            return b"x" * 2000
+
+        vendor, counts = Vendor(stream), Spending({})
+        async with serving(vendor) as url, proxy(tmp_path, allow=NOTHING, held=held(url), spending=counts) as port:
+            await asked(port, request("/v1/x", "Connection: close", body="w" * 400))
+            assert (counts.input, counts.output, counts.estimated) == (100, 1000, 1100)
+            reader, writer = await asyncio.open_connection("127.0.0.1", port)
+            writer.write(request(body="w" * 400))
+            await reader.readuntil(b"x" * 2000)
+            await ended(writer)
+            vendor.left.clear()
+            await vendor.left.wait()
+            while counts.input == 100:
+                await asyncio.sleep(0.01)
+            assert (counts.input, counts.output) == (200, 1500)
+
+    run(test())
+
+
+@pytest.mark.parametrize("reads", ["", "HTTP/1.1 200", "}}"])
+def test_a_client_that_hangs_up_is_counted_all_the_same(tmp_path: Path, reads: str) -> None:
+    """At once, after the head, after the last byte: what the vendor's answer says is read to its end, or estimated."""
+
+    async def test() -> None:
+        body = b'{"padding": "' + b"x" * 3000 + b'", "usage": {"input_tokens": 70, "output_tokens": 50}}'
+
+        async def slow(_request: h11.Request, _body: bytes, writer: Writer) -> bytes:
+            await asyncio.sleep(0.05)
+            writer.write(b"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nTransfer-Encoding: chunked\r\n\r\n")
+            for at in range(0, len(body), 1000):
+                await asyncio.sleep(0.02)
+                piece = body[at : at + 1000]
+                writer.write(b"%x\r\n%s\r\n" % (len(piece), piece))
+            await asyncio.sleep(0.1)
+            return b"0\r\n\r\n"
+
+        vendor, counts = Vendor(slow), Spending({"tokens": 100})
+        async with serving(vendor) as url, proxy(tmp_path, allow=NOTHING, held=held(url), spending=counts) as port:
+            reader, writer = await asyncio.open_connection("127.0.0.1", port)
+            writer.write(request(body="w" * 800))
+            if reads:
+                await reader.readuntil(reads.encode())
+            else:
+                while not vendor.requests:
+                    await asyncio.sleep(0.005)
+            writer.close()
+            if reads == "}}":  # it has all that it wants, and asks again at once
+                said = await asked(port, request("/v1/x", "Connection: close", body="w"))
+                assert said.startswith(b"HTTP/1.1 403 "), said
+            while not counts.input:
+                await asyncio.sleep(0.01)
+            await asyncio.sleep(0.3)
+            assert (counts.input, counts.output) == ((70, 50) if reads else (200, 0))
+
+    run(test())
+
+
+@pytest.mark.parametrize("last", [b"data: [DONE]\n\n", b'data: {"type":"message_stop"}\n\n'])
+def test_a_stream_is_over_with_its_last_event(tmp_path: Path, last: bytes) -> None:
+    """Some clients hang up then: what it has told counts, and nothing is estimated."""
+
+    async def test() -> None:
+        async def stream(_request: h11.Request, _body: bytes, writer: Writer) -> bytes | None:
+            writer.write(b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\n\r\n" + EVENTS + b": \n" * 900 + last)
+            await writer.drain()
+            return None
+
+        vendor, counts = Vendor(stream), Spending({})
+        async with serving(vendor) as url, proxy(tmp_path, allow=NOTHING, held=held(url), spending=counts) as port:
+            reader, writer = await asyncio.open_connection("127.0.0.1", port)
+            writer.write(request(body="w" * 800))
+            await reader.readuntil(last)
+            await ended(writer)
+            await vendor.left.wait()
+            await asyncio.sleep(0.1)
+            assert (counts.input, counts.output, counts.estimated) == (107, 50, 0)
+
+    run(test())
+
+
+def test_a_budget_of_requests_says_when_to_ask_again(tmp_path: Path) -> None:
+    """429 with a time, which SDKs obey."""
+
+    async def test() -> None:
+        vendor, counts = Vendor(), Spending({"requests": 2})
+        async with serving(vendor) as url, proxy(tmp_path, allow=NOTHING, held=held(url), spending=counts) as port:
+            statuses = [(await asked(port, request("/v1/x", "Connection: close"))).split(b" ")[1] for _ in range(2)]
+            assert statuses == [b"200", b"200"]
+            said = await asked(port, request("/v1/x", "Connection: close"))
+            assert said.startswith(b"HTTP/1.1 429 ")
+            wait = next(line for line in said.split(b"\r\n") if line.startswith(b"Retry-After: "))
+            assert 50 <= int(wait.split()[1]) <= 60
+
+    run(test())
+
+
+def test_a_budget_of_upload_ends_a_request_in_its_middle(tmp_path: Path) -> None:
+    """No more than that leaves the machine."""
+
+    async def test() -> None:
+        vendor, counts = Vendor(), Spending({"upload": 100_000})
+        async with serving(vendor) as url, proxy(tmp_path, allow=NOTHING, held=held(url), spending=counts) as port:
+            assert b" 200 " in await asked(port, request("/v1/x", "Connection: close", body="w" * 60_000))
+            said = await asked(port, request("/v1/x", "Connection: close", body="w" * 60_000))
+            assert said.startswith(b"HTTP/1.1 403 "), said
+            assert b"budget of 100,000 bytes to send" in said
+        assert len(vendor.requests) == 1
+
+    run(test())
+
+
+@pytest.mark.parametrize(
+    ("kind", "answer_text", "tokens"),
+    [
+        ("json", '{"usage": {"input_tokens": 3, "output_tokens": 4}}', (3, 4)),
+        ("json", '{"usage": {"prompt_tokens": 3, "completion_tokens": 4, "total_tokens": 7}}', (3, 4)),
+        ("json", '{"usageMetadata":{"promptTokenCount":3,"candidatesTokenCount":4,"thoughtsTokenCount":5}}', (3, 9)),
+        ("json", '{"object": "list", "data": []}', (0, 0)),
+        ("json", '{"usage": {"input_tokens": "3", "output_tokens": -4}}', (0, 0)),
+        ("json", '{"usage": 7}', (0, 0)),
+        ("json", "[" * 100_000 + '"usage"', (0, 0)),
+        ("event-stream", 'data: {"response": {"usage": {"input_tokens": 3, "output_tokens": 4}}}\n\n', (3, 4)),
+        ("event-stream", 'data: {"usageMetadata": {"promptTokenCount": 3}}\r\n\r\ndata: {"usageMetadata": '
+         '{"promptTokenCount": 3, "candidatesTokenCount": 4}}\r\n\r\n', (3, 4)),
+    ],
+)  # fmt: skip
+def test_tokens_are_read_in_the_words_of_each_api(kind: str, answer_text: str, tokens: tuple[int, int]) -> None:
+    """In pieces of any size; what is no count is none."""
+    for size in (1, 7, 1 << 20):
+        if size == 1 and len(answer_text) > 10_000:
+            continue
+        tally = Tally()
+        media = b"text/event-stream; charset=utf-8" if kind == "event-stream" else b"application/json"
+        tally.answered(200, {b"content-type": media})
+        for at in range(0, len(answer_text), size):
+            tally.feed(answer_text[at : at + size].encode())
+        tally.complete()
+        assert tally.end()[:2] == tokens
+
+
+def test_an_error_costs_nothing_and_a_compressed_answer_is_estimated() -> None:
+    """The first is not billed, and the second cannot be read."""
+    for status, headers, tokens in ((500, {}, 0), (200, {b"content-encoding": b"gzip"}, 100)):
+        tally = Tally()
+        tally.answered(status, headers)
+        tally.feed(b"x" * 400)
+        tally.complete()
+        assert tally.end()[1] == tokens
