@@ -326,7 +326,7 @@ class Sandbox:
         if os.path.realpath(there) != there:
             raise Refusal(
                 "file-unwritable",
-                f"a symbolic link leads to {path}",
+                f"{path} is behind a symbolic link",
                 context="a command may have made it",
                 hint=f"name the directory itself: {os.path.realpath(path)}",
             )
