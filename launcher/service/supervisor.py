@@ -74,8 +74,8 @@ log = logging.getLogger("paddock.service")
 
 # Sessions in the request-context repository: who names one, by the text of its key, is told the boundaries it has.
 #
-# The key of a session is ``session/NAME``. Its context is initialized when the session is accepted, enriched with
-# its worktree when its command runs, and expires with it. Sessions of ticket runs have the context of their
+# The key of a session is ``session/NAME``. Its context gets its labels when the session is accepted, its worktree when
+# its command runs, and expires with it. Sessions of ticket runs have the context of their
 # request, too, under the id that their label ``session-id`` names.
 
 
