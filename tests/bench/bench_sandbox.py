@@ -17,10 +17,10 @@ from pathlib import Path
 
 from launcher.sandbox.box import Sandbox
 from tests.bench.bench_worktree import repository, timed
+from tests.support.install import install
 
 ROUNDS = 200
 _BWRAP = ("bwrap", "--unshare-all", "--die-with-parent", "--ro-bind", "/", "/", "--dev", "/dev", "--proc", "/proc")
-_PADDOCK = (sys.executable, "-I", "-m", "launcher", "run", "--quiet", "--")
 
 
 def plain(*words: str, at: Path) -> None:
@@ -67,7 +67,8 @@ def main() -> None:
             }
             if shutil.which("bwrap"):
                 ways["bwrap for each command"] = lambda: plain(*_BWRAP, "--bind", str(app), str(app), "true", at=app)
-            ways["paddock run for each command"] = lambda: plain(*_PADDOCK, "true", at=app)
+            paddock = str(install().paddock)
+            ways["paddock run for each command"] = lambda: plain(paddock, "run", "--quiet", "--", "true", at=app)
             compare(ways, ROUNDS)
             print()
             before = held()
