@@ -2,7 +2,8 @@
 
 Told by variables, or by files of their own, without credentials: the user's files hold tokens as well. Nothing of this
 happens for an ecosystem whose bundle (``@python`` ...) is not allowed. No file counts that an agent could have written.
-Pure.
+What cannot be had in the jail is told all the same: without it, a tool would ask the public registry, where anybody may
+have a package of a private one's name. Pure.
 """
 
 import base64
@@ -11,6 +12,7 @@ import json
 import re
 import tomllib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from functools import cache
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -22,6 +24,7 @@ from policy.egress_rules import Request
 from policy.errors import Refusal
 from policy.keys import Key, rules
 from policy.launch import Host
+from policy.pasted import quoted
 from policy.plan import beneath
 
 FILE = Path(__file__).with_name("mirrors.toml")
@@ -32,6 +35,13 @@ _BETWEEN = re.compile(r"\s*([,|])\s*|\s+")
 _ADDRESS = re.compile(r"(?P<lead>(?:[A-Za-z0-9_.-]+=)?(?:sparse\+)?)(?P<url>[a-z][a-z0-9+.-]*://\S*)")
 _URL = re.compile(r"https?://[A-Za-z0-9._~:/\[\]@!+=%-]+")  # nothing that a file or a shell could read as more
 _WORD = re.compile(r"[A-Za-z0-9._~:/*+=-]+")
+_LOCAL = re.compile(r"[\w.~:/\[\]@!+=%-]+")
+_NOWHERE = "https://passed-over.invalid/"
+"""In the place of what cannot be told (RFC 6761 section 6.4)."""
+_OFF = frozenset(("0", "n", "no", "f", "false", "off"))
+_HEAD = "# Written by Paddock from your own settings\n"
+_LOGIN = re.compile(r"(?<=://)[^/?#\s]*@")
+_FURTHER = re.compile(r"^\s*(-c|-r|--constraint|--requirement)", re.MULTILINE)
 _EXPANDED = re.compile(r"\$\{([^}]+)\}")
 _CREDENTIALS = (":_authtoken", ":_auth", ":_password", ":username", ":certfile")
 
@@ -68,7 +78,14 @@ def table() -> list[dict[str, Any]]:
     return tools
 
 
-def find(host: Host, bundles: Iterable[str], *, trees: Iterable[str], taken: Callable[[str], bool]) -> Mirrors:
+def find(
+    host: Host,
+    bundles: Iterable[str],
+    *,
+    trees: Iterable[str],
+    taken: Callable[[str], bool],
+    granted: Iterable[str] = (),
+) -> Mirrors:
     """The mirrors that the user's environment and files name for the ecosystems of `bundles`.
 
     Args:
@@ -76,8 +93,9 @@ def find(host: Host, bundles: Iterable[str], *, trees: Iterable[str], taken: Cal
         bundles: names, without the mark.
         trees: canonical; what lies in them, or is reached through a link in them, may be an agent's word.
         taken: whether the user passes or sets a variable himself, who then is the one to say it.
+        granted: canonical; what lies in them can be read in the jail.
     """
-    search = _Search(host, tuple(trees), taken)
+    search = _Search(host, tuple(trees), taken, tuple(granted))
     wanted = frozenset(bundles)
     for tool in table():
         if tool["bundle"] in wanted:
@@ -111,8 +129,10 @@ class _Found(NamedTuple):
 
 
 class _Search:
-    def __init__(self, host: Host, trees: tuple[str, ...], taken: Callable[[str], bool]) -> None:
-        self.host, self.trees, self.taken = host, trees, taken
+    def __init__(
+        self, host: Host, trees: tuple[str, ...], taken: Callable[[str], bool], granted: tuple[str, ...]
+    ) -> None:
+        self.host, self.trees, self.taken, self.granted = host, trees, taken, granted
         self.domains: dict[str, str] = {}
         self.internal: set[str] = set()
         self.reach: dict[str, str] = {}
@@ -133,7 +153,8 @@ class _Search:
         for setting in tool["settings"]:
             variables = setting.get("variables", ())
             for name, found in self._found(setting, entries).items():
-                carried = self._carried(found.entry, tool["bundle"], tokens, words="words" in setting)
+                carried = self._carried(found.entry, tool["bundle"], tokens, setting.get("kind", ""))
+                carried = carried.replace(" ", setting.get("between", " "))
                 needed = [each.format(value=carried) for each in setting.get("of", ())]
                 if not carried or (needed and lines.keys().isdisjoint(needed)):
                     continue
@@ -188,67 +209,108 @@ class _Search:
             return f"{configured.rstrip('/')}/{choice[10:]}"
         return home + choice[1:] if choice.startswith("~") else choice
 
-    def _read(self, path: str, shown: str, tool: Mapping[str, Any]) -> dict[str, str]:
-        """What a file says, by key."""
+    def _content(self, path: str) -> tuple[bytes | None, str]:
+        """What a file holds that is the user's own word; else None, and why not: "" where it is not there."""
         trail = self.host.trail(path)
         if trail.canonical is None:
-            return {}
+            return None, ""
         places = (path, trail.canonical, *(link for link, _ in trail.links))
-        why = ""
-        content = None
         if any(beneath(place, tree) for place in places for tree in self.trees):
-            why = "commands in jails can write there"
-        elif self.host.others_can_write(trail.canonical):
-            why = "other users can write it"
-        elif (content := self.host.read(trail.canonical)) is None:
-            why = "it is too large, or it cannot be read"
+            return None, "commands in jails can write there"
+        if self.host.others_can_write(trail.canonical):
+            return None, "other users can write it"
+        content = self.host.read(trail.canonical)
+        return content, "it is too large, or it cannot be read" if content is None else ""
+
+    def _read(self, path: str, shown: str, tool: Mapping[str, Any]) -> dict[str, str]:
+        """What a file says, by key."""
+        content, why = self._content(path)
         if content is not None:
             try:
                 return FORMATS[tool["format"]](content.decode("utf-8"))
             except (ValueError, SyntaxError, configparser.Error):
                 why = f"it is not a file of {tool['format']}"
-        self._warn(f"{egress_rules.MARK}{tool['bundle']}: {shown} is passed over: {why}")
+        if why:
+            self._warn(f"{egress_rules.MARK}{tool['bundle']}: {shown} is passed over: {why}")
         return {}
 
-    def _carried(self, entry: _Entry, bundle: str, tokens: Iterable[_Entry], *, words: bool) -> str:
-        """The setting as the jail gets it, without credentials; "" when nothing of it can be told there."""
+    def _carried(self, entry: _Entry, bundle: str, tokens: Iterable[_Entry], kind: str) -> str:
+        """The setting as the jail gets it, without credentials; "" when there is nothing in it to be told."""
         text, source = entry.value, f"{egress_rules.MARK}{bundle}: {entry.where}"
+        if kind == "switch":
+            return "0" if text.strip().lower() in _OFF else "1"
         if len(text) > 2 * _MOST:
-            self._warn(f"{source} is passed over: it is too long")
-            return ""
+            return self._unreached(_NOWHERE, source, "it is too long")
         kept: list[str] = []
         for piece in _BETWEEN.split(text.strip()):
             if piece in (",", "|"):
                 kept.append(piece)
             elif piece is None:
                 kept.append(" ")
-            elif words and "://" not in piece and _WORD.fullmatch(piece):
+            elif kind == "words" and "://" not in piece and _WORD.fullmatch(piece):
                 kept.append(piece)
+            elif piece and (path := self._local(piece)):
+                kept.append(self._file(piece, path, source, comes_along=kind == "contents"))
+            elif kind in ("paths", "contents") and "://" not in piece and _WORD.fullmatch(piece):
+                kept.append(piece)  # from the command's directory, as outside
             elif piece:
                 kept.append(self._word(piece, entry, source, bundle, tokens))
         joined = "".join(kept).strip(" ,|")
         return re.sub(r"([ ,|])[ ,|]+", r"\1", joined)
 
+    def _local(self, word: str) -> str:
+        """The absolute path that a word names, as it is or by a URL; "" where it does not."""
+        found = _ADDRESS.fullmatch(word)
+        if found is None:
+            return self.host.home.rstrip("/") + word[1:] if word.startswith("~/") else word if word[0] == "/" else ""
+        host, slash, path = found["url"].removeprefix("file://").partition("/")
+        return unquote(slash + path) if found["url"].startswith("file://") and host in ("", "localhost") else ""
+
+    def _file(self, word: str, path: str, source: str, *, comes_along: bool) -> str:
+        """What names a file or directory as the jail gets it. `comes_along`: its content, where that can be read."""
+        content = self._content(path)[0] if comes_along else None
+        with suppress(UnicodeDecodeError):
+            text = _LOGIN.sub("", content.decode()) if content is not None else "\0"
+            if "\0" not in text and not _FURTHER.search(text):  # what it names in turn would not be there
+                name = f".paddock-settings-{len(self.files)}.txt"
+                self.files[name] = _HEAD + text
+                return f"${{home}}/{name}"
+        if not _LOCAL.fullmatch(word) or not path.isprintable():
+            return self._unreached(_NOWHERE, source, "its path has characters that cannot be told")
+        canonical = self.host.resolve(path) or path
+        if not any(beneath(canonical, place) for place in self.granted):
+            self._warn(f"{source} reaches the tool as it is: --ro {quoted(path)}, unless something else grants it")
+        return path if word[0] == "~" else word
+
+    def _unreached(self, told: str, source: str, why: str) -> str:
+        """Says that what is told is not reached."""
+        what = (
+            "is passed over" if told.endswith(_NOWHERE) else "reaches the tool as it is, and nothing is allowed for it"
+        )
+        self._warn(f"{source} {what}: {why}; the public registry does not take its place")
+        return told
+
     def _word(self, word: str, entry: _Entry, source: str, bundle: str, tokens: Iterable[_Entry]) -> str:
-        """One address without its credentials; "" when it cannot be told."""
+        """One address without its credentials; where it cannot be told, one that leads nowhere."""
         found = _ADDRESS.fullmatch(word)
         try:
             parts = urlsplit(found["url"] if found else "")
             bare = parts._replace(netloc=parts.netloc.rpartition("@")[2]).geturl()
+            plain = urlsplit(bare)._replace(query="", fragment="").geturl() if found else word
         except ValueError:
-            bare = ""
+            bare = plain = ""
         wanted = (
             egress_rules.endpoint(bare) if _URL.fullmatch(bare) and "@" not in bare and len(bare) <= _MOST else None
         )
         if found is None or wanted is None:
-            self._warn(f"{source} is passed over: only plain http and https addresses can be told in the jail")
-            return ""
+            told = plain if _WORD.fullmatch(plain) and len(plain) <= _MOST else _NOWHERE
+            lead = found["lead"] if found else ""
+            return self._unreached(lead + told, source, "only plain http and https addresses are")
         literal = None if isinstance(wanted.host, str) else wanted.host
         if wanted.is_local:
             self.reach.setdefault(loopback(wanted.where), source)
         elif literal is not None and hosts.special(literal) and not hosts.is_private(literal):
-            self._warn(f"{source} is passed over: {literal} is {hosts.special(literal)}")
-            return ""
+            return self._unreached(found["lead"] + bare, source, f"{literal} is {hosts.special(literal)}")
         else:
             self.domains.setdefault(wanted.where, source)
             if literal is None and wanted.where not in egress_rules.require(bundle).rules:
@@ -378,7 +440,9 @@ def _toml(text: str) -> dict[str, str]:
     found: dict[str, str] = {}
 
     def add(key: str, value: object) -> None:
-        if isinstance(value, str):
+        if isinstance(value, bool):
+            found[key] = str(int(value))
+        elif isinstance(value, str):
             found[key] = f"{found[key]} {value}" if key in found else value
         elif isinstance(value, dict) and isinstance(value.get("url"), str) and key == "index":
             if not value.get("explicit"):

@@ -233,7 +233,7 @@ def make(options: Options, command: list[str], cwd: str, places: Places) -> Plan
     others = tuple(dict.fromkeys((*recorded, *checkouts)))
     opened = filter(None, (machine.resolve(path) for path, _ in rules.write))
     trees = (found.root, *others, places.state, *opened)
-    rules = _with_mirrors(rules, settings, options, trees, machine)
+    rules = _with_mirrors(rules, settings, options, trees, machine, found.root)
     support = probe.probe()
     if found.kind == "directory":
         rules = replace(rules, git="readonly")
@@ -372,7 +372,7 @@ def _with_obeyed(
 
 
 def _with_mirrors(
-    rules: Rules, settings: Settings, options: Options, trees: tuple[str, ...], machine: Machine
+    rules: Rules, settings: Settings, options: Options, trees: tuple[str, ...], machine: Machine, root: str
 ) -> Rules:
     """The rules with the mirrors of the package registries that are allowed by their bundles."""
     mark = egress_rules.MARK
@@ -387,7 +387,8 @@ def _with_mirrors(
         passed = (name.startswith(each[:-1]) if each.endswith("*") else name == each for each in rules.env_pass)
         return name in own or any(passed)
 
-    found = mirrors.find(machine, bundles, trees=trees, taken=taken)
+    granted = (root, "/usr", *filter(None, (machine.resolve(path) for path, _ in (*rules.read, *rules.write))))
+    found = mirrors.find(machine, bundles, trees=trees, taken=taken, granted=granted)
     return replace(
         rules,
         domains=tuple((dict(found.domains) | dict(rules.domains)).items()),

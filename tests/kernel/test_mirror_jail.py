@@ -160,6 +160,61 @@ def test_a_newcomer_with_a_mirror_only_allows_the_bundle(
     assert {e["address"] for e in served.seen(before) if e["kind"] == "request"} == {"10.9.9.9"}
 
 
+def written(paddock: Paddock, **files: str) -> None:
+    """The user's own pip.conf, and a file of constraints."""
+    for name, text in files.items():
+        place = paddock.who.home / {"conf": ".config/pip/pip.conf", "pins": "pins.txt"}[name]
+        place.parent.mkdir(parents=True, exist_ok=True)
+        place.write_text(text)
+        for path in (place.parent.parent, place.parent, place):
+            paddock.who.give(path)
+
+
+def test_pip_asks_nobody_else_and_keeps_to_its_constraints(
+    served: World, paddock: Paddock, jailed: Callable[..., Ended]
+) -> None:
+    """`no-index`, `find-links` and `constraint` of the user's file count as outside."""
+    conf = "[global]\nno-index = true\nfind-links = http://private.example/simple/demo/\nconstraint = ~/pins.txt\n"
+    conf += "trusted-host = private.example\n"
+    written(paddock, conf=conf, pins="demo==1.0\n")
+    before = len(served.seen())
+    ended = jailed(f"{PIP}; ! {PIP.replace('demo &&', 'other &&')}", "--allow-domain=@python")
+    assert ended.returncode == 0, ended
+    assert "reached" in ended.stdout
+    assert {e["address"] for e in served.seen(before) if e["kind"] == "request"} == {"10.9.9.9"}
+    assert "pypi" not in ended.stderr
+    written(paddock, pins="demo==2.0\n")
+    ended = jailed(PIP, "--allow-domain=@python")
+    assert ended.returncode != 0, ended
+    assert "conflicting dependencies" in ended.stderr
+
+
+def test_an_index_that_is_a_directory_is_not_replaced_by_the_public_one(
+    served: World, paddock: Paddock, jailed: Callable[..., Ended]
+) -> None:
+    """It is read where it is granted, and nothing is asked in its place where it is not, nor for what is refused."""
+    simple = served.directory / "www/simple"
+    written(paddock, conf=f"[global]\nindex-url = file://{simple}\n")
+    ended = jailed(PIP, "--allow-domain=@python")
+    assert ended.returncode != 0, ended
+    assert f"--ro {simple}" in ended.stderr
+    assert "pypi" not in ended.stdout + ended.stderr
+    link = paddock.place / "simple/demo"
+    link.mkdir(parents=True)
+    (link / "demo-1.0-py3-none-any.whl").write_bytes((simple / "demo/demo-1.0-py3-none-any.whl").read_bytes())
+    (link / "index.html").write_text((simple / "demo/index.html").read_text())
+    for path in (link.parent, link, *link.iterdir()):
+        paddock.who.give(path)
+    written(paddock, conf=f"[global]\nindex-url = file://{link.parent}\n")
+    ended = jailed(PIP, "--allow-domain=@python", f"--ro={link.parent}")
+    assert ended.returncode == 0, ended
+    assert "passed" not in ended.stderr
+    line = "curl -fsS -m 20 $PIP_INDEX_URL"
+    ended = jailed(line, "--allow-domain=@python", PIP_INDEX_URL="http://169.254.169.254/simple")
+    assert ended.returncode != 0, ended
+    assert "169.254.169.254 is " in ended.stderr
+
+
 def test_a_mirror_on_this_machine_is_reached_at_its_port(
     served: World, paddock: Paddock, jailed: Callable[..., Ended]
 ) -> None:

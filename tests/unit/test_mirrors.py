@@ -17,8 +17,11 @@ Find = Callable[..., Mirrors]
 
 
 @pytest.fixture
-def home(tmp_path: Path) -> Path:
-    """An empty home directory."""
+def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """An empty home directory, on a machine that has no settings of its own."""
+    tools = [tool | {"files": [each for each in tool["files"] if each.rpartition("|")[2][0] != "/"]}
+             for tool in mirrors.table()]  # fmt: skip
+    monkeypatch.setattr(mirrors, "table", lambda: tools)
     place = tmp_path / "home"
     place.mkdir()
     return place
@@ -28,9 +31,12 @@ def home(tmp_path: Path) -> Path:
 def find(home: Path) -> Find:
     """What is found for these variables, where every bundle is allowed; nothing secret is ever recorded."""
 
-    def found(*, trees: tuple[str, ...] = (), taken: tuple[str, ...] = (), **environ: str) -> Mirrors:
+    def found(
+        *, trees: tuple[str, ...] = (), taken: tuple[str, ...] = (), granted: tuple[str, ...] = (), **environ: str
+    ) -> Mirrors:
         machine = Machine({"HOME": str(home), **environ})
-        result = mirrors.find(machine, egress_rules.bundles(), trees=trees, taken=taken.__contains__)
+        known = egress_rules.bundles()
+        result = mirrors.find(machine, known, trees=trees, taken=taken.__contains__, granted=granted)
         assert "secret" not in repr((machine.recorded(), result))
         return result
 
@@ -50,7 +56,8 @@ def test_the_table_is_in_order() -> None:
         assert tool["bundle"] in egress_rules.bundles()
         assert tool["format"] in mirrors.FORMATS or not tool["files"]
         for setting in tool["settings"]:
-            assert setting.keys() <= {"keys", "variables", "words", "upper", "part", "of"}
+            assert setting.keys() <= {"keys", "variables", "kind", "between", "upper", "part", "of"}
+            assert setting.get("kind", "words") in ("words", "paths", "contents", "switch")
             variables = setting.get("variables", [])
             assert variables or tool["inside"]
             stars = {text.count("*") for text in (*setting["keys"], *variables[:1])}
@@ -69,7 +76,7 @@ PIP = "[global]\nindex-url = https://mirror.example.com/simple\n"
          {"PIP_INDEX_URL": "http://mirror.example.com:8081/a/b/", "PIP_TRUSTED_HOST": "mirror.example.com"},
          {"mirror.example.com:8081": "@python: index-url in ~/.pip/pip.conf"}),
         (".config/pip/pip.conf", f"{PIP}extra-index-url =\n    https://two.example.com/\n    http://[2001:db8::7]:80/x\n",
-         {"PIP_INDEX_URL": "https://mirror.example.com/simple", "PIP_EXTRA_INDEX_URL": "https://two.example.com/"},
+         {"PIP_INDEX_URL": "https://mirror.example.com/simple", "PIP_EXTRA_INDEX_URL": "https://two.example.com/ http://[2001:db8::7]:80/x"},
          {"mirror.example.com:443": "@python: index-url in ~/.config/pip/pip.conf",
           "two.example.com:443": "@python: extra-index-url in ~/.config/pip/pip.conf"}),
         (".config/pip/pip.conf", f"{PIP}[install]\nindex-url = http://[fd00:1::7]:8080/x\n",
@@ -105,7 +112,18 @@ PIP = "[global]\nindex-url = https://mirror.example.com/simple\n"
          {".m2/settings.xml": "<settings><mirrors>\n<mirror><id>mirror0</id><mirrorOf>external:*,!b</mirrorOf>"
           "<url>https://m.example.com/x</url></mirror>\n</mirrors></settings>\n"},
          {"m.example.com:443": "@java: mirror.external:*,!b in ~/.m2/settings.xml"}),
-        (".cargo/config.toml", '[source.crates-io]\nreplace-with = "v"\n[source.v]\ndirectory = "v"\n', {}, {}),
+        (".cargo/config.toml", '[source.crates-io]\nreplace-with = "v"\n[source.v]\ndirectory = "/v"\n',
+         {".cargo/config.toml": 'source.v.directory = "/v"\nsource.crates-io.replace-with = "v"\n'}, {}),
+        (".cargo/config.toml", '[source.crates-io]\nreplace-with = "v"\n', {}, {}),
+        (".config/pip/pip.conf", "[global]\nno-index = yes\nfind-links =\n  https://a.example.com/w\n  /srv/w\n  w\n",
+         {"PIP_NO_INDEX": "1", "PIP_FIND_LINKS": "https://a.example.com/w /srv/w w"},
+         {"a.example.com:443": "@python: find-links in ~/.config/pip/pip.conf"}),
+        (".config/pip/pip.conf", "[global]\nno-index = False\nconstraint = http://a.example.com/c.txt c.txt\n",
+         {"PIP_NO_INDEX": "0", "PIP_CONSTRAINT": "http://a.example.com/c.txt c.txt"},
+         {"a.example.com:80": "@python: constraint in ~/.config/pip/pip.conf"}),
+        (".config/uv/uv.toml", 'no-index = true\nfind-links = ["https://a.example.com/w", "/srv/w"]\n',
+         {"UV_NO_INDEX": "1", "UV_FIND_LINKS": "https://a.example.com/w,/srv/w"},
+         {"a.example.com:443": "@python: find-links in ~/.config/uv/uv.toml"}),
     ],
 )  # fmt: skip
 def test_a_file_of_the_users_is_told_by_variables(
@@ -287,42 +305,115 @@ def test_a_token_beside_the_registry_stays_outside(home: Path, find: Find) -> No
     assert "npm.example.com:443 needs a credential" in find().warnings[0]
 
 
+NOWHERE = "https://passed-over.invalid/"
+
+
 @pytest.mark.parametrize(
-    "value",
+    ("value", "told"),
     [
-        "https://me:sec/secret@mirror.example.com/simple",
-        "me:secret@mirror.example.com/simple",
-        "https://mirror.example.com/@scope/x",
-        "https://mirror.example.com/simple?token=x",
-        "https://mirror.example.com/${HOME}",
-        "https://${HOST}/simple",
-        "https://mirror.example.com/$x",
-        "ssh://mirror.example.com/simple",
-        "file:///srv/simple",
-        "mirror.example.com/simple",
-        "https://",
-        "https://a_b/",
-        "https://mirror.example.com:port/",
-        "https://mirror.example.com:99999/",
-        "https://169.254.169.254/latest",
-        "https://0.0.0.0/",
-        "https://[fd00:ec2::254]/",
-        "https://[fe80::1%25eth0]/",
-        "https://[::ffff:10.0.0.1]/",
-        "https://0x7f.1/",
-        "https://mirr\u00f6r.example.com/",
-        "https://mirror.example.com/\x1b[0m",
-        f"https://mirror.example.com/{'x' * 3000}",
-        f"https://mirror.example.com/{'x' * 9000}",
+        ("https://me:sec/secret@mirror.example.com/simple", NOWHERE),
+        ("me:secret@mirror.example.com/simple", NOWHERE),
+        ("https://mirror.example.com/@scope/x", NOWHERE),
+        ("https://mirror.example.com/simple?token=x", "https://mirror.example.com/simple"),
+        ("https://mirror.example.com/${HOME}", NOWHERE),
+        ("https://${HOST}/simple", NOWHERE),
+        ("https://mirror.example.com/$x", NOWHERE),
+        ("ssh://secret@mirror.example.com/simple", "ssh://mirror.example.com/simple"),
+        ("file://mirror.example.com/simple", "file://mirror.example.com/simple"),
+        ("mirror.example.com/simple", "mirror.example.com/simple"),
+        ("https://", "https://"),
+        ("https://a_b/", "https://a_b/"),
+        ("https://mirror.example.com:99999/", "https://mirror.example.com:99999/"),
+        ("https://169.254.169.254/latest", "https://169.254.169.254/latest"),
+        ("https://0.0.0.0/", "https://0.0.0.0/"),
+        ("https://[fd00:ec2::254]/", "https://[fd00:ec2::254]/"),
+        ("https://[fe80::1%25eth0]/", NOWHERE),
+        ("https://[::ffff:10.0.0.1]/", NOWHERE),
+        ("https://0x7f.1/", "https://0x7f.1/"),
+        ("https://mirr\u00f6r.example.com/", NOWHERE),
+        ("https://mirror.example.com/\x1b[0m", NOWHERE),
+        (f"https://mirror.example.com/{'x' * 3000}", NOWHERE),
+        (f"https://mirror.example.com/{'x' * 9000}", NOWHERE),
     ],
 )
-def test_what_is_no_plain_address_is_passed_over(home: Path, find: Find, value: str) -> None:
-    """In a variable as in a file; the user reads that it is, and nothing of it."""
+def test_what_cannot_be_had_does_not_leave_a_tool_on_the_public_registry(
+    home: Path, find: Find, value: str, told: str
+) -> None:
+    """In a variable as in a file: the tool is told it, or what leads nowhere; nothing is allowed, and it is said."""
     put(home / ".npmrc", f"registry={value}\n")
-    for found in (find(PIP_INDEX_URL=value, npm_config_registry=value), find()):
-        assert not any(found[:5]), found
+    for found in (find(PIP_INDEX_URL=value), find()):
+        text = dict(found.environment).get("PIP_INDEX_URL") or found.files[0][1].partition("registry=")[2].rstrip()
+        assert text == told
+        assert not (found.domains, found.internal, found.reach, found.keys) > ((), (), (), ())
         assert found.warnings
-        assert all("is passed over" in line and line.isprintable() for line in found.warnings)
+        for line in found.warnings:
+            assert (
+                "is passed over: " in line
+                if told == NOWHERE
+                else "reaches the tool as it is, and nothing is allowed for it: " in line
+            )
+            assert line.endswith("; the public registry does not take its place")
+            assert line.isprintable()
+
+
+@pytest.mark.parametrize("value", ["file:///srv/a/simple", "file://localhost/srv/a/simple", "/srv/a/simple"])
+def test_an_index_that_is_a_directory_is_told_and_its_grant_named(find: Find, value: str) -> None:
+    """Unless the jail shows it."""
+    for name in ("PIP_INDEX_URL", "PIP_FIND_LINKS", "UV_DEFAULT_INDEX", "npm_config_registry", "GOPROXY"):
+        found = find(**{name: value})
+        if name == "GOPROXY" and value[0] == "/":
+            continue  # for go a word
+        assert dict(found.environment) == {name: value}
+        assert found.warnings[0].endswith(
+            "reaches the tool as it is: --ro /srv/a/simple, unless something else grants it"
+        )
+        assert not find(granted=("/srv/a",), **{name: value}).warnings
+
+
+def test_a_directory_of_the_homes_is_the_users(home: Path, find: Find) -> None:
+    """Inside, `~` is the private home; a path that no shell could take is passed over."""
+    found = find(PIP_FIND_LINKS="~/wheels")
+    assert dict(found.environment) == {"PIP_FIND_LINKS": f"{home}/wheels"}
+    assert f"--ro {home}/wheels" in found.warnings[0]
+    assert dict(find(PIP_FIND_LINKS="/a$x /b").environment) == {"PIP_FIND_LINKS": f"{NOWHERE} /b"}
+
+
+def test_constraints_come_along(home: Path, find: Find, tmp_path: Path) -> None:
+    """What the file holds, without credentials; the variable names the file in the private home."""
+    pins = put(home / "pins.txt", "demo==1.0\nother @ git+https://me:secret@git.example.com/x@v1\n")
+    put(home / ".config/pip/pip.conf", f"[global]\nconstraint = ~/pins.txt\n  {pins}\n")
+    found = find()
+    names = [name for name, _ in found.files]
+    assert dict(found.environment) == {"PIP_CONSTRAINT": " ".join(f"${{home}}/{name}" for name in names)}
+    text = "# Written by Paddock from your own settings\ndemo==1.0\nother @ git+https://git.example.com/x@v1\n"
+    assert [content for _, content in found.files] == [text, text]
+    assert len(set(names)) == 2
+    assert not found.warnings
+    assert dict(find(PIP_CONSTRAINT=f"file://{pins}").environment) == {"PIP_CONSTRAINT": f"${{home}}/{names[0]}"}
+
+
+@pytest.mark.parametrize("content", [b"-c other.txt\n", b"\xff", b"a\0b", b"x" * 70_000, None])
+def test_constraints_that_cannot_come_along_are_not_lost(find: Find, tmp_path: Path, content: bytes | None) -> None:
+    """The tool is told where they are, and fails without them."""
+    place = tmp_path / "pins.txt"
+    if content is not None:
+        put(place, content)
+    found = find(PIP_CONSTRAINT=str(place))
+    assert dict(found.environment) == {"PIP_CONSTRAINT": str(place)}
+    assert f"--ro {place}" in found.warnings[0]
+    assert not found.files
+
+
+def test_constraints_in_a_tree_are_those_that_the_jail_sees(find: Find, tmp_path: Path) -> None:
+    """What an agent could write, or a link there, is not carried into another one's home."""
+    tree = tmp_path / "tree"
+    place = put(tree / "pins.txt", "demo==1.0\n")
+    (tree / "link.txt").symlink_to(put(tmp_path / "outside.txt", "secret"))
+    for path in (place, tree / "link.txt"):
+        found = find(trees=(str(tree),), granted=(str(tree),), PIP_CONSTRAINT=str(path))
+        assert dict(found.environment) == {"PIP_CONSTRAINT": str(path)}
+        assert not found.files
+    assert not find(trees=(str(tree),), granted=(str(tree),), PIP_CONSTRAINT=str(place)).warnings
 
 
 @pytest.mark.parametrize("value", ["http://127.0.0.1:3141/root/pypi/", "http://localhost:3141/root/pypi/"])
