@@ -5,6 +5,7 @@ only programmes trust it that are told of it.
 """
 
 import datetime
+import ipaddress
 import os
 import socket
 import ssl
@@ -35,14 +36,14 @@ class Authority:
 
     def __init__(self, hosts: Iterable[str]) -> None:
         """To be made before this process is confined: OpenSSL reads a certificate from a file only."""
-        names = [x509.DNSName(host) for host in hosts]
+        names, permitted = _named(tuple(hosts))
         key, own = ec.generate_private_key(ec.SECP256R1()), ec.generate_private_key(ec.SECP256R1())
         name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "Paddock, for one jail")])
         identifier = x509.SubjectKeyIdentifier.from_public_key(key.public_key())
         authority = (
             _certificate(name, key.public_key())
             .add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True)
-            .add_extension(x509.NameConstraints(names, None), critical=True)
+            .add_extension(x509.NameConstraints(permitted, None), critical=True)
             .add_extension(_usage(signs_certificates=True), critical=True)
             .add_extension(identifier, critical=False)
         )
@@ -67,6 +68,27 @@ class Authority:
             self.context.load_cert_chain(f"/proc/self/fd/{memory}")
         finally:
             os.close(memory)
+
+
+def _named(hosts: tuple[str, ...]) -> tuple[list[x509.GeneralName], list[x509.GeneralName]]:
+    """The hosts as a certificate names them, and as its authority is held to them.
+
+    A constraint is about names of its own kind alone, so one without a name of a host would leave all of them open.
+    """
+    names: list[x509.GeneralName] = []
+    permitted: list[x509.GeneralName] = []
+    for host in hosts:
+        try:
+            address = ipaddress.ip_address(host)
+        except ValueError:
+            names.append(x509.DNSName(host))
+            permitted.append(names[-1])
+        else:
+            names.append(x509.IPAddress(address))
+            permitted.append(x509.IPAddress(ipaddress.ip_network(address)))
+    if not any(isinstance(name, x509.DNSName) for name in names):
+        permitted.append(x509.DNSName("none.invalid"))
+    return names, permitted
 
 
 def _certificate(issuer: x509.Name, key: ec.EllipticCurvePublicKey) -> x509.CertificateBuilder:

@@ -74,8 +74,12 @@ _HTTP, _HTTPS = 80, 443
 _DISTRUST = ("UNKNOWN_CA", "BAD_CERTIFICATE", "CERTIFICATE_UNKNOWN")
 _AUTHORITIES = "the authority in the session's ~/.paddock-authorities-*.pem"
 
+_NO_ISSUER = frozenset((2, 18, 19, 20, 21))
+"""Codes of X509_verify_cert(3) where a certificate's authority is not among those that are trusted."""
+
 _NO_TOKEN = "the request shows no token of this session's login; to log in, do so outside of the jail"
 _NO_PHANTOM = "the request shows no key of this session"
+_UNKNOWN = "start Paddock with SSL_CERT_FILE naming a file with the authority's certificate; paddock help keys"
 _HINT = "the key in this environment is good in this session alone; paddock help keys"
 
 
@@ -302,7 +306,8 @@ class Vendors:
                 except Failed as error:
                     if isinstance(error, Unusable):
                         exchange.denied(host, KEY, Verdict(False, "", str(error)))
-                    await exchange.dismiss(http_answer(502, "Bad Gateway", "egress-unreachable", str(error)))
+                    hint = _UNKNOWN if isinstance(error, Untrusted) else ""
+                    await exchange.dismiss(http_answer(502, "Bad Gateway", "egress-unreachable", str(error), hint))
                     return
                 try:
                     goes_on = await self._answered(exchange, connection, vendor, ready)
@@ -473,12 +478,10 @@ class Vendors:
                     await vendor.secure(self._context)
         except OSError as error:  # TimeoutError and ssl.SSLError are such
             vendor.close()
-            why = (
-                error.verify_message
-                if isinstance(error, ssl.SSLCertVerificationError)
-                else error.strerror or str(error)
-            )
-            raise Failed(f"{ready.origin.where} cannot be spoken to by TLS: {why}") from None
+            why, kind = error.strerror or str(error), Failed
+            if isinstance(error, ssl.SSLCertVerificationError):
+                why, kind = error.verify_message, Untrusted if error.verify_code in _NO_ISSUER else Failed
+            raise kind(f"{ready.origin.where} cannot be spoken to by TLS: {why}") from None
         except BaseException:
             vendor.close()
             raise
@@ -611,6 +614,10 @@ class Vendors:
         again = (("Retry-After", f"{math.ceil(error.wait)}"),) if error.wait else ()
         hint = "" if error.wait else "ask the user to start Paddock with a larger --budget"
         await exchange.dismiss(http_answer(status, phrase, "egress-budget", str(error), hint, again))
+
+
+class Untrusted(Failed):
+    """A vendor's certificate is signed by an authority that is not known here."""
 
 
 class Foreign(Exception):

@@ -15,6 +15,7 @@ import pytest
 import trustme
 
 from launcher.egress.gateway import Bounds
+from launcher.egress.secured import Authority
 from policy.keys import Key, local, parse_key
 from tests.support.proxied import AUTH, asked, lines, proxy, run, server
 
@@ -364,9 +365,32 @@ def test_a_vendor_is_trusted_by_the_machines_authorities(
         async with serving(vendor, tls) as url, proxy(tmp_path, allow=NOTHING, held=held(url)) as port:
             said = await asked(port, request("/v1/x", "Connection: close", body="w" * 100_000))
             assert said.split(b" ")[1] == (b"200" if known else b"502")
+            assert known or b"SSL_CERT_FILE" in said  # what to do
         assert [dict(got.headers)[b"authorization"] for got in vendor.requests] == [f"Bearer {REAL}".encode()] * known
 
     run(test())
+
+
+@pytest.mark.parametrize(
+    "hosts", [("10.1.2.3", "fd00::7"), ("10.1.2.3", "mirror.example.com"), ("mirror.example.com",)]
+)
+def test_the_authority_certifies_its_hosts_by_name_and_by_address(hosts: tuple[str, ...]) -> None:
+    """And nothing else is taken for one of them."""
+    authority = Authority(hosts)
+    trusting = ssl.create_default_context(cadata=authority.certificate.decode())
+    for host in (*hosts, "10.1.2.4", "other.example.com"):
+        to_server, to_client = ssl.MemoryBIO(), ssl.MemoryBIO()
+        client = trusting.wrap_bio(to_client, to_server, server_hostname=host)
+        server = authority.context.wrap_bio(to_server, to_client, server_side=True)
+        with suppress(ssl.SSLWantReadError):
+            client.do_handshake()
+        with suppress(ssl.SSLWantReadError):
+            server.do_handshake()
+        if host in hosts:
+            client.do_handshake()
+        else:
+            with pytest.raises(ssl.SSLCertVerificationError, match="mismatch"):
+                client.do_handshake()
 
 
 def test_a_certificate_for_another_name_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -383,6 +407,7 @@ def test_a_certificate_for_another_name_is_refused(tmp_path: Path, monkeypatch: 
             said = await asked(port, request("/v1/x", "Connection: close", body="words"))
             assert said.startswith(b"HTTP/1.1 502 ")
             assert b"cannot be spoken to by TLS: IP address mismatch" in said
+            assert b"SSL_CERT_FILE" not in said
         assert not vendor.requests
 
     run(test())
