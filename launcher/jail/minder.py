@@ -249,8 +249,9 @@ class _Many:
         minding, executing = self._ready
         self._ready = None
         try:
-            wire.send_packet(minding, b"", (descriptors[0],))
+            # In this order: one that minds has heard of no client whose command another process is then made for.
             wire.send_packet(executing, payload, tuple(descriptors))
+            wire.send_packet(minding, b"", (descriptors[0],))
         except OSError:  # another command of the jail has ended them
             return False
         finally:
@@ -289,12 +290,8 @@ class _Many:
             processes.tie_to_parent(self._own)
             processes.adopt_orphans()
             work()
-        except Refusal as refusal:
-            if client != -1:
-                reports.send_refusal(client, refusal)
         except BaseException as error:
-            if client != -1:
-                reports.send_refusal(client, init.failure("the further command could not be run", error))
+            _tell(client, "the further command could not be run", error)
         finally:
             os._exit(0)
 
@@ -351,15 +348,18 @@ class _Ahead:
             environment = spec.environment | dict(wanted.environment)
             search = _candidates(wanted.argv[0], environment.get("PATH", os.defpath))
             enter.execute(search, tuple(wanted.argv), environment, searched=True)
-        except Refusal as error:
-            code = error.exit_code
-            if client != -1:
-                reports.send_refusal(client, error)
         except BaseException as error:
-            if client != -1:
-                reports.send_refusal(client, init.failure("the command could not be started", error))
+            code = _tell(client, "the command could not be started", error)
         finally:
             os._exit(code)
+
+
+def _tell(client: int, what: str, error: BaseException) -> int:
+    """Tells a client, unless there is none yet (-1), why there is no command. Returns the exit status for it."""
+    refusal = error if isinstance(error, Refusal) else init.failure(what, error)
+    if client != -1:
+        reports.send_refusal(client, refusal)
+    return refusal.exit_code
 
 
 def _is_pipe(fd: int) -> bool:

@@ -16,7 +16,7 @@ import weakref
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, NamedTuple, Self, TypeVar
+from typing import TYPE_CHECKING, Any, NamedTuple, ParamSpec, Self, TypeVar
 
 from launcher.jail import confined, init
 from launcher.ledger import ledgers
@@ -67,6 +67,7 @@ tar -c -S -- "$1"
 """
 
 _T = TypeVar("_T")
+_P = ParamSpec("_P")
 
 
 @dataclass(frozen=True)
@@ -140,6 +141,7 @@ class Sandbox:
         Raises:
             Refusal: as ``paddock run`` and ``paddock worktree add`` say it.
         """
+        self._owner = os.getpid()
         self.name = name or f"box-{secrets.token_hex(6)}"
         self._made: Worktree | None = None
         if commit is not None:
@@ -412,6 +414,8 @@ class Sandbox:
             discard: a worktree that was made for the sandbox goes, whatever is in it; backups of that are kept as
                 ``paddock worktree remove --force`` keeps them.
         """
+        if self._owner != os.getpid():  # a forked process has a copy, which is not its to end
+            return
         self._jail.close()
         self._remove(discard=discard)
         _open.discard(self)
@@ -455,13 +459,21 @@ class AsyncSandbox:
     ``async with AsyncSandbox(place) as box`` makes and closes it; or `open` and `close`.
     """
 
-    def __init__(self, place: str | os.PathLike[str], options: Sequence[str] = (), **further: Any) -> None:  # noqa: ANN401
+    def __init__(
+        self,
+        place: str | os.PathLike[str],
+        options: Sequence[str] = (),
+        *,
+        commit: str | None = None,
+        cow: bool = False,
+        name: str | None = None,
+    ) -> None:
         """Args: as for `Sandbox`; the jail is made by `open`."""
-        self._make: Callable[[], Sandbox] = lambda: Sandbox(place, options, **further)
+        self._make = functools.partial(Sandbox, place, options, commit=commit, cow=cow, name=name)
         self._box: Sandbox | None = None
         self._threads = ThreadPoolExecutor(init.MOST_OTHERS, "sandbox")
 
-    def _later(self, call: Callable[..., _T], *words: Any, **further: Any) -> "asyncio.Future[_T]":  # noqa: ANN401
+    def _later(self, call: Callable[_P, _T], *words: _P.args, **further: _P.kwargs) -> "asyncio.Future[_T]":
         bound = functools.partial(call, *words, **further)
         return asyncio.get_running_loop().run_in_executor(self._threads, bound)
 
@@ -488,10 +500,23 @@ class AsyncSandbox:
             raise Refusal("sandbox-closed", "the sandbox is not open", hint="async with AsyncSandbox(...) as box")
         return self._box
 
-    async def exec(self, command: str | Sequence[str], **further: Any) -> Done:  # noqa: ANN401
+    async def exec(
+        self,
+        command: str | Sequence[str],
+        *,
+        timeout: float | None = None,  # ends the command and all that it has started, not the wait
+        env: Mapping[str, str] | None = None,
+        cwd: str = "",
+        input: bytes | str = b"",
+        limit: int = MOST_OUTPUT,
+        merge: bool = False,
+    ) -> Done:
         """As `Sandbox.exec`."""
         reader, writer = os.pipe()
-        running = self._later(self.sync.exec, command, cancel=reader, **further)
+        running = self._later(
+            self.sync.exec, command, timeout=timeout, env=env, cwd=cwd, input=input, limit=limit, merge=merge,
+            cancel=reader,
+        )  # fmt: skip
         try:
             return await asyncio.shield(running)
         except asyncio.CancelledError:

@@ -393,6 +393,22 @@ def test_an_interrupt_ends_the_command(user_paddock: Paddock) -> None:
     }
 
 
+def test_a_forked_process_ends_no_sandbox_of_its_parent(user_paddock: Paddock) -> None:
+    """At its end it has copies of them, and of the pipe that holds them open."""
+    found = run(
+        user_paddock,
+        """
+        with Sandbox(".") as box:
+            child = os.fork()
+            if child == 0:
+                sys.exit(0)
+            found["child"] = os.waitpid(child, 0)[1]
+            found["said"] = box.exec("echo alive").text
+        """,
+    )
+    assert found == {"child": 0, "said": "alive\n"}
+
+
 def test_files_cross_both_ways(paddock: Paddock, options: tuple[list[str], dict[str, str]]) -> None:
     """Odd names come through, links stay links and lead nobody out; no set-id bit comes out, no denied file in."""
     secret = paddock.place / "secret"
