@@ -118,7 +118,7 @@ def test_the_window_has_its_size(session: Session, console: Console) -> None:
                 session,
                 "bash",
                 "-c",
-                "stty size; trap 'stty size; exit' WINCH; echo ready; while :; do read -t 1; done",
+                "stty size; trap 'stty size; exit' WINCH; echo ready; while :; do sleep 0.05; done",
             )
         )
         console.expect("33 101")
