@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, ParamSpec, Self, TypeVar
 
 from launcher.jail import confined, init
 from launcher.ledger import ledgers
-from launcher.sandbox.command import Kept, Running
+from launcher.sandbox.command import Into, Kept, Running
 from launcher.sandbox.live import Live
 from launcher.session import places
 from launcher.vcs import jailed_git
@@ -240,18 +240,16 @@ class Sandbox:
         merge: bool = False,
         cancel: int = -1,
         source: int = -1,
-        output: int = -1,
+        into: Into | None = None,
     ) -> Done:
         words = ["sh", "-c", command] if isinstance(command, str) else list(command)
         for name in env or {}:
             if not name or "=" in name:
                 raise Refusal("environment-invalid", f"{name!r} does not name a variable")
-        kept = (Kept(limit), *([] if merge else [Kept(min(limit, MOST_OUTPUT))]))
+        kept = (into or Kept(limit), *([] if merge else [Kept(min(limit, MOST_OUTPUT))]))
         begun = time.monotonic()
         place = os.path.normpath(os.path.join(self.root, cwd)) if cwd else ""
-        running = Running(
-            self._jail, words, env=env or {}, cwd=place, data=data, kept=kept, source=source, output=output
-        )
+        running = Running(self._jail, words, env=env or {}, cwd=place, data=data, kept=kept, source=source)
         status = running.follow(None if timeout is None else begun + timeout, cancel)
         return Done(
             status=status,
@@ -263,33 +261,37 @@ class Sandbox:
             denials=tuple(self._new_denials()),
         )
 
-    def read(self, path: str, limit: int = 64 << 20) -> bytes:
-        """The content of a regular file, by its path as commands see it. Refusals: file-unreadable, file-too-large."""
+    def read(self, path: str, limit: int = 64 << 20, *, timeout: float | None = None) -> bytes:
+        """The content of a regular file, by its path as commands see it.
+
+        Refusals: file-unreadable, file-too-large; here and below sandbox-timeout, after `timeout` seconds.
+        """
         name = path if path.startswith("/") else f"./{path}"
-        done = self._exec(["sh", "-c", _READ, "sh", name, str(limit + 1)], limit=limit + 2)
+        done = self._exec(["sh", "-c", _READ, "sh", name, str(limit + 1)], timeout, limit=limit + 2)
         if done.status:
             raise _failed("file-unreadable", f"cannot read {path} in the sandbox", done)
         if len(done.stdout) > limit:
             raise Refusal("file-too-large", f"{path} has more than {limit} bytes", hint="read with a larger limit")
         return done.stdout
 
-    def write(self, path: str, content: bytes | str) -> None:
+    def write(self, path: str, content: bytes | str, *, timeout: float | None = None) -> None:
         """Writes a file, and makes the directories above it. Refusal: file-unwritable."""
         script = 'mkdir -p -- "$(dirname -- "$1")" && cat >"$1"'
-        done = self.exec(["sh", "-c", script, "sh", path], input=content)
+        done = self.exec(["sh", "-c", script, "sh", path], input=content, timeout=timeout)
         if done.status:
             raise _failed("file-unwritable", f"cannot write {path} in the sandbox", done)
 
-    def upload(self, source: str | os.PathLike[str], target: str = ".") -> None:
+    def upload(self, source: str | os.PathLike[str], target: str = ".", *, timeout: float | None = None) -> None:
         """Copies a file or a directory of this machine into the sandbox, with modes and times; links stay links.
 
         Args:
             source: what to copy. It is believed: it is read here.
             target: a directory, by its path as commands see it, made where it is missing. What a directory holds, or
                 the file, comes to lie in it.
+            timeout: seconds.
 
         Raises:
-            Refusal: file-unreadable, file-unwritable.
+            Refusal: file-unreadable, file-unwritable, sandbox-timeout.
         """
         path = os.path.abspath(source)
         parent, name = (path, ".") if os.path.isdir(path) else os.path.split(path)
@@ -298,7 +300,7 @@ class Sandbox:
             assert tar.stdout is not None
             assert tar.stderr is not None
             try:
-                done = self._exec(["sh", "-c", _IN, "sh", target], source=tar.stdout.fileno())
+                done = self._exec(["sh", "-c", _IN, "sh", target], timeout, source=tar.stdout.fileno())
             finally:
                 tar.stdout.close()  # or it waits for a reader, if there is none any more
             said = tar.stderr.read().decode("utf-8", "replace").strip()
@@ -307,7 +309,9 @@ class Sandbox:
         if done.status:
             raise _failed("file-unwritable", f"cannot write {target} in the sandbox", done)
 
-    def download(self, source: str, target: str | os.PathLike[str], limit: int = 1 << 30) -> None:
+    def download(
+        self, source: str, target: str | os.PathLike[str], limit: int = 1 << 30, *, timeout: float | None = None
+    ) -> None:
         """Copies a file or a directory out of the sandbox into a directory of this machine.
 
         What comes is what commands made: names, links and modes too, but no set-id bits, owners and times. It is
@@ -316,10 +320,11 @@ class Sandbox:
         Args:
             source: by its path as commands see it; what a directory holds, or the file, comes to lie in `target`.
             target: a directory, made where it is missing, and behind no symbolic link.
-            limit: bytes that a file of it may have.
+            limit: bytes of all files together (of a sparse one, those that it has), of their names, and of each file.
+            timeout: seconds.
 
         Raises:
-            Refusal: file-unreadable, file-unwritable.
+            Refusal: file-unreadable, file-unwritable, file-too-large, sandbox-timeout. What came before stays.
         """
         path = os.path.abspath(target)
         there = path
@@ -343,10 +348,10 @@ class Sandbox:
                 )  # fmt: skip
             finally:
                 os.close(reader)
-            done = self._exec(["sh", "-c", _OUT, "sh", source], output=writer)
+            done = self._exec(["sh", "-c", _OUT, "sh", source], timeout, into=Into(writer, limit))
         finally:
             os.close(writer)
-        said = unpacked.communicate()[1].decode("utf-8", "replace")
+            said = unpacked.communicate()[1].decode("utf-8", "replace")
         if done.status:
             raise _failed("file-unreadable", f"cannot read {source} in the sandbox", done)
         if unpacked.returncode:
@@ -528,21 +533,23 @@ class AsyncSandbox:
         finally:
             running.add_done_callback(functools.partial(_close_ends, reader, writer))
 
-    async def read(self, path: str, limit: int = 64 << 20) -> bytes:
+    async def read(self, path: str, limit: int = 64 << 20, *, timeout: float | None = None) -> bytes:
         """As `Sandbox.read`."""
-        return await self._later(self.sync.read, path, limit)
+        return await self._later(self.sync.read, path, limit, timeout=timeout)
 
-    async def write(self, path: str, content: bytes | str) -> None:
+    async def write(self, path: str, content: bytes | str, *, timeout: float | None = None) -> None:
         """As `Sandbox.write`."""
-        await self._later(self.sync.write, path, content)
+        await self._later(self.sync.write, path, content, timeout=timeout)
 
-    async def upload(self, source: str | os.PathLike[str], target: str = ".") -> None:
+    async def upload(self, source: str | os.PathLike[str], target: str = ".", *, timeout: float | None = None) -> None:
         """As `Sandbox.upload`."""
-        await self._later(self.sync.upload, source, target)
+        await self._later(self.sync.upload, source, target, timeout=timeout)
 
-    async def download(self, source: str, target: str | os.PathLike[str], limit: int = 1 << 30) -> None:
+    async def download(
+        self, source: str, target: str | os.PathLike[str], limit: int = 1 << 30, *, timeout: float | None = None
+    ) -> None:
         """As `Sandbox.download`."""
-        await self._later(self.sync.download, source, target, limit)
+        await self._later(self.sync.download, source, target, limit, timeout=timeout)
 
     async def diff(self) -> bytes:
         """As `Sandbox.diff`."""
@@ -590,6 +597,8 @@ def _worktrees() -> "WorktreeService":
 
 
 def _failed(reference: str, message: str, done: Done) -> Refusal:
+    if done.timed_out:
+        return Refusal("sandbox-timeout", f"{message}: not done after {done.seconds:.1f} s")
     return Refusal(reference, message, context=done.stderr.decode("utf-8", "replace").strip())
 
 

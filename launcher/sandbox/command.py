@@ -11,6 +11,7 @@ from collections.abc import Mapping
 from launcher import wire
 from launcher.jail import minder, reports
 from launcher.sandbox.live import Live
+from policy.errors import Refusal
 
 TIMED_OUT = 124
 """Exit status of a command that was ended at its timeout, as timeout(1) has it."""
@@ -60,6 +61,26 @@ class Kept:
             self.dropped += more
 
 
+class Into(Kept):
+    """A stream that goes into a pipe as it comes, and whose length is bounded."""
+
+    def __init__(self, output: int, most: int) -> None:
+        """Args: a pipe, the caller's; bytes that may come."""
+        super().__init__(0)
+        self._output = output
+        self._left = most
+
+    def add(self, data: bytes) -> None:
+        """What comes next. Refusal: file-too-large. What reads the pipe says itself why it does not any more."""
+        self._left -= len(data)
+        if self._left < 0:
+            raise Refusal("file-too-large", "more comes than the limit allows", hint="a larger limit=")
+        rest = memoryview(data)
+        with contextlib.suppress(BrokenPipeError):
+            while rest:
+                rest = rest[os.write(self._output, rest) :]
+
+
 class Running:
     """One command. Made, followed, and gone with that.
 
@@ -77,7 +98,6 @@ class Running:
         data: bytes,
         kept: tuple[Kept, ...],
         source: int = -1,
-        output: int = -1,
     ) -> None:
         """Starts it.
 
@@ -89,7 +109,6 @@ class Running:
             data: for its standard input.
             kept: take its standard output and error; one takes both.
             source: a pipe to read from in place of `data`; the caller's.
-            output: a pipe to write to in place of the first of `kept`; the caller's.
 
         Raises:
             Refusal: sandbox-closed, sandbox-ended, request-too-long.
@@ -107,10 +126,7 @@ class Running:
             theirs.append(reader if source == -1 else os.dup(source))
             if source != -1:
                 os.close(reader)
-            for number, each in enumerate(kept):
-                if output != -1 and number == 0:
-                    theirs.append(os.dup(output))
-                    continue
+            for each in kept:
                 reader, writer = os.pipe()
                 theirs.append(writer)
                 self._outputs[reader] = each

@@ -579,7 +579,13 @@ def test_what_comes_out_goes_where_it_was_sent(user_paddock: Paddock) -> None:
             box.exec(["ln", "-s", {str(victim)!r}, "results"])
             box.exec("mkdir art; echo pwned >art/keys; truncate -s 3G art/big; mkfifo fifo; echo dash >-")
             found["link"] = [refused(box.download, "art", "results"), refused(box.download, "art", "results/below")]
+            box.exec("mkdir many; for n in 1 2 3 4 5; do head -c 400000 /dev/zero >many/$n; done")
             found["large"] = refused(box.download, "art", "../large", 1_000_000)
+            found["sum"] = [refused(box.download, "many", "../many", 1_000_000), len(os.listdir("../many")) < 5]
+            box.download("many", "../many", 3_000_000)
+            late = {{"timeout": 0}}
+            found["late"] = [refused(box.read, "art/big", 1 << 40, **late), refused(box.write, "x", "y", **late),
+                             refused(box.upload, "art", "up", **late), refused(box.download, "art", "../l", **late)]
             found["read"] = [refused(box.read, "fifo"), refused(box.read, "/dev/zero", 10), box.read("-").decode()]
             box.exec('git commit -q --allow-empty -m x; git cat-file commit HEAD | sed "s/^author .*/author x <y>/" >c')
             box.exec("git update-ref HEAD $(git hash-object -t commit -w --literally c)")
@@ -590,6 +596,8 @@ def test_what_comes_out_goes_where_it_was_sent(user_paddock: Paddock) -> None:
     assert found == {
         "link": ["file-unwritable"] * 2,
         "large": "file-unwritable",
+        "sum": ["file-too-large", True],
+        "late": ["sandbox-timeout"] * 4,
         "read": ["file-unreadable", "file-unreadable", "dash\n"],
         "time": [0.0],
         "env": ["environment-invalid", "request-invalid"],
