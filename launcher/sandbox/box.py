@@ -14,7 +14,7 @@ import threading
 import time
 import weakref
 from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple, ParamSpec, Self, TypeVar
 
@@ -157,6 +157,8 @@ class Sandbox:
         self._options = (*where, *options)
         self._places = places.places(os.environ)
         self._generation = 0
+        self._resetting = threading.Lock()
+        self._spare: Future[Live] | None = None
         try:
             self._jail = Live(self._places, self.name, self._place, self._options)
         except BaseException:
@@ -392,7 +394,8 @@ class Sandbox:
     def reset(self) -> None:
         """The tree, /tmp and processes as in the beginning: a new jail takes this one's place. Of a copy only.
 
-        Commands that still run are ended. The private home, which is the worktree's, stays as it is.
+        Commands that still run are ended. The private home, which is the worktree's, stays as it is. The first time
+        takes as long as making a jail; from then on the next one is made ahead, and waits, another session beside it.
 
         Raises:
             Refusal: reset-unavailable, and what `Sandbox` raises.
@@ -401,11 +404,21 @@ class Sandbox:
             raise Refusal(
                 "reset-unavailable", f"what was written in {self.root} is there to stay", hint="Sandbox(..., cow=True)"
             )
+        with self._resetting:
+            spare, self._spare = self._spare, None
+            ready = spare.result() if spare is not None else None
+            if ready is not None and not ready.alive:  # somebody has ended that session
+                ready.close()
+                ready = None
+            before, self._jail = self._jail, ready or self._another()
+            self._ledger = (-1, None)
+            threading.Thread(target=before.close, name=f"close {before.name}").start()
+            self._spare = spare = Future()
+            threading.Thread(target=_fulfil, args=(spare, self._another), name=f"make {self.name}").start()
+
+    def _another(self) -> Live:
         self._generation += 1
-        before = self._jail
-        self._jail = Live(self._places, f"{self.name}-{self._generation}", self._place, self._options)
-        self._ledger = (-1, None)
-        threading.Thread(target=before.close, name=f"close {before.name}").start()
+        return Live(self._places, f"{self.name}-{self._generation}", self._place, self._options)
 
     def denials(self) -> list[dict[str, Any]]:
         """All that the jail has refused, as far as that is told, in the order of the ledger."""
@@ -421,7 +434,11 @@ class Sandbox:
         """
         if self._owner != os.getpid():  # a forked process has a copy, which is not its to end
             return
+        with self._resetting:
+            spare, self._spare = self._spare, None
         self._jail.close()
+        if spare is not None and spare.exception() is None:
+            spare.result().close()
         self._remove(discard=discard)
         _open.discard(self)
 
@@ -568,6 +585,13 @@ class AsyncSandbox:
         if self._box is not None:
             await asyncio.shield(self._later(self._box.close, discard=discard))
             self._threads.shutdown(wait=False)
+
+
+def _fulfil(promise: "Future[Live]", make: Callable[[], Live]) -> None:
+    try:
+        promise.set_result(make())
+    except BaseException as error:  # it is raised where the result is wanted
+        promise.set_exception(error)
 
 
 def _close_ends(reader: int, writer: int, running: "asyncio.Future[Done]") -> None:

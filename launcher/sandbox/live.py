@@ -112,6 +112,15 @@ class Live:
             hint="close it: its messages say more",
         )
 
+    @property
+    def alive(self) -> bool:
+        """Whether it has not ended yet."""
+        if self._pidfd == -1:
+            return False
+        poll = select.poll()
+        poll.register(self._pidfd, select.POLLIN)
+        return not poll.poll(0)
+
     def kill(self) -> None:
         """Ends everything in the jail at once."""
         with contextlib.suppress(OSError):
