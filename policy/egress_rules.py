@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from policy.errors import Refusal
-from policy.hosts import Address, HostRule, is_private, matches, parse_host, parse_rule, special
+from policy.hosts import PASSED_OVER, Address, HostRule, is_private, matches, parse_host, parse_rule, special
 from policy.plan import Plan
 
 # Named lists of hosts (`bundles.toml`), which an allow-list can hold as one word: ``@python``.
@@ -315,21 +315,22 @@ class EgressPolicy:
                 if not rule.narrow or self._fits(rule, wanted):
                     return Verdict(True, str(rule), "")
                 narrow.append(rule)
-        suggestion = f"--allow-domain {wanted.where}"
         if not narrow and (answer := self.asked.get((str(wanted.host), wanted.port))):
             return Verdict(True, f"asked: {answer}", "")
         if not narrow:
-            return Verdict(False, "", f"no rule allows {wanted.where}", suggestion)
+            return _unruled(str(wanted.host), wanted.where)
         path = canonical_path(wanted.path.partition("?")[0]) or ""
         near = [rule for rule in narrow if rule.path and _below(path, rule.path)] or narrow
         which = f"the rule {near[-1]} does not cover" if len(near) == 1 else f"none of {len(near)} rules covers"
-        return Verdict(False, str(near[-1]), f"{which} {_described(near[-1], wanted)}", suggestion)
+        return Verdict(
+            False, str(near[-1]), f"{which} {_described(near[-1], wanted)}", f"--allow-domain {wanted.where}"
+        )
 
     def names(self, host: str) -> Verdict:
         """Whether a name may be asked for: some rule allows it on some port. What for is decided with the port."""
         allowed = [rule for rule in self.allow if matches(rule.host, host, rule.host.port or USUAL_PORTS[-1])]
         ports = {port for rule in allowed for port in ((rule.host.port,) if rule.host.port else USUAL_PORTS)}
-        denial = Verdict(False, "", f"no rule allows {host}", f"--allow-domain {host}")
+        denial = _unruled(host, host)
         for port in sorted(ports):
             wanted = Request(host, port)
             denied = next((rule for rule in self.deny if not rule.narrow and matches(rule.host, host, port)), None)
@@ -402,6 +403,13 @@ class EgressPolicy:
         if not rule.methods:
             return True
         return wanted.method in rule.methods and not (wanted.content and wanted.method in WITHOUT_CONTENT)
+
+
+def _unruled(host: str, where: str) -> Verdict:
+    """The answer about a host that no rule names."""
+    if host == PASSED_OVER:
+        return Verdict(False, "", f"{host} stands for a setting that Paddock passed over; a warning names it")
+    return Verdict(False, "", f"no rule allows {where}", f"--allow-domain {where}")
 
 
 def _described(rule: EgressRule, wanted: Request) -> str:

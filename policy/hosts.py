@@ -14,6 +14,9 @@ Network = ipaddress.IPv4Network | ipaddress.IPv6Network
 Address = ipaddress.IPv4Address | ipaddress.IPv6Address
 
 _LETTERS_DIGITS_HYPHEN = frozenset("abcdefghijklmnopqrstuvwxyz0123456789-")
+PASSED_OVER = "passed-over.invalid"
+"""What a tool is told in the place of an index of the user's that cannot be used (RFC 6761 section 6.4)."""
+
 _LONGEST_NAME = 253
 _LONGEST_LABEL = 63
 _LONGEST_TEXT = _LONGEST_NAME + len("*.") + len(".:65535")

@@ -36,8 +36,8 @@ _ADDRESS = re.compile(r"(?P<lead>(?:[A-Za-z0-9_.-]+=)?(?:sparse\+)?)(?P<url>[a-z
 _URL = re.compile(r"https?://[A-Za-z0-9._~:/\[\]@!+=%-]+")  # nothing that a file or a shell could read as more
 _WORD = re.compile(r"[A-Za-z0-9._~:/*+=-]+")
 _LOCAL = re.compile(r"[\w.~:/\[\]@!+=%-]+")
-_NOWHERE = "https://passed-over.invalid/"
-"""In the place of what cannot be told (RFC 6761 section 6.4)."""
+_NOWHERE = f"https://{hosts.PASSED_OVER}/"
+"""In the place of what cannot be told."""
 _OFF = frozenset(("0", "n", "no", "f", "false", "off"))
 _HEAD = "# Written by Paddock from your own settings\n"
 _LOGIN = re.compile(r"(?<=://)[^/?#\s]*@")
@@ -144,10 +144,18 @@ class _Search:
     def tool(self, tool: Mapping[str, Any]) -> None:
         """One tool's settings: variables first, as all of these tools have it."""
         entries: dict[str, _Entry] = {}
+        unknown = False
         for path in self._files(tool):
             shown = _shown(path, self.host.home)
-            for key, value in self._read(path, shown, tool).items():
+            known = self._read(path, shown, tool)
+            unknown = unknown or known is None
+            for key, value in (known or {}).items():
                 entries[key] = _Entry(value, f"{key} in {shown}", (tool["format"], path, key))
+        if unknown and not any(map(self.taken, tool["closed"]["names"])):
+            self.environment |= tool["closed"].get("environment", {})
+            if "file" in tool["closed"]:
+                self._write(tool, [tool["closed"]["file"]])
+            return
         tokens = [entries[key] for key in entries if key.startswith("//") and key.lower().endswith(_CREDENTIALS)]
         lines: dict[str, str] = {}
         for setting in tool["settings"]:
@@ -164,9 +172,13 @@ class _Search:
                 elif not any(map(self.taken, (name, *variables))):
                     self.environment[name] = carried
         if lines:
-            parts = (tool["head"], *lines.values(), tool.get("tail", ""))
-            self.environment |= {name: value for name, value in tool.get("set", {}).items() if not self.taken(name)}
-            self.files[tool["inside"]] = "".join(f"{part}\n" for part in parts if part)
+            self._write(tool, lines.values())
+
+    def _write(self, tool: Mapping[str, Any], lines: Iterable[str]) -> None:
+        """The tool's file in the private home, and the variables with which it is read."""
+        parts = (tool["head"], *lines, tool.get("tail", ""))
+        self.environment |= {name: value for name, value in tool.get("set", {}).items() if not self.taken(name)}
+        self.files[tool["inside"]] = "".join(f"{part}\n" for part in parts if part)
 
     def _found(self, setting: Mapping[str, Any], entries: Mapping[str, _Entry]) -> dict[str, _Found]:
         """What was found, by the variable that could tell it (by its key where there is none)."""
@@ -212,7 +224,7 @@ class _Search:
     def _content(self, path: str) -> tuple[bytes | None, str]:
         """What a file holds that is the user's own word; else None, and why not: "" where it is not there."""
         trail = self.host.trail(path)
-        if trail.canonical is None:
+        if trail.canonical in (None, "/dev/null"):
             return None, ""
         places = (path, trail.canonical, *(link for link, _ in trail.links))
         if any(beneath(place, tree) for place in places for tree in self.trees):
@@ -222,23 +234,28 @@ class _Search:
         content = self.host.read(trail.canonical)
         return content, "it is too large, or it cannot be read" if content is None else ""
 
-    def _read(self, path: str, shown: str, tool: Mapping[str, Any]) -> dict[str, str]:
-        """What a file says, by key."""
+    def _read(self, path: str, shown: str, tool: Mapping[str, Any]) -> dict[str, str] | None:
+        """What a file says, by key; None where it is passed over, and the tool does not find it in the jail itself."""
         content, why = self._content(path)
         if content is not None:
             try:
                 return FORMATS[tool["format"]](content.decode("utf-8"))
             except (ValueError, SyntaxError, configparser.Error):
                 why = f"it is not a file of {tool['format']}"
-        if why:
-            self._warn(f"{egress_rules.MARK}{tool['bundle']}: {shown} is passed over: {why}")
-        return {}
+        if not why:
+            return {}
+        source = f"{egress_rules.MARK}{tool['bundle']}: {shown}"
+        if path == self._placed(tool.get("found", "")) and any(beneath(path, place) for place in self.granted):
+            self._warn(f"{source} is passed over: {why}; the tool may find it there itself")
+            return {}
+        self._unreached(_NOWHERE, source, why)
+        return None
 
     def _carried(self, entry: _Entry, bundle: str, tokens: Iterable[_Entry], kind: str) -> str:
         """The setting as the jail gets it, without credentials; "" when there is nothing in it to be told."""
         text, source = entry.value, f"{egress_rules.MARK}{bundle}: {entry.where}"
         if kind == "switch":
-            return "0" if text.strip().lower() in _OFF else "1"
+            return "false" if text.strip().lower() in _OFF else "true"  # which npm takes for what they say
         if len(text) > 2 * _MOST:
             return self._unreached(_NOWHERE, source, "it is too long")
         kept: list[str] = []

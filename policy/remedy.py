@@ -178,6 +178,8 @@ def remedy_by_rule(plan: Plan, host: str, port: int) -> Remedy:
     """What would let a client of the proxy reach a host, as it named it (port 0: not known)."""
     if plan.net == "open":
         return Remedy(note="the plan allows it: the network is open")
+    if host == hosts.PASSED_OVER:
+        return Remedy(note=f"paddock why {host} names the setting")
     try:
         parsed = hosts.parse_host(host)
         name = f"[{parsed}]" if ":" in str(parsed) else str(parsed)

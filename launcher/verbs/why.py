@@ -273,6 +273,8 @@ def _with_address(found: remedy.HostVerdict, led: remedy.HostVerdict) -> remedy.
 def _mirrored(planned: planning.Planned, host: str) -> str:
     """What allows a host that the user's own settings name as a mirror, and tells the tools of it; "" for others."""
     found = mirrors.find(planned.machine, egress_rules.bundles(), trees=planned.trees, taken=lambda name: False)
+    if host == hosts.PASSED_OVER:
+        return "; ".join(text for text in found.warnings if hosts.PASSED_OVER in text or "is passed over" in text)
     for rule, source in (*found.domains, *found.reach):
         parsed = hosts.parse_rule(rule)
         if hosts.matches(parsed, host, parsed.port or _PORT):

@@ -189,6 +189,31 @@ def test_pip_asks_nobody_else_and_keeps_to_its_constraints(
     assert "conflicting dependencies" in ended.stderr
 
 
+@pytest.mark.parametrize("jailed", [promises.NAMESPACES], indirect=True)
+def test_what_protects_a_tool_holds_and_a_broken_file_leaves_it_nothing(
+    served: World, paddock: Paddock, jailed: Callable[..., Ended]
+) -> None:
+    """pip wants hashes and npm runs no scripts, as outside; of a file that cannot be read nobody knows what it said."""
+    settings(paddock, "private.example")
+    for name in (".config/pip/pip.conf", ".npmrc"):
+        with (paddock.who.home / name).open("a") as file:
+            file.write("require-hashes = true\n" if name.endswith("conf") else "ignore-scripts=true\n")
+    bundles = ("--allow-domain=@python", "--allow-domain=@node")
+    ended = jailed(f"npm config get ignore-scripts; ! {{ {PIP}; }}", *bundles)
+    assert (ended.returncode, ended.stdout) == (0, "true\n"), ended
+    assert "versions pinned with ==" in ended.stderr
+    written(paddock, conf="[global\n")
+    (paddock.who.home / ".npmrc").write_text("=\n")
+    before = len(served.seen())
+    ended = jailed(f"export PIP_RETRIES=0; npm config get registry; ! {{ {PIP}; }}", *bundles)
+    assert (ended.returncode, ended.stdout) == (0, "https://passed-over.invalid/\n"), ended
+    assert "~/.config/pip/pip.conf is passed over: it is not a file of pip; the public registry" in ended.stderr
+    assert not [entry for entry in served.seen(before) if entry["kind"] in ("dns", "tcp", "request")]
+    asked = json.loads(paddock.call("why", "passed-over.invalid", "--json").stdout)["allow"]
+    assert asked["flag"] == ""
+    assert "~/.npmrc is passed over" in asked["note"]
+
+
 def test_an_index_that_is_a_directory_is_not_replaced_by_the_public_one(
     served: World, paddock: Paddock, jailed: Callable[..., Ended]
 ) -> None:

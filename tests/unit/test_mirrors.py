@@ -51,10 +51,12 @@ def put(path: Path, content: str | bytes) -> Path:
 
 
 def test_the_table_is_in_order() -> None:
-    """Every tool has a known bundle and format, and every variable that stands for several has as many stars."""
+    """Every tool has a known bundle and format, and a way to be closed; variables for several have as many stars."""
     for tool in mirrors.table():
         assert tool["bundle"] in egress_rules.bundles()
         assert tool["format"] in mirrors.FORMATS or not tool["files"]
+        (closed,) = tool["closed"].get("environment", {"": tool["closed"].get("file")}).values()
+        assert NOWHERE in closed
         for setting in tool["settings"]:
             assert setting.keys() <= {"keys", "variables", "kind", "between", "upper", "part", "of"}
             assert setting.get("kind", "words") in ("words", "paths", "contents", "switch")
@@ -116,13 +118,13 @@ PIP = "[global]\nindex-url = https://mirror.example.com/simple\n"
          {".cargo/config.toml": 'source.v.directory = "/v"\nsource.crates-io.replace-with = "v"\n'}, {}),
         (".cargo/config.toml", '[source.crates-io]\nreplace-with = "v"\n', {}, {}),
         (".config/pip/pip.conf", "[global]\nno-index = yes\nfind-links =\n  https://a.example.com/w\n  /srv/w\n  w\n",
-         {"PIP_NO_INDEX": "1", "PIP_FIND_LINKS": "https://a.example.com/w /srv/w w"},
+         {"PIP_NO_INDEX": "true", "PIP_FIND_LINKS": "https://a.example.com/w /srv/w w"},
          {"a.example.com:443": "@python: find-links in ~/.config/pip/pip.conf"}),
         (".config/pip/pip.conf", "[global]\nno-index = False\nconstraint = http://a.example.com/c.txt c.txt\n",
-         {"PIP_NO_INDEX": "0", "PIP_CONSTRAINT": "http://a.example.com/c.txt c.txt"},
+         {"PIP_NO_INDEX": "false", "PIP_CONSTRAINT": "http://a.example.com/c.txt c.txt"},
          {"a.example.com:80": "@python: constraint in ~/.config/pip/pip.conf"}),
         (".config/uv/uv.toml", 'no-index = true\nfind-links = ["https://a.example.com/w", "/srv/w"]\n',
-         {"UV_NO_INDEX": "1", "UV_FIND_LINKS": "https://a.example.com/w,/srv/w"},
+         {"UV_NO_INDEX": "true", "UV_FIND_LINKS": "https://a.example.com/w,/srv/w"},
          {"a.example.com:443": "@python: find-links in ~/.config/uv/uv.toml"}),
     ],
 )  # fmt: skip
@@ -186,7 +188,7 @@ def test_the_tools_own_precedence_counts(home: Path, find: Find, tmp_path: Path)
     assert dict(moved.environment)["PIP_INDEX_URL"] == "https://xdg.example.com/simple"
     named = put(tmp_path / "named.conf", "[global]\nextra-index-url = https://named.example.com/\n")
     assert dict(find(PIP_CONFIG_FILE=str(named)).environment) == {"PIP_EXTRA_INDEX_URL": "https://named.example.com/"}
-    assert find(PIP_CONFIG_FILE="/dev/null").environment == ()
+    assert find(PIP_CONFIG_FILE="/dev/null", npm_config_userconfig="/dev/null")[3:] == ((), (), (), ())
     assert find(PIP_CONFIG_FILE="pip.conf").environment == find().environment  # relative: any directory's
     put(tmp_path / "venv/pip.conf", PIP.replace("mirror", "venv"))
     inner = find(VIRTUAL_ENV=str(tmp_path / "venv"))
@@ -432,40 +434,65 @@ def test_the_public_registry_gets_no_more_than_others(find: Find) -> None:
     assert found.internal == ()
 
 
+CLOSED = {"PIP_INDEX_URL": NOWHERE}
+
+
 @pytest.mark.parametrize(
-    ("place", "content"),
+    ("place", "content", "environment", "line"),
     [
-        (".config/uv/uv.toml", b"index-url = "),
-        (".config/uv/uv.toml", b"x = 1\n" * 2),
-        (".m2/settings.xml", b"<settings>"),
-        (".m2/settings.xml", b'<!DOCTYPE x [<!ENTITY a "aaaa">]><settings/>'),
-        (".npmrc", b"=x\n"),
+        (".config/pip/pip.conf", PIP.encode() + b"# \xff\n", CLOSED, ""),
+        (".config/pip/pip.conf", b"\0" * 40, CLOSED, ""),
+        (".config/pip/pip.conf", PIP.encode() * 3, CLOSED, ""),
+        (".config/pip/pip.conf", PIP.encode() + b"#" * 100_000, CLOSED, ""),
+        (".config/uv/uv.toml", b"index-url = ", {"UV_DEFAULT_INDEX": NOWHERE}, ""),
+        (".npmrc", b"=x\n", {}, f"registry={NOWHERE}"),
+        (".cargo/config.toml", b"x = 1\n" * 2, {}, f'source.passed-over.registry = "sparse+{NOWHERE}"'),
+        (".config/go/env", b"\xff", {"GOPROXY": NOWHERE}, ""),
+        (".m2/settings.xml", b"<settings>", {}, f"<mirrorOf>*</mirrorOf><url>{NOWHERE}</url>"),
+        (".m2/settings.xml", b'<!DOCTYPE x [<!ENTITY a "aaaa">]><settings/>', {}, f"<url>{NOWHERE}</url>"),
     ],
 )
-def test_a_broken_file_of_any_format_is_passed_over(home: Path, find: Find, place: str, content: bytes) -> None:
-    """With a word to the user."""
+def test_a_file_that_makes_no_sense_leaves_no_tool_on_the_public_registry(
+    home: Path, find: Find, place: str, content: bytes, environment: dict[str, str], line: str
+) -> None:
+    """Binary, huge, broken: the tool gets an index that leads nowhere, unless the user passes one, and it is said."""
     put(home / place, content)
-    found = find()
-    assert not any(found[:5])
-    assert "is passed over: it is not a file of" in found.warnings[0]
+    found = find(**({"PIP_EXTRA_INDEX_URL": "https://a.example.com/"} if environment == CLOSED else {}))
+    assert {name: value for name, value in found.environment if name != "MAVEN_OPTS"} == environment
+    assert [line in text for _, text in found.files] == ([True] if line else [])
+    assert (*found[:3], found.keys) == ((),) * 4
+    (warning,) = found.warnings
+    assert re.fullmatch(rf"@[a-z]+: ~/{place} is passed over: .*; the public registry does not take its place", warning)
+    if environment:
+        own = find(taken=tuple(environment))
+        assert environment.items().isdisjoint(own.environment)
+        assert own.warnings == found.warnings
 
 
-@pytest.mark.parametrize(
-    "content",
-    [
-        PIP.encode() + b"# \xff\n",
-        b"\0" * 40,
-        b"registry\n[[[\nregistry=",
-        PIP.encode() * 3,
-        PIP.encode() + b"#" * 100_000,
-    ],
-)
-def test_a_file_that_makes_no_sense_is_passed_over(home: Path, find: Find, content: bytes) -> None:
-    """Binary, huge, broken: nothing is told, the launch goes on, and the user reads which file it is."""
-    put(home / ".config/pip/pip.conf", content)
-    found = find()
-    assert not any(found[:5])
-    assert re.fullmatch(r"@python: ~/.config/pip/pip.conf is passed over: .*", found.warnings[0])
+def test_settings_that_protect_hold_inside(home: Path, find: Find) -> None:
+    """Without any index, too; what pip and uv are told by variables npm has in its file."""
+    put(
+        home / ".config/pip/pip.conf",
+        "[global]\nrequire-hashes = true\nonly-binary = :all:\nno-binary = a,b c\nuploaded-prior-to = 2026-01-01\n",
+    )
+    put(home / ".config/uv/uv.toml", 'no-build = true\nno-binary-package = ["a", "b"]\nexclude-newer = "7 days"\n'
+        "[pip]\nrequire-hashes = true\n")  # fmt: skip
+    put(home / ".npmrc", "ignore-scripts = true\nbefore=2026-01-01\nmin-release-age=3\n")
+    found = find(GOVCS="*:git|hg", npm_config_min_release_age="7")
+    assert dict(found.environment) == {
+        "PIP_REQUIRE_HASHES": "true",
+        "PIP_ONLY_BINARY": ":all:",
+        "PIP_NO_BINARY": "a,b c",
+        "PIP_UPLOADED_PRIOR_TO": "2026-01-01",
+        "UV_NO_BUILD": "true",
+        "UV_NO_BINARY_PACKAGE": "a b",
+        "UV_EXCLUDE_NEWER": "7 days",
+        "UV_REQUIRE_HASHES": "true",
+        "GOVCS": "*:git|hg",
+        "npm_config_min_release_age": "7",
+    }
+    assert found.files[0][1].splitlines()[1:] == ["ignore-scripts=true", "before=2026-01-01"]
+    assert not found.warnings
 
 
 def test_no_agent_chooses_a_host(home: Path, find: Find, tmp_path: Path) -> None:
@@ -485,8 +512,13 @@ def test_no_agent_chooses_a_host(home: Path, find: Find, tmp_path: Path) -> None
         find(trees=trees, PIP_CONFIG_FILE=f"{tree}/../tree/pip.conf"),
         find(trees=trees, VIRTUAL_ENV=str(tree)),
     ):
-        assert not any(found[:5])
+        assert (*found[:3], *found[4:6]) == ((),) * 5
+        assert dict(found.environment) == CLOSED
         assert "commands in jails can write there" in found.warnings[0]
+    place.unlink()
+    shown = find(trees=trees, granted=trees, VIRTUAL_ENV=str(tree))
+    assert not any(shown[:5])
+    assert shown.warnings[0].endswith("the tool may find it there itself")
     assert find(trees=trees, PIP_CONFIG_FILE=str(outside)).domains
     outside.chmod(0o666)
     assert "other users can write it" in find(trees=trees, PIP_CONFIG_FILE=str(outside)).warnings[0]
