@@ -19,7 +19,7 @@ from tests.support.features import need
 from tests.support.identity import Who
 from tests.support.install import Installed
 from tests.support.paddock import Paddock, make
-from tests.support.proxied import World
+from tests.support.proxied import ONE_ATTEMPT, World
 
 URL = "https://good.example"
 
@@ -97,7 +97,7 @@ def client(world: World, suite: Paddock, line: str, *options: str) -> "subproces
     ca = f"{suite.worktree}/ca.pem"
     names = ("CURL_CA_BUNDLE", "SSL_CERT_FILE", "REQUESTS_CA_BUNDLE", "PIP_CERT", "GIT_SSL_CAINFO", "npm_config_cafile")
     environment = [f"--env={name}={ca}" for name in (*names, "NODE_EXTRA_CA_CERTS")]
-    environment.append(f"--env=PYTHON={sys.executable}")
+    environment += [f"--env=PYTHON={sys.executable}", *ONE_ATTEMPT]
     granted = [f"--ro={path}" for path in dict.fromkeys((sys.prefix, sys.base_prefix)) if path != "/usr"]
     own = ("--git=readonly", "--allow-domain=good.example:443", "--proxy-env=yes")
     options = (*own, *environment, *granted, *options)

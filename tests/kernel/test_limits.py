@@ -317,11 +317,11 @@ sys.argv[:3] = ["paddock"]
 from launcher.__main__ import main
 sys.exit(main(sys.argv))
 """
+_WRITE = "for _ in range(30): f.write(bytes(10 << 20))\nf.flush()"
 BY_DEFAULT = {
-    "memory": "b = []\nfor _ in range(400): b.append(bytearray(10 << 20))",
-    "disk": "f = open('big', 'wb')\nfor _ in range(60): f.write(bytes(10 << 20))\nimport time; time.sleep(60)",
-    "deleted": "import os; f = open('big', 'wb'); os.unlink('big')\nfor _ in range(60): f.write(bytes(10 << 20))\n"
-    "import time; time.sleep(60)",
+    "memory": "b = [bytearray(10 << 20) for _ in range(40)]",
+    "disk": f"f = open('big', 'wb')\n{_WRITE}",
+    "deleted": f"import os; f = open('big', 'wb'); os.unlink('big')\n{_WRITE}",
 }
 
 
@@ -339,13 +339,14 @@ def test_a_session_without_limits_is_bounded_by_the_machine(
         free.f_bavail * free.f_frsize)  # fmt: skip
     share = f"{(200 << 20) * 100 / whole:.6f}"
 
-    def run(*options: str) -> "subprocess.CompletedProcess[str]":
+    def run(*options: str, after: str = "") -> "subprocess.CompletedProcess[str]":
+        program = f"{BY_DEFAULT[what]}\n{after}"
         words = [str(paddock.installed.python), "-I", "-c", SMALL, name, share, "run", *options, "--"]
         return paddock.who.run(
-            [*words, PYTHON, "-c", BY_DEFAULT[what]], cwd=paddock.worktree, env={**paddock.env, **backend}, timeout=120
+            [*words, PYTHON, "-c", program], cwd=paddock.worktree, env={**paddock.env, **backend}, timeout=120
         )
 
-    ended = run()
+    ended = run(after="import time; time.sleep(60)")
     assert (ended.returncode, f"{name}=none lifts it" in ended.stderr) == (137, True), ended.stderr
     (paddock.worktree / "big").unlink(missing_ok=True)
     if what == "memory":

@@ -16,7 +16,7 @@ from policy import promises
 from tests.support.features import need
 from tests.support.paddock import Paddock
 from tests.support.programs.scene import SWITCHES
-from tests.support.proxied import World
+from tests.support.proxied import ONE_ATTEMPT, World
 
 Ended = subprocess.CompletedProcess[str]
 
@@ -63,7 +63,7 @@ def jailed(request: pytest.FixtureRequest, served: World, paddock: Paddock) -> C
     env, choice = SWITCHES[request.param]
 
     def run(line: str, *options: str, **variables: str) -> Ended:
-        words = paddock.words("run", *choice, "--git=readonly", *options, "--", "sh", "-euc", line)
+        words = paddock.words("run", *choice, "--git=readonly", *ONE_ATTEMPT, *options, "--", "sh", "-euc", line)
         plain = {"PATH": "/usr/local/bin:/usr/bin:/bin", **env, **variables}
         return served.run(paddock.who, words, cwd=paddock.worktree, env=plain)
 

@@ -34,6 +34,8 @@ from tests.support.identity import Who, Word
 # A machine with an Internet of its own (`internet.py`), for tests that need public addresses and names.
 
 CERTIFIED = ("good.example", "*.good.example", "other.example", "second.example", "six.example", "both.example")
+ONE_ATTEMPT = ("--env=PIP_RETRIES=0", "--env=npm_config_fetch_retries=0")
+"""Options of `paddock run`: who is denied would ask again and again otherwise, pip for 8 seconds and npm for 70."""
 _PROGRAM = Path(internet.__file__)
 
 
