@@ -54,6 +54,16 @@ def programs() -> Path:
     return directory() / "node_modules/.bin"
 
 
+def library(name: str) -> Path:
+    """A directory, for PYTHONPATH of Paddock's Python, with an agent that is a Python programme; made once.
+
+    Args:
+        name: of its list in ``tests/agents/pypi``.
+    """
+    lines = WHEELS.with_name(f"{name}.txt").read_text().splitlines()
+    return install.libraries("--no-deps", "--only-binary=:all:", *(line for line in lines if not line.startswith("#")))
+
+
 def missing() -> str:
     """Why there are no agents; empty when they are installed."""
     return "" if directory().is_dir() else "the agents are not installed: make agents"
@@ -136,6 +146,6 @@ def _call(argv: list[str], cwd: Path) -> None:
 
 if __name__ == "__main__":
     try:
-        print(f"agents: {install_all()}")
+        print(f"agents: {install_all()}, {library('mini-swe-agent')}")
     except (FileNotFoundError, RuntimeError) as error:
         sys.exit(f"agents: {error}")

@@ -50,10 +50,11 @@ def sources() -> Iterator[Path]:
 
 
 def modules() -> Iterator[ModuleType]:
-    """All of them, imported."""
+    """All of them, imported; an adapter wants its programme's packages."""
     for path in sources():
         parts = path.relative_to(ROOT).with_suffix("").parts
-        yield importlib.import_module(".".join(part for part in parts if part != "__init__"))
+        if "adapters" not in parts[:-1]:
+            yield importlib.import_module(".".join(part for part in parts if part != "__init__"))
 
 
 def help_of(*words: str) -> str:

@@ -92,13 +92,14 @@ def test_the_licence_text_is_whole(names: list[str], installed: Installed) -> No
 
 
 def test_runtime_dependencies_are_all_installed(installed: Installed) -> None:
-    """Every module of both packages can be imported with the declared dependencies alone."""
+    """Every module of both packages can be imported with the declared dependencies alone, but for the adapters."""
     program = (
         "import importlib, pkgutil, launcher, policy\n"
         "for package in (launcher, policy):\n"
         "    for module in pkgutil.walk_packages(package.__path__, package.__name__ + '.'):\n"
-        "        importlib.import_module(module.name)\n"
-        "        print(module.name)\n"
+        "        if not module.name.startswith('launcher.adapters.'):\n"
+        "            importlib.import_module(module.name)\n"
+        "            print(module.name)\n"
     )
     ended = subprocess.run(
         [installed.python, "-I", "-c", program], cwd="/", capture_output=True, text=True, timeout=60, check=False

@@ -1,0 +1,1 @@
+"""Sandboxes for other programmes, by their own interfaces; each module needs its programme's package."""

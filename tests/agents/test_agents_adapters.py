@@ -1,0 +1,216 @@
+"""Other programmes' own loops over our sandbox (`launcher.adapters`), and what their commands can do to the machine."""
+
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import pytest
+
+from tests.kernel.conftest import user_paddock
+from tests.support import agent_packages, install
+from tests.support.features import need
+from tests.support.identity import Word
+from tests.support.paddock import Paddock
+
+__all__ = ("user_paddock",)
+
+MINI = "launcher.adapters.mini_swe_agent.PaddockEnvironment"
+_LOOP = """
+import json, sys
+from minisweagent.agents.default import DefaultAgent
+from minisweagent.environments import get_environment
+from minisweagent.models.test_models import DeterministicModel, make_output
+settings, commands = json.loads(sys.argv[1])
+env = get_environment(settings)
+model = DeterministicModel(outputs=[make_output("", [{"command": each}], 0) for each in commands])
+agent = DefaultAgent(model, env, system_template="{{system}}", instance_template="{{task}}", cost_limit=0)
+ended = agent.run("Do your work.")
+if hasattr(env, "box"):
+    env.cleanup()
+print(json.dumps([ended, [each["extra"] for each in agent.messages if "returncode" in each.get("extra", {})]]))
+"""
+_SUBMIT = "echo COMPLETE_TASK_AND_SUBMIT_FINAL_OUTPUT"
+
+
+class Attacked(NamedTuple):
+    """What commands of an agent aim at: all of the user's, outside of the worktree."""
+
+    secret: Path
+    outside: Path
+    worktree: Path
+    victim: "subprocess.Popen[bytes]"
+    listener: socket.socket
+
+    def commands(self) -> dict[str, str]:
+        """Attack -> the command. Two leave something that writes on and on, and the last is ended at its timeout."""
+        beat = "setsid sh -c 'while :; do echo x >>{}; sleep 0.02; done' >/dev/null 2>&1 &"
+        return {
+            "reads": f"cat {self.secret}",
+            "writes": f"echo x >{self.outside}/written",
+            "kills": f"kill -9 {self.victim.pid}",
+            "connects": f"bash -c '</dev/tcp/127.0.0.1/{self.listener.getsockname()[1]}'",
+            "plants": "printf '#!/bin/sh\\n' >\"$(git rev-parse --git-path hooks)/pre-commit\"",
+            "stays": f"{beat.format('stays')} sleep 0.1",
+            "outlives": f"{beat.format('outlives')} sleep 60",
+        }
+
+    def succeeded(self, outputs: Mapping[str, str]) -> set[str]:
+        """The attacks that were held by nothing, by what the machine looks like, not by what commands say."""
+        sizes = [self._sizes()]
+        time.sleep(0.3)
+        sizes.append(self._sizes())
+        self.listener.setblocking(False)
+        try:
+            self.listener.accept()[0].close()
+            connected = True
+        except BlockingIOError:
+            connected = False
+        found = {
+            "reads": "precious" in outputs["reads"],
+            "writes": (self.outside / "written").exists(),
+            "kills": self.victim.poll() is not None,
+            "connects": connected,
+            "plants": bool(list(self.worktree.parent.rglob("hooks/pre-commit"))),
+            **{name: sizes[0][name] != sizes[1][name] for name in sizes[0]},
+        }
+        return {name for name, done in found.items() if done}
+
+    def _sizes(self) -> dict[str, int]:
+        paths = {name: self.worktree / name for name in ("stays", "outlives")}
+        return {name: path.stat().st_size if path.exists() else -1 for name, path in paths.items()}
+
+
+@contextmanager
+def attacked(paddock: Paddock) -> Iterator[Attacked]:
+    """Its processes are ended afterwards, and what attacks have left."""
+    secret = paddock.who.home / "secret"
+    secret.write_text("precious")
+    outside = paddock.place / "outside"
+    outside.mkdir()
+    paddock.who.give(secret)
+    paddock.who.give(outside)
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        victim = subprocess.Popen(paddock.who.command(["sleep", "100"]))
+        try:
+            yield Attacked(secret, outside, paddock.worktree, victim, listener)
+        finally:
+            victim.kill()
+            victim.wait()
+            _end_beats(paddock.worktree)
+
+
+def _end_beats(worktree: Path) -> None:
+    for each in Path("/proc").glob("[0-9]*"):
+        try:
+            if (each / "cwd").resolve() == worktree:
+                os.kill(int(each.name), signal.SIGKILL)
+        except OSError:
+            continue
+
+
+def mini(paddock: Paddock, kind: str, commands: list[str], **settings: object) -> tuple[dict[str, Any], list[Any]]:
+    """mini-swe-agent's loop with a model that says these commands: how it ended, and what each command gave."""
+    need("agents")
+    words: list[Word] = [paddock.installed.python, "-P", "-c", _LOOP]
+    environment = {"environment_class": kind, "cwd": str(paddock.worktree), **settings}
+    ended = paddock.who.run(
+        [*words, json.dumps([environment, commands])],
+        cwd=paddock.worktree,
+        env={**paddock.env, **mini_environment(paddock)},
+    )
+    assert ended.returncode == 0, ended.stderr
+    result, outputs = json.loads(ended.stdout)
+    return result, outputs
+
+
+def mini_environment(paddock: Paddock) -> dict[str, str]:
+    """Variables that it starts with: no greeting, no questions, its files in a place of the test's."""
+    return {
+        "PYTHONPATH": str(agent_packages.library("mini-swe-agent")),
+        "MSWEA_SILENT_STARTUP": "1",
+        "MSWEA_CONFIGURED": "true",
+        "MSWEA_GLOBAL_CONFIG_DIR": str(paddock.who.home / "mini"),
+    }
+
+
+@pytest.mark.parametrize(
+    ("kind", "holes"),
+    [
+        (MINI, set()),
+        ("bubblewrap", {"kills", "connects", "stays", "outlives"}),
+        ("local", {"reads", "writes", "kills", "connects", "plants", "stays", "outlives"}),
+    ],
+)
+def test_what_mini_swe_agents_commands_can_do(user_paddock: Paddock, kind: str, holes: set[str]) -> None:
+    """Nothing in our jail; its own environments, on the same machine, show what each attack is."""
+    if kind == "bubblewrap":
+        need("bubblewrap")
+    with attacked(user_paddock) as aims:
+        commands = aims.commands()
+        ended, results = mini(user_paddock, kind, [*commands.values(), _SUBMIT], timeout=1)
+        assert ended == {"exit_status": "Submitted", "submission": ""}
+        outputs = {name: result["raw_output"] for name, result in zip(commands, results, strict=True)}
+        assert aims.succeeded(outputs) == holes
+
+
+def test_mini_swe_agents_command_takes_our_environment(user_paddock: Paddock) -> None:
+    """The command line of docs/library.md: commits are harvested, a timeout says so, the answer is recorded."""
+    need("agents")
+    script = (
+        "echo made >made; git add made; git commit -qm Made.; pwd",
+        "sleep 60",
+        "no-such-command",
+        f"{_SUBMIT}; git log -1 --format=%s",
+    )
+    outputs = [{"role": "assistant", "content": "", "extra": {"actions": [{"command": each}]}} for each in script]
+    settings = user_paddock.place / "settings.yaml"  # JSON is YAML
+    settings.write_text(
+        json.dumps(
+            {
+                "agent": {"agent_class": "default", "system_template": "Work.", "instance_template": "{{task}}"},
+                "model": {"model_class": "deterministic", "model_name": "scripted", "outputs": outputs},
+            }
+        )
+    )
+    record = user_paddock.who.home / "record.json"
+    words: list[Word] = [
+        *(user_paddock.installed.python, "-P", "-m", "minisweagent", "--environment-class", MINI, "-c", settings),
+        *("-c", "environment.timeout=1", "-c", 'environment.options=["--net", "none"]', "-t", "Do it.", "-o", record),
+    ]
+    env = {**user_paddock.env, **mini_environment(user_paddock)}
+    ended = user_paddock.who.run(words, cwd=user_paddock.worktree, env=env)
+    assert ended.returncode == 0, ended.stderr
+    said = json.loads(record.read_text())
+    assert said["info"]["submission"] == "Made.\n"
+    assert said["info"]["config"]["environment"]["options"] == ["--net", "none"]
+    results = [each["extra"] for each in said["messages"] if "returncode" in each.get("extra", {})]
+    assert [(each["raw_output"], each["returncode"], each["exception_info"]) for each in results] == [
+        (f"{user_paddock.worktree}\n", 0, ""),
+        ("", -1, "the command was ended after 1 seconds"),
+        ("bash: line 1: no-such-command: command not found\n", 127, ""),
+    ]
+    log = user_paddock.who.run(["git", "log", "-1", "--format=%s"], cwd=user_paddock.worktree)
+    assert log.stdout == "Made.\n"
+    ended = user_paddock.who.run([*words, "-c", "environment.cwb=/"], cwd=user_paddock.worktree, env=env)
+    assert ended.returncode == 1
+    assert "cwb" in ended.stderr
+
+
+def test_tasks_end_as_in_mini_swe_agents_own_environments(tmp_path: Path) -> None:
+    """Outputs, statuses, answers, files and commits of five; the bench has twenty."""
+    need("agents")
+    need("bubblewrap")
+    need("userns")
+    words = [sys.executable, "-m", "tests.bench.bench_adapters", "5"]
+    env = {"PATH": os.environ["PATH"], "HOME": str(tmp_path)}
+    ended = subprocess.run(words, cwd=install.ROOT, env=env, capture_output=True, text=True, timeout=200, check=False)
+    assert ended.returncode == 0, ended.stdout + ended.stderr
+    assert "5 tasks, 19 commands: the same results\n" in ended.stdout
