@@ -213,4 +213,4 @@ def test_tasks_end_as_in_mini_swe_agents_own_environments(tmp_path: Path) -> Non
     env = {"PATH": os.environ["PATH"], "HOME": str(tmp_path)}
     ended = subprocess.run(words, cwd=install.ROOT, env=env, capture_output=True, text=True, timeout=200, check=False)
     assert ended.returncode == 0, ended.stdout + ended.stderr
-    assert "5 tasks, 19 commands: the same results\n" in ended.stdout
+    assert "5 tasks, 20 commands: the same results\n" in ended.stdout
