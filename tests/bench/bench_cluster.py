@@ -265,8 +265,8 @@ def _harvest(place: Path, commits: int) -> float:
 
 def main() -> None:
     """Prints what was measured, and what would come of it."""
-    given = [int(word) for word in sys.argv[1:]]
-    cluster = Cluster(*given)
+    tickets, nodes = (int(sys.argv[at]) if len(sys.argv) > at else most for at, most in ((1, 10_000), (2, 100)))
+    cluster = Cluster(tickets=tickets, nodes=nodes)
     costs = measured()
     print(f"measured: a harvest {costs.harvest * 1000:.0f} ms and {costs.item * 1e6:.0f} us for each object; "
           f"a merge run {costs.run * 1000:.0f} ms and {costs.merge * 1000:.1f} ms for each child; "
