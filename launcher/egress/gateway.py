@@ -10,6 +10,7 @@ from typing import NamedTuple
 from launcher.egress.log import NOBODY, Log, Witness
 from launcher.egress.outside import Lookups, Upstream, Upstreams, is_own
 from launcher.egress.questions import Questions
+from launcher.ledger.denial import UNRESOLVED, Process
 from launcher.loop import Timeout, receive, send_all, writable
 from policy.egress_rules import LOCALHOST, EgressPolicy, Request, Verdict
 from policy.hosts import Address
@@ -215,9 +216,10 @@ class Gateway:
         through = self._upstreams.choose(wanted)
         try:
             addresses = await self._addresses(wanted, verdict.rule)
-        except Failed:
+        except Failed as error:
             if through is None:
                 self._log.decision(operation, str(wanted.host), wanted.port, verdict)
+                self._unresolved(str(wanted.host), verdict.rule, error, self._asker(client))
                 raise
             addresses = []  # behind a proxy names of the outside are often unknown
         judged = [
@@ -236,19 +238,26 @@ class Gateway:
             self._lookups.forget(str(wanted.host))
             raise Failed(f"{wanted.where} cannot be reached: {error}", refused=error.refused) from None
 
-    async def known(self, name: str, rule: str) -> bool | None:
-        """Whether a name that a rule allows leads anywhere; None when nobody can tell now.
+    async def known(self, name: str, rule: str, theirs: int, ours: int) -> bool | None:
+        """Whether a name that a rule allows leads anywhere; None when nobody can tell now. The log has what does not.
 
         Behind a proxy of the machine's own, names of the outside are often unknown here: then every name does.
+
+        Args:
+            name: that is asked for.
+            rule: which allows it.
+            theirs, ours: ports of the question, for the log.
         """
         if self._upstreams.choose(Request(name, _HTTPS_PORT)) is not None:
             return True
         try:
-            return bool(await self._lookups.addresses(name, _HTTPS_PORT, rule))
-        except socket.gaierror as error:
-            return None if error.errno == socket.EAI_AGAIN else False
-        except (OSError, UnicodeError):
-            return None
+            await self._addresses(Request(name, _HTTPS_PORT), rule)
+        except Failed as error:
+            process = self._witness.at(theirs, ours) if self._witness is not None else NOBODY
+            self._unresolved(name, rule, error, process)
+            unknown = isinstance(error.__context__, socket.gaierror) and error.__context__.errno != socket.EAI_AGAIN
+            return False if unknown else None
+        return True
 
     def denied(
         self, wanted: Request | None, operation: str, verdict: Verdict, client: socket.socket, text: str = ""
@@ -263,9 +272,16 @@ class Gateway:
             text: the host as sent, where it is none.
         """
         host, port = (str(wanted.host), wanted.port) if wanted is not None else (text, 0)
-        process = self._witness.of(client) if self._witness is not None else NOBODY
-        self._log.decision(operation, host, port, verdict, process)
+        self._log.decision(operation, host, port, verdict, self._asker(client))
         return Denied(verdict)
+
+    def _asker(self, client: socket.socket) -> Process:
+        return self._witness.of(client) if self._witness is not None else NOBODY
+
+    def _unresolved(self, name: str, rule: str, error: Failed, process: Process) -> None:
+        """Logs that an allowed name leads nowhere: to a client without words, that looks as if it were refused."""
+        hint = f"{name} is allowed, but its name does not resolve: check its spelling and the machine's resolver"
+        self._log.decision(UNRESOLVED, name, 0, Verdict(False, rule, str(error), hint), process)
 
     def refused_name(self, name: str, verdict: Verdict, theirs: int, ours: int) -> None:
         """Logs that a name was not resolved, before the client hears of it; the ports are those of the question."""

@@ -260,7 +260,7 @@ class Resolver:
             reply(answer(asked, _SERVFAIL))
         else:
             self._asked[verdict.rule] += 1
-            running().spawn(self._resolved(asked, parsed, verdict.rule, reply))
+            running().spawn(self._resolved(asked, parsed, verdict.rule, reply, port))
 
     def _is_asked_about(self, name: str) -> bool:
         """Whether a name that no rule allows has an address all the same: somebody can be asked."""
@@ -272,10 +272,10 @@ class Resolver:
         if questions is not None and not questions.connected(name):
             self._refuse(name, verdict, port)
 
-    async def _resolved(self, asked: Question, name: str, rule: str, reply: Callable[[bytes], None]) -> None:
+    async def _resolved(self, asked: Question, name: str, rule: str, reply: Callable[[bytes], None], port: int) -> None:
         """Answers for an allowed name, which has to be known outside, too."""
         try:
-            known = await self._gateway.known(name, rule)
+            known = await self._gateway.known(name, rule, port, DNS_PORT)
         finally:
             self._asked[rule] -= 1
         if not known:

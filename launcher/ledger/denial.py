@@ -16,6 +16,9 @@ LAYERS = (LANDLOCK, SECCOMP, GUARD, VIEW, PROXY, VALIDATOR, BRIDGE)
 KEY = "key"
 """Operation of what the proxy refused about a key that stays outside."""
 
+UNRESOLVED = "resolve"
+"""Operation of an allowed host whose name leads nowhere: it failed, and no rule refused it."""
+
 
 class Process(NamedTuple):
     """Who asked. `pid` is the machine's number (0: not known); `comm` and `exe` are what the layer could tell."""
@@ -57,8 +60,8 @@ class Denial(NamedTuple):
 
     @property
     def harmless(self) -> bool:
-        """Whether who asked does as well without: the layer says so, and nothing is to be allowed."""
-        return self.layer == GUARD and bool(self.hint)
+        """Whether nothing is to be allowed, as the layer says: who asked does as well without, or it is allowed."""
+        return bool(self.hint) and (self.layer == GUARD or self.operation == UNRESOLVED)
 
     @property
     def key(self) -> tuple[object, ...]:

@@ -11,7 +11,7 @@ from datetime import datetime
 from typing import Any, NamedTuple
 
 from launcher.lean import os
-from launcher.ledger.denial import BRIDGE, KEY, PROXY, SECCOMP, Denial, Process
+from launcher.ledger.denial import BRIDGE, KEY, PROXY, SECCOMP, UNRESOLVED, Denial, Process
 from policy import promises
 from policy.errors import Refusal, printable
 from policy.plan import Plan
@@ -549,7 +549,8 @@ def paragraph(content: dict[str, Any]) -> list[str]:
     times = f", {content['count']} times" if content.get("count", 1) > 1 else ""
     rights = f" ({', '.join(content['rights'])})" if content.get("rights") else ""
     lines = [f"{content.get('operation')} {what}"]
-    lines.append(f"  denied by   {content.get('layer')}{rights}, {content.get('time')}{times}")
+    failed = "failed in " if content.get("operation") == UNRESOLVED else "denied by "
+    lines.append(f"  {failed}  {content.get('layer')}{rights}, {content.get('time')}{times}")
     if content.get("host") and content.get("target"):
         lines.append(f"  because     {content['target']}")
     if any(process.values()):

@@ -149,14 +149,17 @@ class Denials:
         """Lines for people at a terminal, [] when nothing was refused or nobody would read them."""
         if self._ledger is None or quiet or not os.isatty(2):
             return []
+        from launcher.ledger.denial import UNRESOLVED
         from launcher.ledger.ledgers import one_line
 
         kinds = [(found, seen) for found, seen in self._ledger.kinds if not found.harmless]
         total = self._ledger.total - sum(seen for found, seen in self._ledger.kinds if found.harmless)
+        failed = [found.hint for found, _ in self._ledger.kinds if found.operation == UNRESOLVED]
+        lines = list(dict.fromkeys(failed))[:_SHOWN]
         if not total:
-            return []
+            return [printable(line) for line in lines]
         ways = f"in {len(kinds)} ways" if len(kinds) > 1 else "in one way"
-        lines = [f"denied {total} times, {ways}" if total > 1 else "denied once"]
+        lines.append(f"denied {total} times, {ways}" if total > 1 else "denied once")
         lines += [f"  {one_line(found, seen, self._plan)}" for found, seen in kinds[:_SHOWN]]
         if len(kinds) > _SHOWN:
             lines.append(f"  and {len(kinds) - _SHOWN} more ways")

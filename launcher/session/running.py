@@ -425,6 +425,8 @@ class _Parts(terminal.Listener):
         """Ends all of it, and hands over the work; with a strict hand-off none when hand-off files have changed."""
         if self._carrier is not None:
             self.lost = self._carrier.finish(ended=True)
+        if self._started:
+            state.remember_last(self._places, self._session.name, self._started)
         if self.limits is not None:
             self.facts[:] = self.limits.facts(tuple(self.facts))
             self.lines += self.limits.report_lines()

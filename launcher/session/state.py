@@ -526,3 +526,32 @@ def _digest(identifier: str) -> str:
     import hashlib  # sessions that have one name need none
 
     return hashlib.sha256(identifier.encode("utf-8", "surrogatepass")).hexdigest()
+
+
+_LAST = "last-session"
+
+
+def remember_last(places: Places, session: str, started: int) -> None:
+    """Takes note of the session that has ended last, which leaves no ledger where nothing was denied."""
+    try:
+        fd = os.open(
+            f"{places.state}/{_LAST}", os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600
+        )
+    except OSError:
+        return  # then an older session's denials are shown
+    try:
+        os.write(fd, f"{session} {started}".encode())
+    except OSError:
+        return
+    finally:
+        os.close(fd)
+
+
+def last_session(places: Places) -> tuple[str, int]:
+    """The session that has ended last, and nanoseconds since the epoch when it started; ("", 0) when unknown."""
+    try:
+        with open(f"{places.state}/{_LAST}", encoding="ascii") as file:
+            name, _, started = file.read(200).partition(" ")
+    except (OSError, ValueError):
+        return "", 0
+    return (name, int(started)) if valid_name(name) and started.isdigit() else ("", 0)

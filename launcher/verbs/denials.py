@@ -32,6 +32,14 @@ def denials(session: str | None, *, follow: bool, show_list: bool, as_json: bool
         _follow(where, session or _only(live), as_json=as_json)
         return 0
     path = _path(where.state, session, live)
+    if session is None and path is not None:
+        last, started = state.last_session(where)
+        (shown,) = (one for one in ledgers.kept(where.state) if one.path == path)
+        if shown.started < started:  # without a ledger, or with none of any denial
+            if not as_json:
+                messages.show(f"{NONE.replace('recorded', f'recorded in the last session, {last}', 1)}\n"
+                              f"  an earlier session had some: paddock denials {shown.session}")  # fmt: skip
+            return 0
     if path is None:
         if not as_json:
             messages.show(f"nothing was denied in session {session}, as far as could be recorded: "

@@ -15,6 +15,7 @@ from tests.support.features import need
 from tests.support.guarded import Guarded
 from tests.support.identity import Who
 from tests.support.install import Installed
+from tests.support.paddock import Paddock
 
 # What is tried, in the jail; `outside` and `inside` are directories, `pid` a process outside, `name` an abstract socket
 # that it listens at.
@@ -321,3 +322,17 @@ def test_a_killed_launcher_leaves_what_it_has_heard(as_root: Guarded, audited: N
     session.communicate(timeout=60)
     assert watching.communicate(timeout=60)[0] == b""
     assert [line["path"] for line in guarded.denials(as_root, "killed")] == [str(secret)]
+
+
+def test_the_last_session_is_meant_also_where_nothing_was_denied(paddock: Paddock) -> None:
+    """An older session's denials are named, and not shown as if they were the last one's."""
+    need("landlock")
+    lookup = "import socket; socket.create_connection(('refused.example', 443))"
+    assert paddock.run("--session=older", "--net=proxy", "--", "/usr/bin/python3", "-c", lookup).returncode == 1
+    assert "refused.example" in paddock.call("denials").stdout
+    assert paddock.run("--session=newer", "--", "true").returncode == 0
+    shown = paddock.call("denials").stdout
+    assert shown.startswith("no denial was recorded in the last session, newer\n")
+    assert shown.endswith("  an earlier session had some: paddock denials older\n")
+    assert paddock.call("denials", "--json").stdout == ""
+    assert "refused.example" in paddock.call("denials", "older").stdout

@@ -1,5 +1,6 @@
 """How the proxy looks names up: fairly, each once at a time, remembered for a moment and judged each time."""
 
+import json
 import socket
 import threading
 from collections import Counter
@@ -9,13 +10,17 @@ from pathlib import Path
 import pytest
 
 from launcher.egress import outside
-from launcher.egress.gateway import Bounds
+from launcher.egress.gateway import Bounds, Gateway
+from launcher.egress.log import Log
 from launcher.egress.names import Names as AddressesOfNames
-from launcher.egress.outside import Lookups
+from launcher.egress.outside import Lookups, Upstreams
+from launcher.ledger import ledgers
 from launcher.loop import running, sleep
+from launcher.session import denial_collector
 from policy.egress_rules import EgressPolicy
 from policy.hosts import Address
-from tests.support.proxied import AUTH, PATIENCE, asked, looped, prompt, proxy, run, server
+from tests.support.proxied import AUTH, PATIENCE, asked, lines, looped, prompt, proxy, run, server
+from tests.unit.test_ledger import plan
 
 HERE = ip_address("127.0.0.1")
 
@@ -141,3 +146,38 @@ def test_a_name_that_leads_elsewhere_later_is_refused(
 
     run(test())
     assert len(answers) == (1 if seconds else 0)
+
+
+def test_an_allowed_name_that_leads_nowhere_is_no_refusal(
+    tmp_path: Path, names: Names, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The client hears why, by the proxy and by name; the user reads that no rule is missing."""
+    words = "is allowed, but its name does not resolve"
+
+    async def test() -> None:
+        async with proxy(tmp_path, allow=("gone.example",)) as port:
+            head = await asked(port, b"CONNECT gone.example:80 HTTP/1.1\r\nHost: gone.example\r\n" + AUTH + b"\r\n")
+            assert head.startswith(b"HTTP/1.1 502 "), head
+            assert b"gone.example cannot be resolved: not known" in head
+
+    async def by_name() -> None:  # as the resolver asks
+        log = Log(str(tmp_path / "names.jsonl"), 4096)
+        gateway = Gateway(EgressPolicy(("gone.example",)), Upstreams({}), log, Bounds())
+        assert await gateway.known("gone.example", "gone.example", 1, 2) is False
+
+    run(test())
+    looped(by_name())
+    logged = [json.loads(line) for line in (tmp_path / "names.jsonl").read_text().splitlines()]
+    for content in (lines(tmp_path)[-1], logged[-1]):
+        found = ledgers.of_decision(content)
+        assert found is not None
+        assert found.harmless
+        denials = denial_collector.Denials(str(tmp_path), "one", str(tmp_path), plan(net="proxy"), -1)
+        denials.add(found)
+        monkeypatch.setattr("os.isatty", lambda _fd: True)
+        (line,) = denials.summary(quiet=False)
+        assert line.startswith(f"gone.example {words}")
+        shown = ledgers.paragraph(ledgers.line(found, ledgers.answer(found, plan())))
+        assert shown[1].startswith("  failed in   proxy")
+        assert any(words in each for each in shown)
+        assert not any("to allow" in each or "risk" in each for each in shown)
