@@ -416,10 +416,13 @@ def may_need_bubblewrap(wanted: str, support: Support) -> bool:
 
 
 def _budget(rules: Rules, provider: Translation) -> tuple[tuple[str, int], ...]:
-    """What keys and logins that stay outside may be used for. Refusals: ``budget-unheld``, of an agent without any."""
+    """What keys and logins that stay outside may be used for. Refusals: ``budget-unheld``, without any.
+
+    Of a command that is no agent, where its options ask for the budget: a configuration's is for those who have keys.
+    """
     wanted = tuple(limit for limit in rules.limits if limit[0] in keys.BUDGETS)
     held = provider.keys or any(not key.ambient for key in rules.inject) or any(login[-1] for login in provider.logins)
-    if wanted and provider.provider and not (rules.net == "proxy" and held):
+    if wanted and (provider.provider or rules.budget_asked) and not (rules.net == "proxy" and held):
         raise keys.unheld(provider.provider, wanted[0][0])
     return wanted
 

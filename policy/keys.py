@@ -167,14 +167,22 @@ def parse_key(text: str, origin: str = "--inject") -> Key:
     base, header = one("base", f"{variable}_URL"), one("header", "authorization").lower()
     shape = one("format", "Bearer {key}" if header == "authorization" else "{key}")
     source = source or f"env:{variable}"
+    if not rest:
+        raise _refused(text, "there is no URL of an API")
     for name in (variable, base):
         if not re.fullmatch(_VARIABLE, name):
             raise _refused(text, f"{name!r} is not a variable name")
     kind, _, where = source.partition(":")
     if kind not in SOURCES or not where or "\0" in where:
         raise _refused(text, f"from={source} is none of env:NAME, file:PATH, cmd:LINE and keyring:SERVICE/USER")
-    if not re.fullmatch(_HEADER, header) or header in _FRAMING or not re.fullmatch(_FORMAT, shape):
-        raise _refused(text, "header is the name of one for a key, and format {key} with at most a word in front")
+    if not re.fullmatch(_HEADER, header) or header in _FRAMING:
+        raise _refused(text, f"header={header} is not the name of a header that can hold a key")
+    if "{key}" not in shape:
+        raise _refused(text, f"format={shape} lacks {{key}}, which stands for the key")
+    if not re.fullmatch(_FORMAT, shape):
+        raise _refused(text, f"format={shape} is not {{key}} with at most one word and a space in front")
+    if path := next((path for path in given.get("path", ()) if not path.startswith("/")), ""):
+        raise _refused(text, f"path={path} does not begin with a slash")
     if not re.fullmatch(r"[A-Za-z0-9_-]*", one("prefix", "")):
         raise _refused(text, "prefix has letters, digits, _ and - only")
     try:
@@ -191,13 +199,14 @@ def _refused(text: str, reason: str) -> Refusal:
 
 
 def unheld(provider: str, budget: str) -> Refusal:
-    """The Refusal for a budget of an agent that works without a phantom."""
+    """The Refusal for a budget of what works without a phantom: an agent, or ("") another command."""
+    need = "export the agent's API key (without --keys pass), or --logins phantom"
     return Refusal(
         "budget-unheld",
-        f"the budget of {budget} cannot be held: {provider} has neither key nor login that stays outside",
+        f"the budget of {budget} cannot be held: {provider or 'this'} has neither key nor login that stays outside",
         context="requests are counted where a phantom is replaced; a login, or a key that passes, is not seen",
-        hint="export the agent's API key (without --keys pass), or --logins phantom; "
-        f"or lift the budget: --budget {budget}=none",
+        hint=(need if provider else "give it a key by --inject, or name the agent that it is: --provider NAME")
+        + f"; or lift the budget: --budget {budget}=none",
     )
 
 

@@ -253,7 +253,9 @@ class Plan:
         ]
         lines += [f"file      ~/{path}  [{line}]" for path, text in self.files for line in text.splitlines()[1:]]
         lines += [f"{mode:<9} {path}  [hand-off file]" for path, mode in self.handoff]
-        lines.append(f"env       {' '.join(self.env_pass)}")
+        held = dict.fromkeys(key[0] for key in self.keys if key[0]) if self.net == "proxy" else {}
+        lines.append(f"env       {' '.join(name for name in self.env_pass if name not in held)}")
+        lines += [f"env       {name}=phantom  [the key itself stays outside]" for name in held]
         lines += [f"env       {name}={value}" for name, value in self.env_set]
         lines += [f"limit     {name} {value}" for name, value in self.limits]
         lines += [f"budget    {name} {value:,}" for name, value in self.budget]

@@ -111,11 +111,14 @@ def decide_host(plan: Plan, host: str, port: int) -> HostVerdict:
         if any(wanted in phantoms.origins(login) for login in phantoms.of(plan.logins)):
             return HostVerdict(True, verdict.rule, _ENDS_TLS, Remedy())
         return HostVerdict(True, verdict.rule, "", Remedy(note=_way(plan, parsed, port, port_here)))
-    only = next((key for key in held if keys.api(key.url).origin == wanted), None)
+    apis = ((key, keys.api(key.url).origin) for key in held if key.variable)
+    here = wanted.is_local
+    only = next((key for key, at in apis if at == wanted or (here and at.is_local and at.port == port)), None)
     if only is not None and not verdict.rule:
         base = "".join(f", at the URL in {name}" for name, _ in only.environment[-1:])
         reason = f"it is reached only by the phantom in {only.variable}{base}"
-        return HostVerdict(False, "", reason, KEEPS_OUT["--keys pass"])
+        own = only.origin.startswith("provider ")
+        return HostVerdict(False, "", reason, KEEPS_OUT["--keys pass"] if own else Remedy())
     return HostVerdict(
         False, verdict.rule, verdict.reason, answer if not verdict.rule else Remedy(note=verdict.suggestion)
     )

@@ -119,7 +119,8 @@ class Spending:
         if self._fd == -1:
             return
         names = ("requests", "input", "output", "estimated", "upload", "refused")
-        text = json.dumps({name: getattr(self, name) for name in names})
+        bound = {"budget": self._bounds["tokens"]} if self.counts_tokens else {}
+        text = json.dumps({name: getattr(self, name) for name in names} | bound)
         try:
             os.pwrite(self._fd, f"{text:<{_WIDTH}}\n".encode(), 0)
         except OSError:  # the disk is full: the counts hold all the same

@@ -265,6 +265,7 @@ class Usage(Frozen):
         read_bytes: from storage.
         written_bytes: to storage.
         tokens: that requests with keys that stay outside have taken, in and out.
+        token_budget: of these, once there was such a request; 0 without a bound.
     """
 
     time: float
@@ -276,6 +277,7 @@ class Usage(Frozen):
     read_bytes: int
     written_bytes: int
     tokens: int = 0
+    token_budget: int = 0
 
 
 class Transition(Frozen):

@@ -88,8 +88,8 @@ class Sampler:
                 spent = max(0.0, usage.cpu_seconds - before.cpu_seconds)
                 usage = usage.model_copy(update={"cpu_percent": round(100 * spent / (now - before.time), 1)})
             counts = key_sources.usage(f"{self._sessions}/{name}")
-            tokens = counts.input + counts.output
-            found[name] = usage.model_copy(update={"tokens": tokens}) if tokens else usage
+            used = {"tokens": counts.input + counts.output, "token_budget": counts.budget}
+            found[name] = usage.model_copy(update=used) if any(used.values()) else usage
         return found
 
 

@@ -213,7 +213,7 @@ def values_of(
 
 
 class Usage(NamedTuple):
-    """What a session's keys were used for, as the proxy counts it (`launcher.egress.spending`)."""
+    """What a session's keys were used for, as the proxy counts it (`launcher.egress.spending`); `budget`: of tokens."""
 
     requests: int = 0
     input: int = 0
@@ -221,6 +221,7 @@ class Usage(NamedTuple):
     estimated: int = 0
     upload: int = 0
     refused: int = 0
+    budget: int = 0
 
 
 def usage(directory: str) -> Usage:
@@ -283,8 +284,10 @@ def _from_mirror(key: Key, where: str, home: str, grants: tuple[Grant, ...]) -> 
         raise _missing(key, str(error)) from None
 
 
-def _from_environment(_key: Key, where: str, _home: str, _grants: tuple[Grant, ...]) -> str:
-    return os.environ.get(where) or ""
+def _from_environment(key: Key, where: str, _home: str, _grants: tuple[Grant, ...]) -> str:
+    if where not in os.environ:
+        raise _missing(key, f"the variable {where} is not set")
+    return os.environ[where]
 
 
 def _from_file(key: Key, where: str, home: str, grants: tuple[Grant, ...]) -> str:

@@ -43,6 +43,8 @@ _LONG = 0.5
 """Seconds after which it is drawn all the same."""
 _ROWS, _COLUMNS = 4, 60
 """The smallest window in which there is room to ask."""
+_ROWS_UNKNOWN, _COLUMNS_UNKNOWN = 999, 80
+"""Of a terminal that does not know its size, as a serial line: a row beyond its last one means that (ECMA-48, CUP)."""
 _ALTERNATE = (b"\x1b[?1049", b"\x1b[?1047", b"\x1b[?47")
 
 # What the command may have begun is ended (CAN, ST): a title, say, would take in what follows.
@@ -181,7 +183,7 @@ class LastLine:
 
     def left_of(self, size: bytes) -> bytes:
         """The window's size (struct winsize) that is left for the command."""
-        rows = int.from_bytes(size[:2], "little")
+        rows = int.from_bytes(size[:2], "little")  # a command that does not know of any is left without
         return (rows - self.height if rows >= _ROWS else rows).to_bytes(2, "little") + size[2:]
 
     def cleared(self, data: bytes) -> bytes:
@@ -246,7 +248,8 @@ class LastLine:
             size = fcntl.ioctl(self._terminal, termios.TIOCGWINSZ, bytes(8))
         except OSError:
             return 0, 0
-        return int.from_bytes(size[:2], "little"), int.from_bytes(size[2:4], "little")
+        rows, columns = int.from_bytes(size[:2], "little"), int.from_bytes(size[2:4], "little")
+        return rows or _ROWS_UNKNOWN, columns or _COLUMNS_UNKNOWN
 
 
 def _pressed(data: bytes) -> str:

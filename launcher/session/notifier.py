@@ -29,9 +29,34 @@ else:
 _MOST_SAID = 64
 """Bytes that are read of what a command prints."""
 
+_LOOK = 100
+"""Milliseconds between two looks at what has ended."""
 
-def started(plan: Plan, session: str, places: Places) -> int:
-    """Starts the process that runs the command, which ends with this one. Returns its socket, for the proxy."""
+_FAILED, _SHOWN = "notify-failed", 200
+"""In the session's directory, what became of a command that failed; and how much of its line is shown."""
+
+_STATUSES = {126: " (it cannot be executed)", 127: " (it was not found)"}
+"""Of sh(1)."""
+
+
+def failure(directory: str) -> list[str]:
+    """How the command failed first in the session of a directory, as a line; none where it did not."""
+    try:
+        with open(f"{directory}/{_FAILED}", encoding="utf-8", errors="replace") as file:
+            text = file.read()
+    except OSError:
+        return []
+    return [text] if text else []
+
+
+def started(plan: Plan, session: str, places: Places, directory: str) -> int:
+    """Starts the process that runs the command, which ends with this one. Returns its socket, for the proxy.
+
+    Args:
+        plan: with the command.
+        session, places: it is told of.
+        directory: of the session.
+    """
     ours, theirs = _socket.socketpair()
     own = os.getpid()
     if os.fork() == 0:
@@ -41,7 +66,7 @@ def started(plan: Plan, session: str, places: Places) -> int:
             init.unblock_signals()
             init.leave_streams()
             hygiene.close_inherited((theirs.fileno(),))
-            _Notifier(theirs.detach(), plan, session, places).serve()
+            _Notifier(theirs.detach(), plan, session, places, directory).serve()
         finally:
             os._exit(0)
     theirs.close()
@@ -58,6 +83,13 @@ class _Command:
         self.until = until
         self._process = process
 
+    def status(self) -> int:
+        """With what it has ended by itself, as sh(1) would tell; 0 while it has not. It is not reaped."""
+        found = os.waitid(os.P_PID, self._process.pid, os.WEXITED | os.WNOWAIT | os.WNOHANG)
+        if found is None or not found.si_pid:
+            return 0
+        return found.si_status if found.si_code == os.CLD_EXITED else 128 + found.si_status
+
     def stop(self) -> None:
         """Ends it, with all that it has started. Not reaped before, so that its number is its own."""
         assert self._process.stdout is not None
@@ -69,11 +101,12 @@ class _Command:
 class _Notifier:
     """Runs a command for each question."""
 
-    def __init__(self, fd: int, plan: Plan, session: str, places: Places) -> None:
+    def __init__(self, fd: int, plan: Plan, session: str, places: Places, directory: str) -> None:
         self._fd = fd
         self._plan = plan
         self._session = session
         self._places = places
+        self._failed = f"{directory}/{_FAILED}"
         self._decoder = wire.Decoder()
         self._commands: dict[int, _Command] = {}  # by the number of their questions
 
@@ -86,12 +119,14 @@ class _Notifier:
             for command in self._commands.values():
                 if command.output != -1:
                     poll.register(command.output, select.POLLIN)
-            ready = [fd for fd, _ in poll.poll(1000 if self._commands else None)]
+            ready = [fd for fd, _ in poll.poll(_LOOK if self._commands else None)]
             for command in tuple(self._commands.values()):
                 if command.output in ready:
                     self._said(command)
                 elif time.monotonic() >= command.until:
                     self._stop(command.question.number)
+                else:
+                    self._look(command)
             heard = self._fd not in ready or self._hear()
         for number in tuple(self._commands):
             self._stop(number)
@@ -133,7 +168,8 @@ class _Notifier:
                 start_new_session=True,
                 preexec_fn=lambda: processes.tie_to_parent(own),
             )
-        except (OSError, subprocess.SubprocessError):
+        except (OSError, subprocess.SubprocessError) as error:
+            self._complain(f"cannot be started: {error}")
             self._say(asking.PASS, str(question.number).encode())
             return
         self._commands[question.number] = _Command(question, process, time.monotonic() + asking.SECONDS)
@@ -157,7 +193,25 @@ class _Notifier:
     def _stop(self, number: int) -> None:
         command = self._commands.pop(number, None)
         if command is not None:
+            self._look(command)
             command.stop()
+
+    def _look(self, command: _Command) -> None:
+        """Takes note of a command that has failed, which nobody else would see."""
+        if status := command.status():
+            self._complain(f"ended with status {status}{_STATUSES.get(status, '')}")
+
+    def _complain(self, what: str) -> None:
+        """Leaves word for the end of the session, once: here is no stream of the user's."""
+        line = self._plan.notify
+        shown = line if len(line) <= _SHOWN else f"{line[:_SHOWN]}..."
+        try:
+            fd = os.open(self._failed, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+        except OSError:
+            return  # it is said already, or cannot be
+        text = f"the command of network.notify, which is told of refused hosts, {what[:_SHOWN]}: {shown}"
+        os.write(fd, text.encode(errors="backslashreplace"))
+        os.close(fd)
 
     def _say(self, kind: bytes, payload: bytes) -> None:
         try:

@@ -437,6 +437,10 @@ class _Parts(terminal.Listener):
             self.passed = self.passed or self._generous.passed
         if self.egress is not None and (lost := self.egress.close()):
             self.lines.append(lost)
+        if self._plan.notify:
+            from launcher.session import notifier
+
+            self.lines += notifier.failure(self._session.directory)
         if self._trusting:
             from launcher.session import keeper
 
@@ -530,7 +534,7 @@ def _askers(plan: Plan, session: state.Session, places: Places, asker: int) -> t
     if plan.notify:
         from launcher.session import notifier
 
-        found.append(notifier.started(plan, session.name, places))
+        found.append(notifier.started(plan, session.name, places, session.directory))
     return tuple(found)
 
 

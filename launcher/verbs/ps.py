@@ -123,7 +123,9 @@ def described(session: dict[str, Any]) -> list[str]:
         count = counted(usage["processes"], "process", "processes")
         lines.append(f"uses      {count}, {size(usage['memory'])} of memory, "
                      f"{usage['cpu_seconds']:.1f} s of processor time ({usage['cpu_percent']:.0f}% now)")  # fmt: skip
-        lines += [f"tokens    {usage['tokens']:,}, by keys that stay outside"] if usage["tokens"] else []
+        most = usage.get("token_budget", 0)
+        taken = f"{usage['tokens']:,}" + (f"/{most:,}" if most else "")
+        lines += [f"tokens    {taken}, by keys that stay outside"] if usage["tokens"] or most else []
     if outcome := session["outcome"]:
         lines += _outcome(outcome)
     if session["log_note"]:

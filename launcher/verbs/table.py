@@ -70,9 +70,10 @@ def amount(count: int) -> str:
 
 
 def tokens(session: "dict[str, Any]") -> str:
-    """What a session's keys have taken, for a column."""
-    used = (session["usage"] or {}).get("tokens", 0)
-    return amount(used) if used else "-"
+    """What a session's keys have taken, and their budget, for a column."""
+    usage = session["usage"] or {}
+    used, most = usage.get("tokens", 0), usage.get("token_budget", 0)
+    return f"{amount(used)}/{amount(most)}" if most else amount(used) if used else "-"
 
 
 def columns() -> int:

@@ -270,8 +270,11 @@ def _with_address(found: remedy.HostVerdict, led: remedy.HostVerdict) -> remedy.
     return found._replace(reason=f"{found.reason}; {led.reason}" if found.reason else led.reason, remedy=both)
 
 
-def _mirrored(planned: planning.Planned, host: str) -> str:
-    """What allows a host that the user's own settings name as a mirror, and tells the tools of it; "" for others."""
+def _mirrored(planned: planning.Planned, host: str, port: int) -> tuple[str, str]:
+    """What allows a host that the user's own settings name as a mirror, and what it does; ("", "") for others.
+
+    Of another port than the mirror's, the second alone.
+    """
     found = mirrors.find(planned.machine, egress_rules.bundles(), trees=planned.trees, taken=lambda name: False)
     if host == hosts.PASSED_OVER:
         return "; ".join(text for text in found.warnings if hosts.PASSED_OVER in text or "is passed over" in text)
@@ -279,8 +282,9 @@ def _mirrored(planned: planning.Planned, host: str) -> str:
         parsed = hosts.parse_rule(rule)
         if hosts.matches(parsed, host, parsed.port or _PORT):
             bundle, _, where = source.partition(": ")
-            return f"--allow-domain {bundle} allows {rule}, and has the tools in the jail use it, as outside ({where})"
-    return ""
+            note = f"{bundle} allows {rule}, and has the tools in the jail use it, as outside ({where})"
+            return bundle if port == (parsed.port or _PORT) else "", note
+    return "", ""
 
 
 def _about_host(planned: planning.Planned, host: str, port: int) -> tuple[dict[str, object], list[str]]:
@@ -296,8 +300,13 @@ def _about_host(planned: planning.Planned, host: str, port: int) -> tuple[dict[s
     shown = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
     source = next((source for rule, source in (*planned.plan.domains, *planned.plan.domains_denied)
                    if rule == found.rule), "")  # fmt: skip
-    if not found.allowed and planned.plan.net != "open" and (note := _mirrored(planned, host)):
-        found = found._replace(remedy=found.remedy._replace(note=note))
+    if not found.allowed and planned.plan.net != "open":
+        bundle, note = _mirrored(planned, host, port)
+        if note:
+            found = found._replace(remedy=found.remedy._replace(note=note))
+        if bundle:
+            toml = remedy.toml("network", "allow_domains", bundle)
+            found = found._replace(remedy=found.remedy._replace(flag=f"--allow-domain {bundle}", toml=toml))
     lines = [f"{shown}: {'allowed' if found.allowed else 'denied'}"]
     for name, text in (
         ("decided by", f"{found.rule}: {source}" if source else found.rule),

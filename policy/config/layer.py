@@ -13,6 +13,7 @@ from pydantic_core import ErrorDetails
 
 from policy.config.values import SCHEMA, Base, Configuration, toml_type
 from policy.errors import Refusal
+from policy.keys import BUDGETS
 
 # Mistakes in a configuration, in words: which file, which line, which key, and what was probably meant.
 
@@ -318,18 +319,23 @@ def layer(options: Mapping[str, str | list[str] | bool], *, cwd: str, home: str)
     if AGENTS in brought:
         tables["bring"]["agents"] = True
     limits = tables["limits"] = {}
-    for item in (*_many(options, "--limit"), *_many(options, "--budget")):
-        name, equals, value = item.partition("=")
-        if not equals:
-            raise _usage(f"--limit {item} needs a value", f"--limit {name}=VALUE")
-        limits[name] = value
+    budgets = _many(options, "--budget")
+    for flag, items in (("--limit", _many(options, "--limit")), ("--budget", budgets)):
+        for item in items:
+            name, equals, value = item.partition("=")
+            if not equals:
+                raise _usage(f"{flag} {item} needs a value", f"{flag} {name}=VALUE")
+            if flag == "--budget" and name not in BUDGETS:
+                other = f"--limit {item}" if name in known_keys(("limits",)) else ", ".join(BUDGETS)
+                raise _usage(f"--budget: unknown budget {name}", other)
+            limits[name] = value
     submodules = tuple(_many(options, "--submodule"))
     if "" in submodules:
         raise _usage("--submodule needs a name", "git submodule status")
     try:
         content = Configuration.model_validate(tables, context=Base(cwd, home))
     except ValidationError as error:
-        raise _refused(error) from None
+        raise _refused(error, budgets) from None
     return Layer(Kind.FLAGS, "", content, True, submodules)
 
 
@@ -344,7 +350,7 @@ def _many(options: Mapping[str, str | list[str] | bool], flag: str) -> list[str]
     return value
 
 
-def _refused(error: ValidationError) -> Refusal:
+def _refused(error: ValidationError, budgets: list[str]) -> Refusal:
     detail = error.errors(include_url=False)[0]
     keys = [part for part in detail["loc"] if isinstance(part, str) and part != "[key]"]
     flag = flag_of(".".join(keys))
@@ -354,7 +360,10 @@ def _refused(error: ValidationError) -> Refusal:
         return _usage(f"{flag}: unknown limit {keys[-1]}" + (f"; did you mean {near}?" if near else ""), known)
     text = sentence(detail)
     name = ".".join(keys)
-    return _usage(flag + (f" {keys[-1]}" if flag == "--limit" else "") + text.removeprefix(name), "paddock run --help")
+    if flag == "--limit":
+        flag = f"{'--budget' if any(item.startswith(f'{keys[-1]}=') for item in budgets) else flag} {keys[-1]}"
+    about_keys = flag.startswith(("--inject", "--budget"))
+    return _usage(flag + text.removeprefix(name), f"paddock {'help keys' if about_keys else 'run --help'}")
 
 
 def _usage(message: str, hint: str) -> Refusal:

@@ -11,7 +11,7 @@ from policy import egress_rules
 from policy.config.layer import Kind, Layer, flag_of
 from policy.config.values import looks_secret
 from policy.errors import Refusal, printable
-from policy.keys import Key, parse_key
+from policy.keys import BUDGETS, Key, parse_key
 from policy.pasted import quoted
 
 T = TypeVar("T", covariant=True)
@@ -493,6 +493,7 @@ class Rules:
     sign: bool
     backend: str
     limits: tuple[tuple[str, int], ...]
+    budget_asked: bool
     bounds: tuple[tuple[str, int], ...]
     bring: tuple[tuple[str, str], ...]
     handoff_protect: tuple[str, ...]
@@ -569,6 +570,7 @@ def rules_of(settings: Settings, root: str, host: Lists) -> Rules:
         sign=settings.sign.value,
         backend=settings.backend.value,
         limits=tuple(entry.value for entry in settings.limits),
+        budget_asked=any(entry.source.kind == Kind.FLAGS and entry.value[0] in BUDGETS for entry in settings.limits),
         bounds=_bounds(settings),
         bring=tuple((entry.value, str(entry.source)) for entry in settings.bring_files),
         handoff_patterns=tuple((entry.value, "protect") for entry in settings.handoff_protect)

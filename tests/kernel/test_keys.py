@@ -167,7 +167,7 @@ def test_the_key_is_read_anew_at_each_launch(paddock: Paddock, api: Api) -> None
     assert [header for _, header in api.seen] == ["Bearer one", "Bearer two"]
     said = paddock.refused("run", api.option, "--", "true")
     assert said.reference == "key-missing"
-    assert "TOKEN cannot be read from env:TOKEN: it is empty" in said.text
+    assert "TOKEN cannot be read from env:TOKEN: the variable TOKEN is not set" in said.text
     for value in ("two\nlines", "with\x01control", "sch\u00f6n"):
         assert paddock.refused("run", api.option, "--", "true", env={"TOKEN": value}).reference == "key-unusable"
 
@@ -405,10 +405,18 @@ def test_a_budget_that_nothing_can_hold_is_refused(user_paddock: Paddock) -> Non
     words = ("--budget", "tokens=2M", "--provider", "claude-code", "--", "true", "--settings", "ANTHROPIC_API_KEY")
     assert user_paddock.refused("run", *words, env=key | {"A": "B"}).reference == "budget-unheld"
     assert user_paddock.run("--budget", "tokens=2M", *command, env=key).returncode == 0
-    assert user_paddock.run("--budget", "tokens=2M", "--", "true").returncode == 0
+    said = user_paddock.refused("run", "--budget", "tokens=2M", "--", "true")
+    assert (said.reference, "name the agent that it is" in said.text) == ("budget-unheld", True)
+    own = user_paddock.who.home / ".config/paddock/config.toml"
+    user_paddock.who.run(["sh", "-c", f"mkdir -p {own.parent}; printf 'schema = 1\n[limits]\ntokens = 9' > {own}"])
+    assert user_paddock.run("--", "true").returncode == 0
+    own.unlink()
     assert user_paddock.refused("run", "--budget", "tokens=many", *command).reference == "usage"
     lines = user_paddock.call("explain", "--plan", "--budget", "tokens=2M", *command, env=key).stdout
     assert "budget    tokens 2,000,000" in lines
+    passed = next(line for line in lines.splitlines() if line.startswith("env       "))
+    assert "ANTHROPIC_API_KEY" not in passed
+    assert "env       ANTHROPIC_API_KEY=phantom  [the key itself stays outside]" in lines
 
 
 def test_with_a_budget_a_login_opens_no_other_way(user_paddock: Paddock) -> None:
@@ -423,7 +431,8 @@ def test_with_a_budget_a_login_opens_no_other_way(user_paddock: Paddock) -> None
 def test_a_key_that_is_no_key_is_refused(user_paddock: Paddock) -> None:
     """With what is wrong, before anything starts."""
     wrong: dict[str, Any] = {
-        "TOKEN": "must begin with https://",
+        "TOKEN": "there is no URL of an API",
+        "TOKEN=x": "must begin with https://",
         "TOKEN=example.com": "must begin with https://",
         "TOKEN=ftp://example.com": "must begin with https://",
         "TOKEN=https://me:pw@example.com": "user name",
@@ -431,9 +440,11 @@ def test_a_key_that_is_no_key_is_refused(user_paddock: Paddock) -> None:
         "TO KEN=https://example.com": "not a variable name",
         "TOKEN=https://example.com,base=A-B": "not a variable name",
         "TOKEN=https://example.com,heder=x": "none of base=",
-        "TOKEN=https://example.com,header=a b": "header is the name",
-        "TOKEN=https://example.com,format=none": "format {key}",
-        "TOKEN=https://example.com,header=host": "one for a key",
+        "TOKEN=https://example.com,header=a b": "header=a b is not the name of a header",
+        "TOKEN=https://example.com,format=none": "format=none lacks {key}",
+        "TOKEN=https://example.com,format=a b {key}": "at most one word",
+        "TOKEN=https://example.com,path=v1": "path=v1 does not begin with a slash",
+        "TOKEN=https://example.com,header=host": "header=host is not the name",
         "TOKEN=https://example.com,base=LD_PRELOAD": "means something to ordinary programmes",
         "PATH=https://example.com": "means something to ordinary programmes",
         "TOKEN=https://example.com,prefix=a b": "letters, digits",
@@ -447,3 +458,4 @@ def test_a_key_that_is_no_key_is_refused(user_paddock: Paddock) -> None:
         said = user_paddock.refused("run", "--inject", text, "--", "true")
         assert said.reference == "usage", said.text
         assert why in said.text
+        assert "hint: paddock help keys" in said.text

@@ -218,11 +218,17 @@ def test_hosts(paddock: Paddock) -> None:
         (("127.0.0.1:18432", "--reach", "18432"), True, ""),
         (("localhost:18432", "--reach", "18432"), True, ""),
         (("127.0.0.1:18433", "--reach", "18432"), False, "--reach 18433"),
+        (("127.0.0.1:18434", "--inject", "T=http://localhost:18434"), False, ""),
     )
     for words, allowed, flag in cases:
         document = why(paddock, *words)
         answer = (document["kind"], document["allowed"], document["allow"]["flag"])
         assert (words, *answer) == (words, "host", allowed, flag)
+    assert document["reason"] == "it is reached only by the phantom in T, at the URL in T_URL"
+    mirror = {"PIP_INDEX_URL": "http://127.0.0.1:18435/simple"}
+    assert why(paddock, "127.0.0.1:18435", env=mirror)["allow"]["flag"] == "--allow-domain @python"
+    assert why(paddock, "127.0.0.1:18435", "--allow-domain", "@python", env=mirror)["allowed"]
+    assert "--reach 18436" in why(paddock, "127.0.0.1:18436", env=mirror)["allow"]["flag"]
 
 
 def test_where_no_command_would_start_there_is_an_answer_that_says_so(paddock: Paddock) -> None:

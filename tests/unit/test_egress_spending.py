@@ -38,7 +38,15 @@ def test_a_budget_of_tokens_ends_with_a_clear_refusal(tmp_path: Path) -> None:
             assert b"budget of 200 tokens is used up: 314" in said
         assert len(vendor.requests) == 2
         kept = json.loads((tmp_path / "usage.json").read_text())
-        assert kept == {"requests": 2, "input": 214, "output": 100, "estimated": 0, "upload": 10, "refused": 1}
+        assert kept == {
+            "requests": 2,
+            "input": 214,
+            "output": 100,
+            "estimated": 0,
+            "upload": 10,
+            "refused": 1,
+            "budget": 200,
+        }
         assert [line["reason"] for line in lines(tmp_path) if line["decision"] == "deny"] == [
             "the session's budget of 200 tokens is used up: 314 used"
         ]

@@ -243,10 +243,18 @@ def test_what_cannot_be_written_holds_for_the_session(terminal: Terminal) -> Non
     assert terminal.line.said == ["files.example.org:443 is allowed for this session only: the disk is full"]
 
 
-@pytest.mark.parametrize("size", [(3, 80), (10, 59), (0, 0)])
+def test_a_terminal_that_does_not_know_its_size_is_asked(terminal: Terminal) -> None:
+    """As a serial line: on its last row, wherever that is."""
+    fcntl.ioctl(terminal._slave, termios.TIOCSWINSZ, bytes(8))
+    terminal.ask()
+    assert terminal.said() == []
+    assert "files.example.org:443" in terminal.rows()[-1]
+
+
+@pytest.mark.parametrize("size", [(3, 80), (10, 59)])
 def test_nobody_is_asked_where_there_is_no_room(terminal: Terminal, size: tuple[int, int]) -> None:
     """Nor in the background, nor about a name whose end does not fit, nor where a terminal obeys nothing."""
-    terminal.resize(max(size[0], 1), max(size[1], 1))
+    terminal.resize(*size)
     terminal.ask()
     assert terminal.said() == [(asking.PASS, b"1")]
 

@@ -65,6 +65,8 @@ def test_tokens_have_a_column_where_there_are_some() -> None:
     heading, *rows = ps.session_lines([session, *used])
     at = heading.index("TOKENS")
     assert [row[at:].split()[0] for row in rows] == ["-", "7", "1.2k", "2.3M"]
+    bounded = ps.session_lines([{**session, "usage": {**usage, "tokens": 7, "token_budget": 2_000_000}}])
+    assert " 7/2.0M " in bounded[1]
 
 
 @pytest.mark.parametrize(("width", "height", "shown"), [(120, 6, 2), (60, 5, 1), (0, 0, 3)])

@@ -25,7 +25,7 @@ def told(tmp_path: Path) -> Callable[[str], int]:
     def start(line: str) -> int:
         plan = Plan(**{**dict.fromkeys(Plan.FIELDS, ()), "version": VERSION, "worktree": "/w", "notify": line})
         places = Places(str(tmp_path), *(str(tmp_path / name) for name in ("config", "state", "cache")))
-        fd = notifier.started(plan, "mine", places)
+        fd = notifier.started(plan, "mine", places, str(tmp_path))
         wire.send(fd, wire.frame(asking.ASKED, QUESTION.packed()))
         return fd
 
@@ -77,3 +77,25 @@ def test_what_it_has_started_ends_with_the_question(told: Callable[[str], int], 
         assert time.monotonic() < deadline
         time.sleep(0.02)
     ended(fd)
+
+
+@pytest.mark.parametrize(
+    ("line", "why"),
+    [
+        ("nosuch\x1b[31m; exit 127", "ended with status 127 (it was not found): nosuch"),
+        (f"exit 3 # {'x' * 999}", "ended with status 3: exit 3 # xxx"),
+        ("kill -9 $$", "ended with status 137: kill"),
+        ("echo maybe", ""),
+    ],
+)
+def test_a_command_that_fails_is_told_of_once(told: Callable[[str], int], tmp_path: Path, line: str, why: str) -> None:
+    """Bounded, and escaped where it is shown; without a word nobody would know why they are not asked."""
+    fd = told(line)
+    deadline = time.monotonic() + (20 if why else 0.5)
+    while not (found := notifier.failure(str(tmp_path))) and time.monotonic() < deadline:
+        time.sleep(0.02)
+    wire.send(fd, wire.frame(asking.GONE, b"3") + wire.frame(asking.ASKED, QUESTION.packed()))
+    ended(fd)
+    assert notifier.failure(str(tmp_path)) == found
+    assert bool(found) == bool(why)
+    assert all(why in said and len(said) < 400 for said in found)
