@@ -4,6 +4,11 @@ Vendors say in their answers how many tokens a request took (Anthropic's Message
 Completions, Gemini). The last word of an answer counts, before the client has it. Of a stream that says nothing, or
 that nobody read to its end, the tokens are estimated from its size, and of a request whose answer nobody waited for
 those of its content, so that a client cannot choose not to be counted.
+
+What a request will take is known afterwards. So that many at once do not pass together, each that is under way has so
+many tokens of the budget set aside as it could take: one for each byte of its content, and the largest answer there is.
+What does not fit beside the others waits, and goes alone in the end: a budget is exceeded by one request at most, and
+by what a vendor reads that is not in the content (files it has been given before, say).
 """
 
 import json
@@ -12,7 +17,9 @@ import re
 import time
 from collections import deque
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import Any, NoReturn
+
+from launcher.loop import Signal, Timeout
 
 _MINUTE = 60.0
 _LONGEST = 1 << 20
@@ -20,6 +27,15 @@ _LONGEST = 1 << 20
 
 _PER_TOKEN = 4
 """Bytes, where tokens are estimated."""
+
+_ANSWER = 128_000
+"""Tokens of the largest answer that a vendor makes."""
+
+_HELD = 300.0
+"""Seconds in which a request waits for others to be over."""
+
+_AGAIN = 10.0
+"""Seconds after which a client may ask again that has waited for so long."""
 
 _MOST = 1 << 40
 _ERROR = 400
@@ -67,6 +83,8 @@ class Spending:
         flags = os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW
         self._fd = os.open(path, flags, 0o600) if path else -1
         self._recent: deque[float] = deque()
+        self._aside = 0
+        self._waiting: list[Signal] = []
         self.requests = self.input = self.output = self.estimated = self.upload = self.refused = 0
 
     @property
@@ -74,36 +92,78 @@ class Spending:
         """Whether what cannot be counted has to be refused."""
         return "tokens" in self._bounds
 
-    def begin(self) -> None:
-        """Counts a request that is to be made. Raises `Exceeded` where a bound forbids it."""
+    async def begin(self, method: bytes, headers: Mapping[bytes, bytes]) -> int:
+        """Counts a request that is to be made, and may wait until there is room beside those that are under way.
+
+        Args:
+            method: of the request.
+            headers: of the request, names in lower case.
+
+        Returns:
+            What `end` is to be told once it is over.
+
+        Raises:
+            Exceeded: a bound forbids it.
+        """
+        most = self._could_take(method, headers)
+        try:
+            with Timeout(_HELD):
+                while True:
+                    self._check()
+                    if not most or not self._aside or self._aside + most <= self._left:
+                        break
+                    over = Signal()
+                    self._waiting.append(over)
+                    await over
+        except TimeoutError:
+            self._refuse("requests that are under way could use up the session's budget of tokens", _AGAIN)
+        self._recent.append(self._clock())
+        self.requests += 1
+        self._aside += most
+        return most
+
+    def end(self, aside: int) -> None:
+        """A request is over, and what it took is counted."""
+        self._aside -= aside
+        waiting, self._waiting = self._waiting, []
+        for over in waiting:
+            over.set()
+
+    def _could_take(self, method: bytes, headers: Mapping[bytes, bytes]) -> int:
+        """Tokens, as far as the head of a request tells; none for what only reads."""
+        if not self.counts_tokens or method in (b"GET", b"HEAD"):
+            return 0
+        if b"transfer-encoding" in headers:
+            return self._bounds["tokens"]
+        return int(headers.get(b"content-length", 0)) + _ANSWER
+
+    @property
+    def _left(self) -> int:
+        return self._bounds.get("tokens", _MOST) - self.input - self.output
+
+    def _check(self) -> None:
+        """Raises `Exceeded` where a bound forbids a request."""
         now = self._clock()
         while self._recent and self._recent[0] <= now - _MINUTE:
             self._recent.popleft()
-        try:
-            self._check(now)
-        except Exceeded:
-            self.refused += 1
-            self._write()
-            raise
-        self._recent.append(now)
-        self.requests += 1
-
-    def _check(self, now: float) -> None:
-        tokens, most = self.input + self.output, self._bounds.get("tokens", _MOST)
-        if tokens >= most:
-            raise Exceeded(f"the session's budget of {most:,} tokens is used up: {tokens:,} used")
+        if self._left <= 0:
+            most, tokens = self._bounds["tokens"], self.input + self.output
+            self._refuse(f"the session's budget of {most:,} tokens is used up: {tokens:,} used")
         if self.upload >= (bytes_ := self._bounds.get("upload", _MOST)):
-            raise Exceeded(f"the session's budget of {bytes_:,} bytes to send is used up")
+            self._refuse(f"the session's budget of {bytes_:,} bytes to send is used up")
         if len(self._recent) >= (rate := self._bounds.get("requests", _MOST)):
-            raise Exceeded(f"the session may make {rate:,} requests in a minute", self._recent[0] + _MINUTE - now)
+            self._refuse(f"the session may make {rate:,} requests in a minute", self._recent[0] + _MINUTE - now)
+
+    def _refuse(self, text: str, wait: float = 0.0) -> NoReturn:
+        self.refused += 1
+        self._write()
+        raise Exceeded(text, wait)
 
     def sent(self, size: int) -> None:
         """Counts a piece of a request's content. Raises `Exceeded` in the middle of what is too much."""
         self.upload += size
         if self.upload > (most := self._bounds.get("upload", _MOST)):
-            self.refused += 1
-            self._write()
-            raise Exceeded(f"the session's budget of {most:,} bytes to send is used up")
+            self._refuse(f"the session's budget of {most:,} bytes to send is used up")
 
     def add(self, tally: "Tally", *, last: bool = True) -> None:
         """Counts an answer, complete or not; what it says so far, while it is not the `last` word."""

@@ -274,6 +274,7 @@ class Vendors:
             OSError: the same, in the kernel's words.
         """
         vendor: Connection | None = None
+        aside = 0
         try:
             while True:
                 try:
@@ -286,7 +287,7 @@ class Vendors:
                         continue
                     ready = await self._ready(exchange, request, host)
                     if ready.counted:
-                        self._spending.begin()
+                        aside = await self._spending.begin(ready.request.method, dict(ready.request.headers))
                     if vendor is None or not vendor.is_fresh(ready):
                         if vendor is not None:
                             vendor.close()
@@ -317,6 +318,8 @@ class Vendors:
                     why = f"{ready.origin.where} gave no answer: {error or 'it closed the connection'}"
                     await exchange.dismiss(http_answer(502, "Bad Gateway", "egress-unreachable", why))
                     return
+                self._spending.end(aside)
+                aside = 0
                 if not goes_on:
                     return
                 with Timeout(exchange.gateway.bounds.idle_seconds):
@@ -324,6 +327,7 @@ class Vendors:
         except (h11.ProtocolError, TimeoutError):
             return
         finally:
+            self._spending.end(aside)
             if vendor is not None:
                 vendor.close()
 

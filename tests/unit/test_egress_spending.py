@@ -8,8 +8,9 @@ from pathlib import Path
 import h11
 import pytest
 
-from launcher.egress.spending import Spending, Tally
-from tests.support.proxied import asked, lines, proxy, run
+from launcher.egress import spending
+from launcher.egress.spending import Exceeded, Spending, Tally
+from tests.support.proxied import asked, lines, looped, proxy, run
 from tests.unit.test_egress_vendors import NOTHING, Vendor, ended, held, request, serving
 
 EVENTS = (
@@ -145,6 +146,59 @@ def test_a_stream_is_over_with_its_last_event(tmp_path: Path, last: bytes) -> No
             assert (counts.input, counts.output, counts.estimated) == (107, 50, 0)
 
     run(test())
+
+
+@pytest.mark.parametrize(
+    ("bounds", "passed", "together"),
+    [({"tokens": 150}, 2, 1), ({"tokens": 300_000}, 8, 2), ({"requests": 3}, 3, 3), ({}, 8, 8)],
+)
+def test_requests_at_once_do_not_pass_a_budget_together(
+    tmp_path: Path, bounds: dict[str, int], passed: int, together: int
+) -> None:
+    """Each has aside what it could take, so that one at most goes beyond; what only reads waits for nobody."""
+
+    async def test() -> None:
+        most = 0
+        everybody = asyncio.Event()
+
+        async def slow(_request: h11.Request, _body: bytes, _writer: Writer) -> bytes:
+            nonlocal most
+            most = max(most, vendor.open)
+            if vendor.open == together:
+                everybody.set()
+            await asyncio.wait_for(everybody.wait(), 20)
+            await asyncio.sleep(0.05)
+            usage = b'{"usage":{"input_tokens":100,"output_tokens":0}}'
+            head = f"HTTP/1.1 200 OK\r\nConnection: close\r\nContent-Length: {len(usage)}\r\n\r\n".encode()
+            return head + usage
+
+        vendor, counts = Vendor(slow), Spending(bounds)
+        async with serving(vendor) as url, proxy(tmp_path, allow=NOTHING, held=held(url), spending=counts) as port:
+            one = request("/v1/x", "Connection: close", body="words")
+            said = await asyncio.gather(*(asked(port, one) for _ in range(8)))
+            assert most == together
+            assert [each.split(b" ")[1] == b"200" for each in said].count(True) == passed
+            assert (counts.requests, counts.input, counts.refused) == (passed, 100 * passed, 8 - passed)
+            assert counts._aside == 0
+
+    run(test())
+
+
+def test_a_request_that_waits_too_long_may_ask_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What is under way may take an hour; a request without a length goes alone, and what only reads at once."""
+    monkeypatch.setattr(spending, "_HELD", 0.2)
+
+    async def test() -> None:
+        counts = Spending({"tokens": 1_000_000})
+        aside = await counts.begin(b"POST", {b"transfer-encoding": b"chunked"})
+        assert await counts.begin(b"GET", {}) == 0
+        with pytest.raises(Exceeded, match="under way") as caught:
+            await counts.begin(b"POST", {b"content-length": b"5"})
+        assert caught.value.wait > 0
+        counts.end(aside)
+        assert await counts.begin(b"POST", {b"content-length": b"5"}) == 128_005
+
+    looped(test())
 
 
 def test_a_budget_of_requests_says_when_to_ask_again(tmp_path: Path) -> None:
