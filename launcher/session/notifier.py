@@ -209,7 +209,7 @@ class _Notifier:
             fd = os.open(self._failed, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
         except OSError:
             return  # it is said already, or cannot be
-        text = f"the command of network.notify, which is told of refused hosts, {what[:_SHOWN]}: {shown}"
+        text = f"the command of network.notify, which hears of refused hosts, {what[:_SHOWN]}: {shown}"
         os.write(fd, text.encode(errors="backslashreplace"))
         os.close(fd)
 

@@ -534,23 +534,16 @@ _LAST = "last-session"
 def remember_last(places: Places, session: str, started: int) -> None:
     """Takes note of the session that has ended last, which leaves no ledger where nothing was denied."""
     try:
-        fd = os.open(
-            f"{places.state}/{_LAST}", os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600
-        )
+        with open(f"{places.state}/{_LAST}", "w", encoding="utf-8") as file:
+            file.write(f"{session} {started}")
     except OSError:
         return  # then an older session's denials are shown
-    try:
-        os.write(fd, f"{session} {started}".encode())
-    except OSError:
-        return
-    finally:
-        os.close(fd)
 
 
 def last_session(places: Places) -> tuple[str, int]:
     """The session that has ended last, and nanoseconds since the epoch when it started; ("", 0) when unknown."""
     try:
-        with open(f"{places.state}/{_LAST}", encoding="ascii") as file:
+        with open(f"{places.state}/{_LAST}", encoding="utf-8") as file:
             name, _, started = file.read(200).partition(" ")
     except (OSError, ValueError):
         return "", 0
