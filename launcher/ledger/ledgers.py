@@ -546,11 +546,10 @@ def paragraph(content: dict[str, Any]) -> list[str]:
     """A denial of a ledger (`read`), with all that is known of it."""
     process = content.get("process") or {}
     what = subject(content.get("path"), content.get("host"), content.get("port"), content.get("target"))
-    times = f", {content['count']} times" if content.get("count", 1) > 1 else ""
+    when = f"{content.get('time')}" + (f", {content['count']} times" if content.get("count", 1) > 1 else "")
     rights = f" ({', '.join(content['rights'])})" if content.get("rights") else ""
-    lines = [f"{content.get('operation')} {what}"]
-    failed = "failed in " if content.get("operation") == UNRESOLVED else "denied by "
-    lines.append(f"  {failed}  {content.get('layer')}{rights}, {content.get('time')}{times}")
+    verb = "failed in" if content.get("operation") == UNRESOLVED else "denied by"
+    lines = [f"{content.get('operation')} {what}", f"  {verb}   {content.get('layer')}{rights}, {when}"]
     if content.get("host") and content.get("target"):
         lines.append(f"  because     {content['target']}")
     if any(process.values()):

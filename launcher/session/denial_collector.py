@@ -149,12 +149,11 @@ class Denials:
         """Lines for people at a terminal, [] when nothing was refused or nobody would read them."""
         if self._ledger is None or quiet or not os.isatty(2):
             return []
-        from launcher.ledger.denial import UNRESOLVED
         from launcher.ledger.ledgers import one_line
 
         kinds = [(found, seen) for found, seen in self._ledger.kinds if not found.harmless]
         total = self._ledger.total - sum(seen for found, seen in self._ledger.kinds if found.harmless)
-        failed = [found.hint for found, _ in self._ledger.kinds if found.operation == UNRESOLVED]
+        failed = (found.hint for found, _ in self._ledger.kinds if found.harmless and found.host)
         lines = list(dict.fromkeys(failed))[:_SHOWN]
         if not total:
             return [printable(line) for line in lines]

@@ -195,7 +195,7 @@ def values_of(
         try:
             value = _READERS[kind](key, where, home, grants).strip()
             if not value:
-                raise _missing(key, "it is empty")
+                raise _missing(key, "it is empty" if kind != "env" or where in os.environ else f"{where} is not set")
         except Refusal as refusal:
             if not key.ambient:
                 raise
@@ -284,10 +284,8 @@ def _from_mirror(key: Key, where: str, home: str, grants: tuple[Grant, ...]) -> 
         raise _missing(key, str(error)) from None
 
 
-def _from_environment(key: Key, where: str, _home: str, _grants: tuple[Grant, ...]) -> str:
-    if where not in os.environ:
-        raise _missing(key, f"the variable {where} is not set")
-    return os.environ[where]
+def _from_environment(_key: Key, where: str, _home: str, _grants: tuple[Grant, ...]) -> str:
+    return os.environ.get(where) or ""
 
 
 def _from_file(key: Key, where: str, home: str, grants: tuple[Grant, ...]) -> str:

@@ -277,7 +277,7 @@ def _mirrored(planned: planning.Planned, host: str, port: int) -> tuple[str, str
     """
     found = mirrors.find(planned.machine, egress_rules.bundles(), trees=planned.trees, taken=lambda name: False)
     if host == hosts.PASSED_OVER:
-        return "; ".join(text for text in found.warnings if hosts.PASSED_OVER in text or "is passed over" in text)
+        return "", "; ".join(text for text in found.warnings if hosts.PASSED_OVER in text or "is passed over" in text)
     for rule, source in (*found.domains, *found.reach):
         parsed = hosts.parse_rule(rule)
         if hosts.matches(parsed, host, parsed.port or _PORT):
