@@ -153,8 +153,7 @@ class Denials:
 
         kinds = [(found, seen) for found, seen in self._ledger.kinds if not found.harmless]
         total = self._ledger.total - sum(seen for found, seen in self._ledger.kinds if found.harmless)
-        failed = (found.hint for found, _ in self._ledger.kinds if found.harmless and found.host)
-        lines = list(dict.fromkeys(failed))[:_SHOWN]
+        lines = list(dict.fromkeys(each.hint for each, _ in self._ledger.kinds if each.harmless and each.host))[:_SHOWN]
         if not total:
             return [printable(line) for line in lines]
         ways = f"in {len(kinds)} ways" if len(kinds) > 1 else "in one way"
