@@ -334,6 +334,7 @@ def derive(
         domains_denied=rules.domains_denied,
         internal=rules.internal,
         files=rules.files,
+        authorities=rules.authorities,
         named_ports=egress_rules.named_ports(named, taken, asked=by_name and ask != "no"),
         routes=egress_rules.routes(named) if by_name else (),
         ask=ask,

@@ -62,6 +62,7 @@ class Key(NamedTuple):
         arguments: of the provider's programme, with slots.
         unknown_to: sub-commands that do not know the arguments.
         flags: of the provider's programme, in whose values the caller may say that he uses the key in his own way.
+        authority: path of certificates by which its host is known besides the machine's, or these as PEM; "" without.
         covers: entries of `Plan.domains` and `Plan.reach` that are not needed with it.
         ambient: there is no phantom: at the API's own host, where TLS ends at the proxy, each request that the rules
             cover gets the key.
@@ -80,6 +81,7 @@ class Key(NamedTuple):
     arguments: tuple[str, ...] = ()
     unknown_to: tuple[str, ...] = ()
     flags: tuple[str, ...] = ()
+    authority: str = ""
     covers: tuple[tuple[str, str], ...] = ()
     ambient: bool = False
     origin: str = ""

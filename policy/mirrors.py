@@ -43,6 +43,7 @@ _HEAD = "# Written by Paddock from your own settings\n"
 _LOGIN = re.compile(r"(?<=://)[^/?#\s]*@")
 _FURTHER = re.compile(r"^\s*(-c|-r|--constraint|--requirement)", re.MULTILINE)
 _EXPANDED = re.compile(r"\$\{([^}]+)\}")
+_PEM = re.compile(r"-----BEGIN CERTIFICATE-----\n[A-Za-z0-9+/=\s]+-----END CERTIFICATE-----")
 _CREDENTIALS = (":_authtoken", ":_auth", ":_password", ":username", ":certfile")
 
 
@@ -55,6 +56,7 @@ class Mirrors(NamedTuple):
         reach: (loopback ADDRESS:PORT, source) of those on this machine.
         environment: variables for the jail.
         files: (path below the private home, content) of files for the tools there.
+        authorities: (variable, path or PEM) of the certificates that a tool is to trust instead of the machine's.
         keys: their credentials, which stay outside.
         warnings: what the user should know.
     """
@@ -64,6 +66,7 @@ class Mirrors(NamedTuple):
     reach: tuple[tuple[str, str], ...]
     environment: tuple[tuple[str, str], ...]
     files: tuple[tuple[str, str], ...]
+    authorities: tuple[tuple[str, str], ...]
     keys: tuple[Key, ...]
     warnings: tuple[str, ...]
 
@@ -107,6 +110,7 @@ def find(
         tuple(search.reach.items()),
         tuple(search.environment.items()),
         tuple(search.files.items()),
+        tuple(search.authorities.items()),
         tuple(search.keys.values()),
         tuple(search.warnings),
     )
@@ -138,7 +142,9 @@ class _Search:
         self.reach: dict[str, str] = {}
         self.environment: dict[str, str] = {}
         self.files: dict[str, str] = {}
-        self.keys: dict[tuple[str, str], Key] = {}
+        self.authorities: dict[str, str] = {}
+        self.authority = ""
+        self.keys: dict[tuple[str, str, str], Key] = {}
         self.warnings: dict[str, None] = {}
 
     def tool(self, tool: Mapping[str, Any]) -> None:
@@ -156,6 +162,7 @@ class _Search:
             if "file" in tool["closed"]:
                 self._write(tool, [tool["closed"]["file"]])
             return
+        self.authority = self._authority(tool, entries)
         tokens = [entries[key] for key in entries if key.startswith("//") and key.lower().endswith(_CREDENTIALS)]
         lines: dict[str, str] = {}
         for setting in tool["settings"]:
@@ -179,6 +186,24 @@ class _Search:
         parts = (tool["head"], *lines, tool.get("tail", ""))
         self.environment |= {name: value for name, value in tool.get("set", {}).items() if not self.taken(name)}
         self.files[tool["inside"]] = "".join(f"{part}\n" for part in parts if part)
+
+    def _authority(self, tool: Mapping[str, Any], entries: Mapping[str, _Entry]) -> str:
+        """Whom a tool trusts instead of the machine's authorities, as `Key.authority` has it."""
+        setting = tool.get("authority", {"keys": ()})
+        for name, found in self._found(setting, entries).items():
+            where = "\n".join(_PEM.findall(found.entry.value)) or found.entry.value.strip()
+            if not where.startswith("-----"):
+                where = where.replace("${HOME}", self.host.home)
+                where = self.host.home.rstrip("/") + where[1:] if where.startswith("~/") else where
+                place, why = self._own(where) if where.startswith("/") else (None, "its path is not absolute")
+                if why:
+                    self._warn(f"{egress_rules.MARK}{tool['bundle']}: {found.entry.where} is passed over: {why}")
+                if place is None:
+                    continue
+            if not any(map(self.taken, setting["variables"])):
+                self.authorities[name] = where
+            return where
+        return ""
 
     def _found(self, setting: Mapping[str, Any], entries: Mapping[str, _Entry]) -> dict[str, _Found]:
         """What was found, by the variable that could tell it (by its key where there is none)."""
@@ -221,8 +246,8 @@ class _Search:
             return f"{configured.rstrip('/')}/{choice[10:]}"
         return home + choice[1:] if choice.startswith("~") else choice
 
-    def _content(self, path: str) -> tuple[bytes | None, str]:
-        """What a file holds that is the user's own word; else None, and why not: "" where it is not there."""
+    def _own(self, path: str) -> tuple[str | None, str]:
+        """Where a file is that is the user's own word; else None, and why not: "" where it is not there."""
         trail = self.host.trail(path)
         if trail.canonical in (None, "/dev/null"):
             return None, ""
@@ -231,7 +256,14 @@ class _Search:
             return None, "commands in jails can write there"
         if self.host.others_can_write(trail.canonical):
             return None, "other users can write it"
-        content = self.host.read(trail.canonical)
+        return trail.canonical, ""
+
+    def _content(self, path: str) -> tuple[bytes | None, str]:
+        """What such a file holds; else None, and why not."""
+        place, why = self._own(path)
+        if place is None:
+            return None, why
+        content = self.host.read(place)
         return content, "it is too large, or it cannot be read" if content is None else ""
 
     def _read(self, path: str, shown: str, tool: Mapping[str, Any]) -> dict[str, str] | None:
@@ -357,8 +389,13 @@ class _Search:
         except Refusal:
             return False
         place, origin = json.dumps(entry.place), f"{egress_rules.MARK}{bundle}: {entry.where}"
-        key = Key("", f"mirror:{place}", url, "authorization", "{key}", allowed, ambient=True, origin=origin)
-        self.keys.setdefault((wanted.where, path), key)
+        key = Key(
+            *("", f"mirror:{place}", url, "authorization", "{key}", allowed),
+            authority=self.authority,
+            ambient=True,
+            origin=origin,
+        )
+        self.keys.setdefault((wanted.where, path, self.authority), key)
         return True
 
     def _warn(self, text: str) -> None:
@@ -445,7 +482,10 @@ def _npm(text: str) -> dict[str, str]:
     lines = (line.strip() for line in re.split(r"[\r\n]+", text))
     parser.read_string("\n".join(["[.]", *lines]))
     pairs = ((name, value or "") for name, value in parser.items("."))
-    return {name: _unquoted(value) for name, value in pairs if value}
+    found = {name: _unquoted(value) for name, value in pairs if value}
+    if certificates := re.findall(r"^[ \t]*ca(?:\[\])?[ \t]*=(.*CERTIFICATE.*)$", text, re.MULTILINE):
+        found["ca"] = "\n".join(_unquoted(each.strip()).replace("\\n", "\n") for each in certificates)
+    return found
 
 
 def _unquoted(value: str) -> str:

@@ -18,7 +18,7 @@ Grant
     grant comes from (``default``, a file name with its key, ``--rw`` ...), for `paddock explain`.
 """
 
-VERSION = 13
+VERSION = 14
 
 SYSTEM_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin:/run/current-system/sw/bin"
 """Where programmes are looked for that Paddock itself runs, outside of every jail. Never the caller's PATH: it may lead
@@ -79,6 +79,7 @@ class Plan:
         "binds",  # tuple[Bind, ...]: what is shown at another path than its own, whatever lies there outside
         "brought",  # tuple[Brought, ...]: the user's own things; bound where there are mounts, else copied
         "files",  # tuple[tuple[str, str], ...]: (path below the private home, content) of settings for tools there
+        "authorities",  # tuple[tuple[str, str], ...]: (variable, path or PEM) of certificates that a tool trusts alone
         "handoff",  # tuple[tuple[str, str], ...]: (path, "protect" | "report"), existing hand-off files
         "handoff_patterns",  # tuple[tuple[str, str], ...]: (pattern relative to the worktree, "protect" | "report")
         "net",  # str: "none", "proxy" or "open"
@@ -133,6 +134,7 @@ class Plan:
     binds: tuple[Bind, ...]
     brought: tuple[Brought, ...]
     files: tuple[tuple[str, str], ...]
+    authorities: tuple[tuple[str, str], ...]
     handoff: tuple[tuple[str, str], ...]
     handoff_patterns: tuple[tuple[str, str], ...]
     net: str
@@ -252,6 +254,10 @@ class Plan:
             for source, path, who in self.brought
         ]
         lines += [f"file      ~/{path}  [{line}]" for path, text in self.files for line in text.splitlines()[1:]]
+        lines += [
+            f"trust     {name}  [certificates of {where if where[0] == '/' else 'your own setting'}]"
+            for name, where in self.authorities
+        ]
         lines += [f"{mode:<9} {path}  [hand-off file]" for path, mode in self.handoff]
         held = dict.fromkeys(key[0] for key in self.keys if key[0]) if self.net == "proxy" else {}
         lines.append(f"env       {' '.join(name for name in self.env_pass if name not in held)}")

@@ -194,7 +194,7 @@ def _vendors(
 
     allow, deny = (rule for rule, _ in plan.domains), (rule for rule, _ in plan.domains_denied)
     counts = Spending(dict(plan.budget), f"{directory}/{USAGE}")
-    writable = (path for path, access, who in plan.grants if "w" in access and who != OWN_TMP)
+    writable = tuple(path for path, access, who in plan.grants if "w" in access and who != OWN_TMP)
     return Vendors(held, allow, deny, plan.internal, gateway, os.environ, writable, counts, kept)
 
 

@@ -1,12 +1,52 @@
 """One side of a TLS connection over a non-blocking socket; for vendors outside, and for clients whose TLS ends here."""
 
+import os
+import re
 import socket
 import ssl
+from collections.abc import Collection, Iterable, Mapping
 from contextlib import suppress
 
 from launcher.loop import receive, send_all
+from launcher.safefs import walk
+from policy.keys import BUNDLES, TRUST
+from policy.plan import beneath
 
 _CHUNK = 65536
+_LARGEST_BUNDLE = 4 << 20
+_CERTIFICATE = re.compile(rb"-----BEGIN ((?:TRUSTED |X509 )?CERTIFICATE)-----[A-Za-z0-9+/=\s]+-----END \1-----")
+
+
+def trusting(environ: Mapping[str, str], untrusted: Collection[str], more: Iterable[str] = ()) -> ssl.SSLContext:
+    """Trusts what the machine trusts, what the caller's variables name, and `more`, as `certificates` takes it."""
+    known = (ssl.get_default_verify_paths().cafile, *filter(os.path.exists, BUNDLES))
+    paths = dict.fromkeys((next(filter(None, known), None), *map(environ.get, TRUST)))
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    context.set_alpn_protocols(["http/1.1"])
+    for authority in (*filter(None, paths), *filter(None, more)):
+        if found := certificates(authority, untrusted):
+            with suppress(OSError):  # the handshake says what is missing
+                context.load_verify_locations(cadata=found.decode("ascii"))
+    return context
+
+
+def certificates(authority: str, untrusted: Collection[str]) -> bytes:
+    """The certificates in a file, or in a text of PEM, and nothing else that is there; b"" where it does not count.
+
+    Args:
+        authority: absolute path, or the text.
+        untrusted: trees that the command can write: nothing counts that lies in one, or behind a link there.
+    """
+    if authority.startswith("-----"):
+        data = authority.encode()
+    elif any(beneath(each, tree) for each in (authority, os.path.realpath(authority)) for tree in untrusted):
+        return b""
+    else:
+        try:
+            data = walk.read_regular(authority, _LARGEST_BUNDLE, follow=True) or b""
+        except (OSError, ValueError):
+            return b""
+    return b"".join(found[0] + b"\n" for found in _CERTIFICATE.finditer(data))
 
 
 class Stream:

@@ -11,12 +11,11 @@ as long to load as everything else of the proxy.
 
 import hmac
 import math
-import os
 import re
 import socket
 import ssl
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from contextlib import suppress
 from functools import partial
 from typing import NamedTuple
@@ -29,15 +28,14 @@ from launcher.egress.exchange import ClientLeft, Exchange, http_answer
 from launcher.egress.gateway import Denied, Failed, Gateway
 from launcher.egress.held_logins import Held, Tokens, Unusable
 from launcher.egress.spending import Exceeded, Spending, Tally
-from launcher.egress.tls import Stream
+from launcher.egress.tls import Stream, trusting
 from launcher.ledger.denial import KEY
 from launcher.loop import Task, Timeout, current, receive, running, send_all, sleep
 from policy import phantoms
 from policy.egress_rules import EgressPolicy, Request, Verdict
 from policy.hosts import Address
-from policy.keys import BUNDLES, TRUST, Key, api
+from policy.keys import Key, api
 from policy.phantoms import Mint
-from policy.plan import beneath
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -95,6 +93,7 @@ class Route(NamedTuple):
         policy: what the phantom is good for.
         name: of what the phantom stands for, for people.
         suggestion: the option that opens more.
+        authority: by which it is known besides, see `policy.keys.Key`.
     """
 
     header: bytes
@@ -105,6 +104,7 @@ class Route(NamedTuple):
     policy: EgressPolicy
     name: str
     suggestion: str
+    authority: str = ""
 
     def is_shown(self, headers: Iterable[tuple[bytes, bytes]]) -> bool:
         """Whether these headers hold the phantom, in a time that reveals nothing about it."""
@@ -168,7 +168,7 @@ class Vendors:
         internal: Iterable[str],
         gateway: Gateway,
         environ: Mapping[str, str],
-        untrusted: Iterable[str],
+        untrusted: Collection[str],
         spending: Spending,
         kept: "Kept | None" = None,
     ) -> None:
@@ -205,6 +205,10 @@ class Vendors:
         own = (route.origin.where for route in self._routes)
         self._gateway = gateway.with_policy(EgressPolicy((*own, *allowed), denied, internal))
         self._context = trusting(environ, untrusted) if any(route.tls for route in self._routes) else None
+        self._contexts = {  # by name and port: that is one server, whatever tool asks it
+            origin: trusting(environ, untrusted, (route.authority for route in self._ambient if route.origin == origin))
+            for origin in {route.origin for route in self._ambient if route.authority}
+        }
 
     def ends_tls(self, wanted: Request, operation: str, client: socket.socket) -> bool:
         """Whether TLS ends here, because a login or a mirror's credential is used at that host and port.
@@ -479,7 +483,7 @@ class Vendors:
         try:
             if self._context is not None and ready.tls:
                 with Timeout(exchange.gateway.bounds.dial_seconds):
-                    await vendor.secure(self._context)
+                    await vendor.secure(self._contexts.get(ready.origin, self._context))
         except OSError as error:  # TimeoutError and ssl.SSLError are such
             vendor.close()
             why, kind = error.strerror or str(error), Failed
@@ -700,6 +704,7 @@ def _route(key: Key, phantom: str, value: str, denied: Iterable[str]) -> Route:
         policy=EgressPolicy(key.rules, denied),
         name=f"the key in {key.variable}" if key.variable else key.origin,
         suggestion="--keys pass" if own else f"more path= or method= in the --inject of {key.variable}",
+        authority=key.authority,
     )
 
 
@@ -715,18 +720,3 @@ def _of_login(login: Held, url: str, rules: Iterable[str], denied: Iterable[str]
         name="the login",
         suggestion="--logins copy",
     )
-
-
-def trusting(environ: Mapping[str, str], untrusted: Iterable[str]) -> ssl.SSLContext:
-    """Trusts what the machine trusts, and what the caller's variables name. Nothing where that cannot be read."""
-    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
-    context.set_alpn_protocols(["http/1.1"])
-    trees = tuple(untrusted)
-    known = (ssl.get_default_verify_paths().cafile, *filter(os.path.exists, BUNDLES))
-    for path in dict.fromkeys((next(filter(None, known), None), *map(environ.get, TRUST))):
-        if path and not any(beneath(each, tree) for each in (path, os.path.realpath(path)) for tree in trees):
-            try:
-                context.load_verify_locations(path)
-            except OSError:
-                continue  # the handshake says what is missing
-    return context

@@ -18,7 +18,6 @@ from typing import NoReturn
 
 from launcher import wire
 from launcher.jail import syscalls
-from launcher.safefs import walk
 from launcher.safefs.guarded_files import Inside
 from launcher.session import credentials
 from launcher.session.credentials import LARGEST, Unusable
@@ -27,7 +26,7 @@ from policy import logins, phantoms
 from policy.errors import Refusal
 from policy.keys import BUNDLES, TRUST, Key, api
 from policy.logins import Document, Login
-from policy.plan import Plan, beneath
+from policy.plan import Plan
 from policy.promises import OWN_TMP
 
 AUTHORITIES = ".paddock-authorities-*.pem"
@@ -38,7 +37,6 @@ _PATIENCE = 45.0
 _ANSWERS_WITHIN = 30.0
 _CERTIFIED_WITHIN = 30.0
 _LARGEST_ANSWER = 64 << 10
-_LARGEST_BUNDLE = 4 << 20
 _FAILS_FOR = 10.0
 _FORCED_EVERY = 600.0
 """Seconds between refreshes of a token that has not ended: a jail could make its vendor refuse a good one."""
@@ -183,7 +181,7 @@ def _answered(url: str, body: Document, untrusted: Collection[str]) -> Document:
     import urllib.error
     import urllib.request
 
-    from launcher.egress.vendors import trusting
+    from launcher.egress.tls import trusting
 
     class NoRedirect(urllib.request.HTTPRedirectHandler):
         def redirect_request(self, *_: object) -> None:
@@ -230,48 +228,56 @@ def trusted(
 ) -> dict[str, str]:
     """Writes the authority's certificate into the private home, behind those that the user has his programmes trust.
 
+    A tool whose own setting names certificates gets a file of its own, with these in the place of all others.
+
     Args:
-        plan: with logins that stay outside, perhaps.
+        plan: with logins that stay outside, perhaps, and with authorities.
         keys: of the launch.
         session: whose private home and authority it is.
         living: names of the other sessions there; what earlier ones left is removed.
-        certificate: pipe with it, in PEM; closed.
+        certificate: pipe with it, in PEM, closed; -1 where TLS ends nowhere.
 
     Returns:
         The variables by which the agent, and with ambient keys everybody, is told.
 
     Refusals: login-unusable.
     """
+    from launcher.egress.tls import certificates
+
     names = [name for login in phantoms.of(plan.logins) for name in phantoms.trust(login)]
-    trees, content = _writable(plan), b""
+    trees = _writable(plan)
     known: Iterable[str] = ()
     if any(key.ambient for key in keys):
         own = {name for name, _ in plan.env_set} | set(plan.env_pass)
         names += [name for name in TRUST if name not in own]
         known = filter(os.path.exists, BUNDLES)
     told = filter(None, map(os.environ.get, (*names, *TRUST)))
-    for path in dict.fromkeys((*told, *list(known)[:1])):
-        if not any(beneath(each, tree) for each in (path, os.path.realpath(path)) for tree in trees):
-            with suppress(OSError):
-                content += (walk.read_regular(path, _LARGEST_BUNDLE, follow=True) or b"") + b"\n"
+    ours = _certificate(certificate) if certificate != -1 else b""
+    everything = b"".join(certificates(path, trees) for path in dict.fromkeys((*told, *list(known)[:1])))
+    contents = {"": everything + ours} if ours else {}
+    contents |= {f".{name}": certificates(where, trees) + ours for name, where in plan.authorities}
+    head, tail = AUTHORITIES.split("*")
     try:
         with Inside(session.slots["home"]) as inside:
-            head, tail = AUTHORITIES.split("*")
             for name in inside.names():
-                if name.startswith(head) and name.removeprefix(head).removesuffix(tail) not in living:
+                if name.startswith(head) and name.removeprefix(head).partition(".")[0] not in living:
                     inside.clear(name)
-            file = AUTHORITIES.replace("*", session.name)
-            inside.write(file, content + _certificate(certificate))
+            for which, content in contents.items():
+                inside.write(f"{head}{session.name}{which}{tail}", content)
     except OSError as error:
         why = f"no file of authorities can be written into the private home: {error.strerror or error}"
         raise Refusal("login-unusable", why, hint=f"something in {session.slots['home']} is in the way") from None
-    return dict.fromkeys(names, f"{session.slots['home']}/{file}")
+    place = f"{session.slots['home']}/{head}{session.name}"
+    return dict.fromkeys(names, place + tail) | {name: f"{place}.{name}{tail}" for name, _ in plan.authorities}
 
 
 def forget(session: Session) -> None:
     """Removes what `trusted` has written."""
+    head = AUTHORITIES.partition("*")[0] + session.name
     with suppress(OSError), Inside(session.slots["home"]) as inside:
-        inside.remove(AUTHORITIES.replace("*", session.name))
+        for name in inside.names():
+            if name.startswith(f"{head}."):
+                inside.remove(name)
 
 
 def _certificate(pipe: int) -> bytes:

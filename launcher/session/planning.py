@@ -394,6 +394,7 @@ def _with_mirrors(
         domains=tuple((dict(found.domains) | dict(rules.domains)).items()),
         internal=found.internal,
         files=found.files,
+        authorities=found.authorities,
         reach=tuple((dict(found.reach) | dict(rules.reach)).items()),
         env_set=(*found.environment, *rules.env_set),
         inject=(*rules.inject, *found.keys),

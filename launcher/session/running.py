@@ -296,7 +296,7 @@ class _Parts(terminal.Listener):
             from policy.keys import told
 
             bound = told(bound, self._keys, session.slots)
-        if self.egress is not None and self.egress.certificate != -1:
+        if self.egress is not None and (self.egress.certificate != -1 or plan.authorities):
             from launcher.session import brought, keeper
 
             living = [other.name for other in brought.others(session, plan.worktree)]

@@ -502,6 +502,7 @@ class Rules:
     warnings: tuple[str, ...]
     internal: tuple[str, ...] = ()
     files: tuple[tuple[str, str], ...] = ()
+    authorities: tuple[tuple[str, str], ...] = ()
     cow: bool = False
 
 

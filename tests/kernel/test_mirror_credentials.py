@@ -23,7 +23,7 @@ from tests.support.paddock import Paddock
 from tests.support.programs.scene import SWITCHES
 from tests.support.proxied import company_proxy
 
-HOST = "mirror.example.com"
+HOST, OTHER = "mirror.example.com", "other.example.com"
 SECRET = "swordfish"
 BASIC = "Basic " + base64.b64encode(f"me:{SECRET}".encode()).decode()
 BEARER = f"Bearer {SECRET}"
@@ -80,7 +80,7 @@ class _Handler(BaseHTTPRequestHandler):
         mirror.seen.append((self.command, self.path, shown))
         wanted = BEARER if self.path.startswith("/npm") else BASIC
         page = mirror.pages.get(self.path.rstrip("/"), b"")
-        status = 401 if shown != wanted else 200 if page else 404
+        status = 401 if shown != wanted and not self.path.startswith("/open") else 200 if page else 404
         self.send_response(status)
         self.send_header("Content-Type", "text/html" if page.startswith(b"<") else "application/octet-stream")
         self.send_header("Content-Length", str(len(page) if status == 200 else 0))
@@ -100,7 +100,7 @@ def made(paddock: Paddock) -> Iterator[tuple[Mirror, dict[str, str]]]:
     authority, file = trustme.CA(), paddock.who.home / "ca.pem"
     paddock.who.run(["sh", "-c", f"cat >{shlex.quote(str(file))}"], stdin=authority.cert_pem.bytes().decode())
     tls = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-    authority.issue_cert(HOST).configure_cert(tls)
+    authority.issue_cert(HOST, OTHER).configure_cert(tls)
     with _Server(("127.0.0.1", 0), _Handler) as server, company_proxy() as company:
         server.mirror = Mirror()
         archive, document = _package()
@@ -108,12 +108,14 @@ def made(paddock: Paddock) -> Iterator[tuple[Mirror, dict[str, str]]]:
         server.mirror.pages = {
             "/simple/demo": link.encode(),
             "/files/demo-1.0-py3-none-any.whl": _wheel(),
+            "/open/demo": link.replace("files", "open").encode(),
+            "/open/demo-1.0-py3-none-any.whl": _wheel(),
             "/npm/demo": document,
             "/npm/demo/-/demo-1.0.0.tgz": archive,
         }
         thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.05})
         thread.start()
-        company.tls, company.vendors = tls, {HOST: server.server_address[1]}
+        company.tls, company.vendors = tls, dict.fromkeys((HOST, OTHER), server.server_address[1])
         for name, text in (
             (".config/pip/pip.conf", f"[global]\nindex-url = https://me:{SECRET}@{HOST}/simple\n"),
             (".npmrc", f"registry=https://{HOST}/npm/\n//{HOST}/npm/:_authToken=${{NPM_TOKEN}}\n"),
@@ -217,3 +219,59 @@ def test_the_host_of_a_mirror_is_reached_as_before_on_its_other_ports(paddock: P
         assert ended.returncode == 0, ended
         seconds = [shown for _, path, shown in mirror.seen if path == "/x"]
         assert seconds == ["Basic " + base64.b64encode(b"me:two").decode(), None], (ended, mirror.seen)
+
+
+def rewritten(paddock: Paddock, **files: str) -> None:
+    """The user's own pip.conf and .npmrc."""
+    for name, text in files.items():
+        place = shlex.quote(str(paddock.who.home / {"pip": ".config/pip/pip.conf", "npm": ".npmrc"}[name]))
+        paddock.who.run(["sh", "-c", f"cat >{place}"], stdin=text)
+
+
+NPMRC = f"registry=https://{OTHER}/npm/\n//{OTHER}/npm/:_authToken={SECRET}\n"
+
+
+@pytest.mark.parametrize("names", ["pip", "npm"])
+def test_a_tools_own_authority_is_for_its_mirror_alone(paddock: Paddock, names: str) -> None:
+    """It vouches for the host that the tool is told of; another one with a certificate of the same is not believed."""
+    need("userns")
+    with made(paddock) as (mirror, environment):
+        pem = environment.pop("SSL_CERT_FILE")
+        pip = f"[global]\nindex-url = https://me:{SECRET}@{HOST}/simple\n"
+        if names == "pip":
+            rewritten(paddock, pip=f"{pip}cert = ~/ca.pem\n", npm=NPMRC)
+            line = f"{PIP}; curl -sS -k https://{OTHER}/npm/demo"
+        else:
+            npm = f"{NPMRC}cafile={pem}\n".replace(OTHER, HOST)
+            rewritten(paddock, pip=pip.replace(HOST, OTHER), npm=npm)
+            line = f"{NPM}; curl -sS -k https://{OTHER}/simple/demo"
+        ended = Run(paddock, environment, ())(line)
+        assert ended.returncode == 0, ended
+        assert "reached" in ended.stdout
+        assert "start Paddock with SSL_CERT_FILE" in ended.stdout
+        assert f"{OTHER}:443 cannot be spoken to by TLS" in ended.stdout
+        assert {shown for _, _, shown in mirror.seen} == {BEARER if names == "npm" else BASIC}
+
+
+def test_a_tool_that_speaks_tls_itself_has_its_authority(paddock: Paddock) -> None:
+    """Without a credential nothing ends at the proxy; a file that an agent could have made is not passed on."""
+    need("userns")
+    with made(paddock) as (mirror, environment):
+        pem = environment.pop("SSL_CERT_FILE")
+        conf = f"[global]\nindex-url = https://{HOST}/open\ncert = {{}}\n"
+        run = Run(paddock, environment, ())
+        rewritten(paddock, pip=conf.format(pem), npm="")
+        ended = run(f"{PIP}; ls -A ~; ! curl -sS https://{HOST}/open/demo")
+        assert ended.returncode == 0, ended
+        assert "reached" in ended.stdout
+        assert [name for name in ended.stdout.split() if name.endswith(".PIP_CERT.pem")]
+        planted = paddock.worktree / "ca.pem"
+        planted.write_text((paddock.who.home / "ca.pem").read_text())
+        paddock.who.give(planted)
+        rewritten(paddock, pip=conf.format(planted))
+        mirror.seen.clear()
+        ended = run(f"! {{ PIP_RETRIES=0 {PIP}; }}; env")
+        assert ended.returncode == 0, ended
+        assert "cert in ~/.config/pip/pip.conf is passed over: commands in jails can write there" in ended.stderr
+        assert "PIP_CERT" not in ended.stdout
+        assert not mirror.seen

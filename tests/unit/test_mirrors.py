@@ -188,7 +188,7 @@ def test_the_tools_own_precedence_counts(home: Path, find: Find, tmp_path: Path)
     assert dict(moved.environment)["PIP_INDEX_URL"] == "https://xdg.example.com/simple"
     named = put(tmp_path / "named.conf", "[global]\nextra-index-url = https://named.example.com/\n")
     assert dict(find(PIP_CONFIG_FILE=str(named)).environment) == {"PIP_EXTRA_INDEX_URL": "https://named.example.com/"}
-    assert find(PIP_CONFIG_FILE="/dev/null", npm_config_userconfig="/dev/null")[3:] == ((), (), (), ())
+    assert not any(find(PIP_CONFIG_FILE="/dev/null", npm_config_userconfig="/dev/null"))
     assert find(PIP_CONFIG_FILE="pip.conf").environment == find().environment  # relative: any directory's
     put(tmp_path / "venv/pip.conf", PIP.replace("mirror", "venv"))
     inner = find(VIRTUAL_ENV=str(tmp_path / "venv"))
@@ -493,6 +493,32 @@ def test_settings_that_protect_hold_inside(home: Path, find: Find) -> None:
     }
     assert found.files[0][1].splitlines()[1:] == ["ignore-scripts=true", "before=2026-01-01"]
     assert not found.warnings
+
+
+def test_a_tools_own_authority_counts(home: Path, find: Find, tmp_path: Path) -> None:
+    """By its file or its variable, with its credential outside and for the tool; none that an agent could make."""
+    file = str(put(home / "ca.pem", "x"))
+    put(home / ".config/pip/pip.conf", f"{PIP.replace('//', '//me:secret@')}cert = ~/ca.pem\n")
+    lines = "AA==\\n-----END CERTIFICATE-----", "BB==\\n-----END CERTIFICATE-----\\n-----BEGIN KEY-----\\nsecret"
+    npmrc = "".join(f'ca[] = "-----BEGIN CERTIFICATE-----\\n{line}"\n' for line in lines)
+    put(home / ".npmrc", f"registry=https://npm.example.com/\n//npm.example.com/:_authToken=secret\n{npmrc}")
+    put(home / ".cargo/config.toml", f'[http]\ncainfo = "{file}"\n')
+    pem = "\n".join(f"-----BEGIN CERTIFICATE-----\n{each}==\n-----END CERTIFICATE-----" for each in ("AA", "BB"))
+    found = find()
+    assert dict(found.authorities) == {"PIP_CERT": file, "npm_config_cafile": pem, "CARGO_HTTP_CAINFO": file}
+    assert [key.authority for key in found.keys] == [file, pem]
+    assert not found.warnings
+    assert "PIP_CERT" not in dict(find(taken=("PIP_CERT",)).authorities)
+    other = str(put(tmp_path / "other.pem", "x"))
+    assert dict(find(PIP_CERT=other, SSL_CERT_FILE=other).authorities)["PIP_CERT"] == other
+    assert dict(find(SSL_CERT_FILE=other).authorities)["SSL_CERT_FILE"] == other
+    evil = str(put(tmp_path / "tree/ca.pem", "x"))
+    (tmp_path / "link.pem").symlink_to(evil)
+    for path in (evil, str(tmp_path / "link.pem"), "ca.pem"):
+        found = find(trees=(str(tmp_path / "tree"),), PIP_CERT=path)
+        assert "PIP_CERT" not in dict(found.authorities)
+        assert found.keys[0].authority == ""
+        assert "PIP_CERT in your environment is passed over: " in found.warnings[0]
 
 
 def test_no_agent_chooses_a_host(home: Path, find: Find, tmp_path: Path) -> None:

@@ -42,6 +42,7 @@ FIELDS: dict[str, object] = {
     "binds": (("@git/git", "/srv/tree/.git", "rwx"),),
     "brought": (("/home/me/dotfiles/bashrc", ".bashrc", "--bring"), ("", ".vimrc", "/etc/x bring.files")),
     "files": ((".npmrc", "registry=https://mirror.example.com/\n"),),
+    "authorities": (("PIP_CERT", "/home/me/ca.pem"),),
     "handoff": ((".vscode/tasks.json", "protect"),),
     "handoff_patterns": ((".vscode/tasks.json", "protect"), ("Makefile", "report")),
     "net": "none",
