@@ -527,10 +527,13 @@ def _maven(text: str) -> dict[str, str]:
     from xml.etree import ElementTree
 
     found: dict[str, str] = {}
-    for mirror in ElementTree.fromstring(text).iterfind("{*}mirrors/{*}mirror"):
+    tree = ElementTree.fromstring(text)
+    servers = {server.findtext("{*}id", "").strip() for server in tree.iterfind("{*}servers/{*}server")}
+    for mirror in tree.iterfind("{*}mirrors/{*}mirror"):
         url, of, blocked = (mirror.findtext(f"{{*}}{name}", "").strip() for name in ("url", "mirrorOf", "blocked"))
         if blocked != "true":
-            found.setdefault(f"mirror.{of}", url)
+            needs = mirror.findtext("{*}id", "").strip() in servers
+            found.setdefault(f"mirror.{of}", url.replace("://", "://@", 1) if needs and "@" not in url else url)
     return found
 
 

@@ -469,6 +469,17 @@ def test_a_file_that_makes_no_sense_leaves_no_tool_on_the_public_registry(
         assert own.warnings == found.warnings
 
 
+def test_a_server_of_mavens_needs_a_credential_that_is_not_put_in(home: Path, find: Find) -> None:
+    """Which is said; its password, that only Maven can decrypt, is nowhere."""
+    mirror = "<mirror><id>a</id><mirrorOf>*</mirrorOf><url>https://m.example.com/x</url></mirror>"
+    server = "<server><id>a</id><username>me</username><password>{secret=}</password></server>"
+    put(home / ".m2/settings.xml", f"<settings><servers>{server}</servers><mirrors>{mirror}</mirrors></settings>")
+    found = find()
+    assert "<url>https://m.example.com/x</url>" in found.files[0][1]
+    assert not found.keys
+    assert "m.example.com:443 needs a credential, which does not enter the jail" in found.warnings[0]
+
+
 def test_settings_that_protect_hold_inside(home: Path, find: Find) -> None:
     """Without any index, too; what pip and uv are told by variables npm has in its file."""
     put(
