@@ -91,6 +91,12 @@ OPTIONS: tuple[tuple[str, str, str, str], ...] = (
         "",
         "show a private copy of the worktree: what is written or committed there is dropped at the end",
     ),
+    (
+        "--root",
+        ONE,
+        "DIR",
+        "show a private copy of this unpacked image in place of the machine's own files: its /usr, /etc and commands",
+    ),
     ("--deny", MANY, "PATH", "deny everything below PATH, whatever else is granted"),
     ("--freeze-root", SWITCH, "", "accept that directories above an exception are frozen (no mounts available)"),
     ("--net", ONE, "auto|none|proxy|open", "network (default: proxy with a provider or an allowed host, else none)"),

@@ -161,10 +161,10 @@ def derive(
         return trail
 
     grants.append((root, WRITE, "worktree"))
-    for path, source in rules.system_trees:
-        grant(path, READ, source)
     by_name = mounts and rules.net == "proxy"
-    for path, source in rules.system_files:
+    for path, source in () if rules.root else rules.system_trees:
+        grant(path, READ, source)
+    for path, source in _of_the_machine(rules, host) if rules.root else rules.system_files:
         if not (by_name and path in NAME_FILES):
             grant(path, DATA, source)
     grants += devices(rules, host, mounts=mounts)
@@ -199,13 +199,15 @@ def derive(
         raise ingredients.behind_link(*crossed[0])
     warnings += ignored
     grants = [ingredients.held(grant, narrowed) for grant in grants]
-    grants += program_grants(command, grants, host, root, written)
-    if provider.program is not None:
+    if not rules.root:
+        grants += program_grants(command, grants, host, root, written)
+    if provider.program is not None and not rules.root:
         trail = host.trail(provider.program.path)
         if not led_by(root, provider.program.path, trail) and left_by(written, trail) is None:
             grants += program_grants(provider.program, grants, host, root, written)
             links.update(trail.links)
-    links.update(host.trail(command.path).links)
+    if not rules.root:
+        links.update(host.trail(command.path).links)
 
     denied = {path: not_granted(name) for name, path in _ungranted(context)} | covered
     denied |= {path: not_granted(name) for name, path in _ungranted_modules(context, git)}
@@ -351,6 +353,7 @@ def derive(
         git=mode,
         review=rules.cow or ingredients.REVIEW in closed.values(),
         cow=rules.cow,
+        root=rules.root,
         follow=rules.branch_policy == "follow",
         sign=rules.sign and mode == "private",
         logins=closed_logins(provider.logins, grants),
@@ -470,6 +473,15 @@ def _ungranted(context: WorktreeSandboxContext) -> list[tuple[str, str]]:
 def _ungranted_modules(context: WorktreeSandboxContext, git: Git) -> list[tuple[str, str]]:
     names = {sub.submodule_name for sub in context.ungranted_submodules}
     return [(name, path) for name, path in git.modules if name in names]
+
+
+def _of_the_machine(rules: Rules, host: Host) -> list[tuple[str, str]]:
+    """What a jail with another root has of the machine's files: what the kernel says and what the network takes."""
+    names = NAME_FILES if rules.net == "open" else ()
+    found = [(path, source) for path, source in rules.system_files if path.startswith(("/proc", "/sys/"))]
+    found += [(path, source) for path, source in rules.system_files if path in names]
+    authorities = next((path for path in keys.BUNDLES if host.resolve(path)), None) if rules.net != "none" else None
+    return [*found, *([(authorities, "the machine's authorities")] if authorities else [])]
 
 
 def _check_own(grants: Iterable[Grant], own: tuple[str, ...], host: Host) -> None:

@@ -162,6 +162,9 @@ def shown(
     return grants, binds, denied
 
 
+IMAGE_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
+"""Where programmes are looked for in an image, unless the user says otherwise: the caller's PATH is the machine's."""
+
 READ = "rx"  # a tree that may be used: read, listed, executed
 WRITE = "rwx"
 RO, REVIEW = "--ro", "--review"  # sources of what the command line names for reading
@@ -467,6 +470,8 @@ def environment(
         values |= PROXIED
     if rules.git == "readonly":
         values["GIT_OPTIONAL_LOCKS"] = "0"  # or `git status` complains that it cannot refresh the index
+    if rules.root:
+        values["PATH"] = IMAGE_PATH
     if toolchains.path:
         values["PATH"] = ":".join(toolchains.path)  # without entries that lead nowhere in the jail
     return tuple((values | dict(toolchains.env_set) | dict(provider.environment) | dict(rules.env_set)).items())

@@ -102,6 +102,7 @@ class Plan:
         "git",  # str: "private", "readonly" or "shared"
         "review",  # bool: nothing is handed over; for git == "private", the git directory is the session's own
         "cow",  # bool: the worktree is shown as a copy, and what is written there goes with the session; implies review
+        "root",  # str: directory of an image whose copy the jail shows in place of the machine's files; "" for none
         "follow",  # bool: for git == "private", new branches and tags are harvested, and the checkout follows HEAD
         "sign",  # bool: for git == "private", the user's git signs what is harvested
         "logins",  # tuple[tuple[object, ...], ...]: files copied between homes, as fields of policy.logins.Login
@@ -157,6 +158,7 @@ class Plan:
     git: str
     review: bool
     cow: bool
+    root: str
     follow: bool
     sign: bool
     logins: tuple[tuple[object, ...], ...]
@@ -229,6 +231,7 @@ class Plan:
             f"git       {self.git}{', signed when it is harvested' if self.sign else ''}"
             f"{', nothing is harvested' if self.review else ''}",
             *(["copy      of the worktree: what is written there is dropped at the end"] if self.cow else []),
+            *([f"root      {self.root}: what is written there is dropped at the end"] if self.root else []),
             f"network   {self.net}",
         ]
         if self.net == "proxy":

@@ -178,6 +178,10 @@ class Toolchains(NamedTuple):
     """What was not granted, and why."""
 
 
+NOTHING = Toolchains((), (), (), (), (), (), (), (), ())
+"""Of a jail that shows another machine's programmes."""
+
+
 def discover(
     host: Host,
     path: str,

@@ -219,6 +219,8 @@ def view(plan: Plan, path: str) -> View:
     )
     if above is not None and not _is_private(above):
         return View()
+    if above is None and plan.root:
+        return View(f"what is there in {plan.root}, as a copy: what is written is dropped at the end")
     if (above is None or above[0] != path) and is_way(plan, path):
         closed = " (EROFS)" if above is None else ""
         return View(f"a directory of the jail's own: it contains only the path to what is granted{closed}")

@@ -151,7 +151,7 @@ def prepare(spec: JailSpec, held: set[str], *, signals: bool = True) -> "Prepare
     grants = (*spec.grants, *((path, access, source) for source, path, access in spec.binds))
     if spec.mounts:
         # A root of our own shows only what is granted, so `ls /` tells nothing else.
-        grants = layout.gathered((*grants, ("/", "l", "the jail's own root")))
+        grants = layout.gathered((*grants, ("/", "rwx" if spec.root else "l", "the jail's own root")))
     network = spec.net == "open" or "network" in held
     domain = landlock.made(grants, abi=abi, network=network, scope_signals=signals or "visibility" not in held)
     _, _, rules, handled_fs, handled_net, scopes, skipped = domain
@@ -221,16 +221,20 @@ def change_directory(path: str) -> None:
         ) from None
 
 
-def _interpreter(program: str) -> str:
-    """What a script's first line names (execve(2)); empty for anything else."""
+def _beginning(program: str) -> bytes:
     try:
         descriptor = os.open(program, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
         try:
-            first = os.read(descriptor, 256).partition(b"\n")[0]
+            return os.read(descriptor, 256)
         finally:
             os.close(descriptor)
     except OSError:
-        return ""
+        return b""
+
+
+def _interpreter(program: str) -> str:
+    """What a script's first line names (execve(2)); empty for anything else."""
+    first = _beginning(program).partition(b"\n")[0]
     words = first[2:].split()
     return os.fsdecode(words[0]) if first.startswith(b"#!") and words else ""
 
@@ -251,7 +255,9 @@ def _not_executed(program: str, error: OSError) -> Refusal:
     if interpreter:
         context += f"; its first line names the interpreter {interpreter}"
     hint = f"paddock explain {interpreter or program}"
-    if error.errno == errno.ENOEXEC:
+    if error.errno == errno.ENOEXEC and _beginning(program).startswith(b"\x7fELF"):
+        context = "it is a programme for another architecture, or damaged"
+    elif error.errno == errno.ENOEXEC:
         context = "the kernel does not know its format, and it has no #! line"
         hint = f"start it through its interpreter, as in: paddock run -- sh {program}"
     elif error.errno == errno.E2BIG:

@@ -13,6 +13,7 @@ Launch path: see launcher/jail/syscalls.py.
 
 import errno
 import sys
+from _frozen_importlib import BuiltinImporter, FrozenImporter
 from _stat import S_ISDIR, S_ISLNK
 
 from launcher import wire
@@ -32,6 +33,7 @@ _MASK_FILE = f"{SCRATCH}/mask-file"
 
 _READ_ONLY = syscalls.MOUNT_ATTR_RDONLY | syscalls.MOUNT_ATTR_NOSUID
 _WRITABLE = syscalls.MOUNT_ATTR_NOSUID
+_IMAGE = syscalls.MOUNT_ATTR_NOSUID | syscalls.MOUNT_ATTR_NODEV
 _HERE = syscalls.AT_EMPTY_PATH | syscalls.AT_RECURSIVE
 # Recursive always: mounts below are locked to it in this namespace, a copy without them is refused.
 _CLONE = syscalls.OPEN_TREE_CLONE | syscalls.OPEN_TREE_CLOEXEC | syscalls.AT_RECURSIVE
@@ -55,12 +57,19 @@ class View:
         fresh_proc: /proc shows the jail's processes only.
     """
 
-    def __init__(self, size: int | None) -> None:
-        """Mounts the scratch tmpfs. `size` in bytes bounds all that the jail can put on it."""
+    def __init__(self, size: int | None, image: str = "", changes: str = "") -> None:
+        """Takes hold of the outer tree.
+
+        Args:
+            size: in bytes, bounds all that the jail can put on the scratch tmpfs.
+            image: what the root shows, "" for nothing but the grants.
+            changes: directory with `upper` and `work` for what is written in it.
+        """
         self.skipped: list[tuple[str, str]] = []
         self.fresh_proc = False
         self._masks: list[int] = []
         self._is_copied = False
+        self._image, self._changes = image, changes
         self._outer: dict[str, int] = {}  # directories outside that hold sources, by path
         self._whole: int | None = None
         syscalls.mount("", "/", flags=syscalls.MS_REC | syscalls.MS_PRIVATE)
@@ -76,8 +85,8 @@ class View:
         if operations and operations[0].kind == layout.BIND and operations[0].path == "/":
             self._whole = self._clone(self._outer_root)
             del operations[0]
-        self._make_root()
         flat = [operation for operation in operations if not operation.nested]
+        self._make_root(flat)
         for operation in flat:
             if operation.kind == layout.PRIVATE:
                 self._do(operation)
@@ -90,6 +99,8 @@ class View:
             if prepared is not None and not operation.writable:
                 self._attach(*prepared)
         syscalls.mount_setattr(self._root, "", _HERE, _READ_ONLY)
+        if self._image:
+            syscalls.mount_setattr(self._root, "", syscalls.AT_EMPTY_PATH, _IMAGE, syscalls.MOUNT_ATTR_RDONLY)
         for operation, prepared in binds:
             if prepared is not None and operation.writable:
                 self._attach(self._shown(operation, prepared[0]), *prepared[1:])
@@ -118,13 +129,15 @@ class View:
         for fd in {self._outer_root, *self._outer.values(), *self._directories.values(), *self._masks}:
             os.close(fd)
 
-    def _make_root(self) -> None:
+    def _make_root(self, flat: "list[Operation]") -> None:
         syscalls.mount("tmpfs", SCRATCH, "tmpfs", syscalls.MS_NOSUID | syscalls.MS_NODEV, self._size)
         for name, mode in _DIRECTORIES:
             os.mkdir(f"{SCRATCH}/{name}", mode)
         os.mknod(_MASK_FILE, 0o000)
         tree = self._whole
-        if tree is None:
+        if self._image:
+            tree = self._imaged(flat)
+        elif tree is None:
             tree = self._clone_path(ROOT)
         else:
             syscalls.mount_setattr(tree, "", _HERE, _READ_ONLY)
@@ -132,8 +145,40 @@ class View:
         os.close(tree)
         self._root = os.open(ROOT, _LOOK | os.O_DIRECTORY)
         self._directories = {"/": self._root}
-        if self._whole is None:
+        if self._whole is None and not self._image:
             os.mkdir("proc", 0o755, dir_fd=self._root)
+
+    def _imaged(self, flat: "Iterable[Operation]") -> int:
+        """The tree of the image, with a place for all that is mounted in it.
+
+        These places, and links, lie in a layer of their own above the image, which counts whatever the image has there:
+        a link, a file, a directory that this user may not write. So nothing is made in an image, or looked up in it.
+        """
+        os.mkdir(f"{SCRATCH}/places", 0o755)
+        self._directories = {"/": os.open(f"{SCRATCH}/places", _LOOK | os.O_DIRECTORY)}
+        self._mount_point("/proc", is_directory=True)
+        for operation in flat:
+            if operation.kind == layout.LINK:
+                self._link(operation)
+            elif operation.kind == layout.PRIVATE:
+                self._mount_point(operation.path, is_directory=True)
+            elif operation.kind == layout.BIND and (prepared := self._prepared(operation)) is not None:
+                os.close(prepared[0])
+        for fd in self._directories.values():
+            os.close(fd)
+        try:
+            image = self._source(self._image)[0]
+            syscalls.mount_setattr(image, "", _HERE, _IMAGE | syscalls.MOUNT_ATTR_RDONLY)
+            return self._overlaid("image", image, self._changes, above=f"{SCRATCH}/places:")
+        except OSError as error:
+            raise Refusal(
+                "root-unavailable",
+                f"the kernel cannot show {self._image} as the jail's root",
+                context=f"overlayfs: {error.strerror}; Paddock's state and the image must lie on file systems that it "
+                "takes as layers (not on another overlay, as a container's root is), and nothing be mounted in the "
+                "image",
+                hint="XDG_STATE_HOME names another place for the state",
+            ) from None
 
     def _cover_trees(self, operations: "Iterable[Operation]") -> None:
         """What lies inside of trees, when those have been attached."""
@@ -181,20 +226,9 @@ class View:
         return self._copied(operation, tree) if operation.text else tree
 
     def _copied(self, operation: Operation, tree: int) -> int:
-        """A tree that shows another one until something is written: that goes elsewhere (overlayfs).
-
-        Layers are named by paths, and a path may hold what an option's text cannot: they get names on the scratch.
-        """
+        """A tree that shows another one until something is written: that goes elsewhere."""
         try:
-            for layer in ("lower", "changes", "copy"):
-                os.mkdir(f"{SCRATCH}/{layer}", 0o700)
-            at = os.open(SCRATCH, _LOOK | os.O_DIRECTORY)
-            self._attach(tree, at, "lower")
-            self._attach(self._source(operation.text)[0], at, "changes")
-            os.close(at)
-            changes = f"{SCRATCH}/changes"
-            layers = f"lowerdir={SCRATCH}/lower,upperdir={changes}/upper,workdir={changes}/work,userxattr"
-            syscalls.mount("overlay", f"{SCRATCH}/copy", "overlay", syscalls.MS_NOSUID, layers)
+            copy = self._overlaid("copy", tree, operation.text)
         except OSError as error:
             raise Refusal(
                 "cow-unavailable",
@@ -204,7 +238,23 @@ class View:
                 hint="XDG_STATE_HOME names another place for the state; --review shows the worktree read-only",
             ) from None
         self._is_copied = True
-        return self._clone_path(f"{SCRATCH}/copy")
+        return copy
+
+    def _overlaid(self, name: str, tree: int, changes: str, above: str = "") -> int:
+        """`tree` with what is written in it going to `changes` (overlayfs).
+
+        Layers are named by paths, and a path may hold what an option's text cannot: they get names on the scratch.
+        """
+        for layer in ("lower", "changes", "shown"):
+            os.mkdir(f"{SCRATCH}/{name}-{layer}", 0o700)
+        at = os.open(SCRATCH, _LOOK | os.O_DIRECTORY)
+        self._attach(tree, at, f"{name}-lower")
+        self._attach(self._source(changes)[0], at, f"{name}-changes")
+        os.close(at)
+        upper = f"{SCRATCH}/{name}-changes"
+        layers = f"lowerdir={above}{SCRATCH}/{name}-lower,upperdir={upper}/upper,workdir={upper}/work,userxattr"
+        syscalls.mount("overlay", f"{SCRATCH}/{name}-shown", "overlay", syscalls.MS_NOSUID | syscalls.MS_NODEV, layers)
+        return self._clone_path(f"{SCRATCH}/{name}-shown")
 
     def _bind_nested(self, operation: Operation) -> None:
         tree, is_directory = self._source(operation.source or operation.path)
@@ -350,13 +400,17 @@ class View:
         return tree, S_ISDIR(mode)
 
     def _mount_point(self, path: str, *, is_directory: bool) -> tuple[int, str]:
-        """Makes a mount point on a tmpfs of ours: (descriptor of its directory, name)."""
+        """Makes a mount point on a tmpfs of ours, unless it has been: (descriptor of its directory, name)."""
         parent, _, name = path.rpartition("/")
         directory = self._directory(parent or "/")
         if is_directory:
-            _make_directory(name, directory)
-        else:
+            self._make_directory(name, directory)
+            return directory, name
+        try:
             os.mknod(name, 0o644, dir_fd=directory)
+        except FileExistsError:
+            if not self._image:  # there, all have been made before
+                raise
         return directory, name
 
     def _directory(self, path: str) -> int:
@@ -365,7 +419,7 @@ class View:
         if known is None:
             parent, _, name = path.rpartition("/")
             above = self._directory(parent or "/")
-            _make_directory(name, above)
+            self._make_directory(name, above)
             known = self._directories[path] = os.open(name, _LOOK | os.O_DIRECTORY, dir_fd=above)
         return known
 
@@ -398,14 +452,13 @@ class View:
     def _clone_path(path: str) -> int:
         return syscalls.open_tree(syscalls.AT_FDCWD, path, _CLONE)
 
-
-def _make_directory(name: str, directory: int) -> None:
-    """A directory of ours, and not for writing: below the private /tmp, what is written beside a grant would be lost
-    with the jail, while the command believes that it has written outside."""
-    try:
-        os.mkdir(name, 0o555, dir_fd=directory)
-    except FileExistsError:
-        return  # made before, on the way to something else
+    def _make_directory(self, name: str, directory: int) -> None:
+        """A directory of ours, and not for writing: below the private /tmp, what is written beside a grant would be
+        lost with the jail, while the command believes that it has written outside. An image is lost by intention."""
+        try:
+            os.mkdir(name, 0o755 if self._image else 0o555, dir_fd=directory)
+        except FileExistsError:
+            return  # made before, on the way to something else
 
 
 def failed(operation: Operation, error: OSError) -> Refusal:
@@ -465,7 +518,7 @@ def enter(spec: JailSpec, operations: tuple[Operation, ...], *, uid: int, gid: i
     mask = os.umask(0)
     identity(uid, gid)
     try:
-        view = View(dict(spec.limits).get("disk"))
+        view = View(dict(spec.limits).get("disk"), spec.root, spec.root_copy)
     except OSError as error:
         # The first mounts: AppArmor and some containers allow the namespace and forbid its use.
         if error.errno in (errno.EPERM, errno.EACCES):
@@ -488,6 +541,9 @@ def leave(spec: JailSpec, view: View) -> None:
     if not view.contains(spec.worktree):
         raise Refusal("worktree-missing", f"{spec.worktree} no longer exists", hint="was it removed in the meantime?")
     view.leave_outside()
+    if spec.root:
+        # A path of Python's or Paddock's own code now leads into the image, which may have put anything there.
+        sys.meta_path[:] = [each for each in sys.meta_path if each in (BuiltinImporter, FrozenImporter)]
 
 
 def identity(uid: int, gid: int) -> None:

@@ -179,7 +179,7 @@ class Inside:
         def start() -> "NoReturn":
             if bubblewrap is not None:
                 bubblewrap.join_user()
-            self.enter(self.spec, guard=guard, pipe=status_fd, first=True)
+            self.enter(self.spec, guard=guard, pipe=status_fd, first=True, search=self.spec.search)
 
         init.run_init(
             status_fd,

@@ -37,6 +37,9 @@ class JailSpec:
         grants, binds, links, denied, read_only, narrowed, handoff, net, limits: as in `policy.plan.Plan`, bound.
         exempt: paths at and below which grants hold although a denied path lies above them.
         copy: a directory with empty `upper` and `work`, where what is written in the worktree goes; "" for the disk.
+        root: an unpacked image that the jail's root shows, and all grants in their places in it; "" for an empty root.
+        root_copy: as `copy`, for what is written in that image.
+        search: files that the command's name may mean, tried in this order in place of `program`.
         private: which of /tmp and /var/tmp show a directory of the session, and which one.
         required: rows of `policy.promises` without which the command does not start.
         namespaces: Paddock makes namespaces and mounts.
@@ -59,7 +62,8 @@ class JailSpec:
         "about", "addresses", "argv", "audited", "binds", "bwrap", "cgroups", "copy", "cwd", "denied", "environment",
         "exempt",
         "filter", "grants", "guard", "handoff", "landlock", "limits", "links", "listener", "namespaces", "narrowed",
-        "net", "private", "program", "proof", "read_only", "required", "sockets", "streams", "watch", "worktree",
+        "net", "private", "program", "proof", "read_only", "required", "root", "root_copy", "search", "sockets",
+        "streams", "watch", "worktree",
     )  # fmt: skip
 
     def __init__(
@@ -79,6 +83,9 @@ class JailSpec:
         handoff: tuple[tuple[str, str], ...] = (),
         exempt: tuple[str, ...] = (),
         copy: str = "",
+        root: str = "",
+        root_copy: str = "",
+        search: tuple[str, ...] = (),
         private: "Mapping[str, str] | None" = None,
         net: str = "none",
         limits: tuple[tuple[str, int], ...] = (),
@@ -112,6 +119,9 @@ class JailSpec:
         self.handoff = handoff
         self.exempt = exempt
         self.copy = copy
+        self.root = root
+        self.root_copy = root_copy
+        self.search = search
         self.private = dict(private or {})
         self.net = net
         self.limits = limits

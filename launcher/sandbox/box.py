@@ -125,6 +125,7 @@ class Sandbox:
         *,
         commit: str | None = None,
         cow: bool = False,
+        root: str | os.PathLike[str] | None = None,
         name: str | None = None,
     ) -> None:
         """Makes the jail.
@@ -136,6 +137,8 @@ class Sandbox:
                 if something was committed, and all of it if something was not.
             cow: commands see a copy: nothing of what they write reaches the disk, nothing is harvested (``--cow``), and
                 `reset` is possible. What somebody else changes in `place` meanwhile may show or not.
+            root: directory of an unpacked image, of which commands see a copy in place of the machine's files
+                (``--root``). The methods need its sh, head, mkdir, cat, dirname, tar and git.
             name: for the session; a random one by default.
 
         Raises:
@@ -153,8 +156,8 @@ class Sandbox:
         self._repository = _in_a_repository(self._place)
         where = ["--worktree", self._place, *([] if self._repository else ["--directory"]), *(["--cow"] if cow else [])]
         self._cow = cow
-        self._given = tuple(options)
-        self._options = (*where, *options)
+        self._given = (*(("--root", os.path.abspath(root)) if root is not None else ()), *options)
+        self._options = (*where, *self._given)
         self._places = places.places(os.environ)
         self._generation = 0
         self._resetting = threading.Lock()
@@ -488,10 +491,11 @@ class AsyncSandbox:
         *,
         commit: str | None = None,
         cow: bool = False,
+        root: str | os.PathLike[str] | None = None,
         name: str | None = None,
     ) -> None:
         """Args: as for `Sandbox`; the jail is made by `open`."""
-        self._make = functools.partial(Sandbox, place, options, commit=commit, cow=cow, name=name)
+        self._make = functools.partial(Sandbox, place, options, commit=commit, cow=cow, root=root, name=name)
         self._box: Sandbox | None = None
         self._threads = ThreadPoolExecutor(init.MOST_OTHERS, "sandbox")
 

@@ -425,7 +425,7 @@ def _check(root: str, ticket: dict[str, Any], path: str) -> None:
         settings, _ = configuration.load(root, config, given, os.environ)
         recognition.choose(settings, ticket["command"], root, where, Machine(os.environ))
         name = ticket["command"][0]
-        if "/" not in name or name.startswith("/"):
+        if "--root" not in options and ("/" not in name or name.startswith("/")):
             planning.find_command(name, root, root, Machine({"PATH": path}))
     except Refusal as refusal:
         raise of_ticket(ticket["ticket"], refusal) from None

@@ -229,7 +229,11 @@ def make(options: Options, command: list[str], cwd: str, places: Places) -> Plan
     rules = rules_of(settings, found.root, machine)
     checkouts = repositories.worktrees(found.root, found.common_dir, machine)
     rules = _with_obeyed(rules, settings, found, checkouts, machine)
-    program = find_command(command[0], cwd, directory, machine)
+    image = _text(options, "--root")
+    program = (
+        find_command(command[0], cwd, directory, machine) if image is None
+        else _command_inside(command[0], cwd, directory)
+    )  # fmt: skip
     others = tuple(dict.fromkeys((*recorded, *checkouts)))
     opened = filter(None, (machine.resolve(path) for path, _ in rules.write))
     trees = (found.root, *others, places.state, *opened)
@@ -242,16 +246,18 @@ def make(options: Options, command: list[str], cwd: str, places: Places) -> Plan
         _try_bubblewrap(support, machine, trees)
     if "--review" in options or "--cow" in options:
         rules = _for_nothing(rules, found, support, machine, cow="--cow" in options, review="--review" in options)
+    if image is not None:
+        rules = with_image(rules, os.path.join(cwd, image), found, recorded, support, places, machine)
     context = context_of(found, [name.value for name in settings.submodules], settings.freeze_root.value)
     table = toolchains.load_table()
-    tools = toolchains.discover(
+    tools = toolchains.NOTHING if image is not None else toolchains.discover(
         machine,
         machine.env("PATH") or os.defpath,
         table,
         worktree=found.root,
         programs=(program.path,),
         written=others,
-    )
+    )  # fmt: skip
     chosen = recognition.choose(settings, command, directory, places, machine)
     provider = recognition.translated(chosen, settings, context, command, machine)
     git = repositories.described(found, machine, created=not support.userns and _created(found, places, machine))
@@ -305,6 +311,76 @@ def _plain_directory(start: str, machine: Machine) -> checkout.Checkout:
         context="git sees what is written there: its hooks, attributes and branches need a worktree's jail",
         hint="leave out --directory",
     )
+
+
+def _command_inside(name: str, cwd: str, directory: str) -> Command:
+    """A command by its name alone: what file of an image that is, the jail finds out."""
+    if "\0" in name or not name:
+        raise Refusal("command-not-found", "the command's name is empty or contains a NUL", exit_code=EXIT_NOT_FOUND)
+    path = os.path.join(cwd, name) if "/" in name else name
+    return Command(name, path, path, directory)
+
+
+def with_image(
+    rules: Rules,
+    given: str,
+    found: checkout.Checkout,
+    recorded: tuple[str, ...],
+    support: probe.Support,
+    places: Places,
+    machine: Machine,
+) -> Rules:
+    """The rules with an image in place of the machine's own files (`--root`).
+
+    What an image holds is nobody's word: of it, no more is looked at than whether it is one at all.
+
+    Refusals: root-unavailable, root-unusable, root-covered; grant-missing and the like, as for any path.
+    """
+    backend = derive.choose_backend(rules.backend, support)
+    if backend != promises.NAMESPACES:
+        raise Refusal(
+            "root-unavailable",
+            "an image as the jail's root needs mounts of Paddock's own, which this backend has not",
+            context=f"the backend is {backend}",
+            hint="paddock doctor says what namespaces need here",
+        )
+    image = ingredients.asked_for(given, machine.trail(given), "--root", found.root, machine, recorded)
+    writable = (found.root, *filter(None, (machine.resolve(path) for path, _ in rules.write)))
+    around = [
+        path for path in (machine.home, found.root, *places.own()) if beneath(machine.resolve(path) or path, image)
+    ]
+    inside = [tree for tree in (*writable, *places.own()) if beneath(image, machine.resolve(tree) or tree)]
+    why = hint = ""
+    if machine.kind(image) != "dir":
+        why = "it is not a directory"
+    elif image == "/" or os.path.samestat(os.stat(image), os.stat("/")):
+        why, hint = "it is the machine's own root", "leave out --root"
+    elif around:
+        why, hint = f"it contains {around[0]}", "an image has a directory of its own"
+    elif inside:
+        why, hint = (
+            f"it is in {inside[0]}, where commands may write or Paddock keeps its own files",
+            "move it elsewhere",
+        )
+    elif not os.access(image, os.R_OK | os.X_OK, effective_ids=True):
+        why = "this user may not read it"
+    elif not any(machine.kind(f"{image}/{name}") in ("dir", "link") for name in ("usr", "bin")):
+        why, hint = (
+            "it has neither usr nor bin",
+            "name the directory in which an image was unpacked: debootstrap makes one",
+        )
+    if why:
+        raise Refusal("root-unusable", f"{image} cannot be a jail's root", context=why, hint=hint)
+    whole = next((source for path, source in rules.read if machine.resolve(path) == "/"), None)
+    if whole is not None:
+        raise Refusal(
+            "root-covered",
+            f"--root hides the machine's own files, but {whole} / shows them",
+            hint=f"leave out either --root or {whole} /",
+        )
+    git = any(machine.kind(f"{image}{place}/git") for place in ingredients.IMAGE_PATH.split(":"))
+    lacks = () if git or not found.git_dir else ("the image has no git, so commands there can commit nothing",)
+    return replace(rules, root=image, warnings=(*rules.warnings, *lacks))
 
 
 def _for_nothing(

@@ -321,8 +321,9 @@ class _Parts(terminal.Listener):
         self._bound, self._started = bound, started or time.time_ns()
         self.denials = _denials(self._places, session, bound, wants, self._started)
         environment = jail_environment(bound, os.environ, given)
-        spec = jail_spec(bound, arguments, environment, copy=self._copy() if plan.cow else "")
+        spec = jail_spec(bound, arguments, environment)
         spec = of_session(spec, session, entry.support, plan.backend).replace(
+            **self._layers(),
             filter=entry.filter,
             listener=session.listen(),
             watch=wants is not None,
@@ -337,25 +338,29 @@ class _Parts(terminal.Listener):
             spec.addresses, spec.sockets = self.egress.addresses, self.egress.sockets
         return spec
 
-    def _copy(self) -> str:
-        """Where what is written in a copy of the worktree goes; it goes with the session."""
-        from contextlib import suppress
+    def _layers(self) -> dict[str, str]:
+        """Where what is written in a copy of the worktree, and of an image, goes: by `JailSpec`'s names for it."""
+        plan, found = self._plan, {}
+        for name, tree in (("copy", plan.worktree if plan.cow else ""), ("root_copy", plan.root)):
+            if not tree:
+                continue
+            from contextlib import suppress
 
-        from launcher.session.places import made
+            from launcher.session.places import made
 
-        place = f"{self._session.directory}/copy"
-        for name in ("upper", "work"):
-            made(f"{place}/{name}")
-        with suppress(OSError):  # the jail finds the worktree missing
-            os.chmod(f"{place}/upper", os.stat(self._plan.worktree).st_mode & 0o7777)  # shown as that of the whole
-        return place
+            found[name] = f"{self._session.directory}/{name}"
+            for layer in ("upper", "work"):
+                made(f"{found[name]}/{layer}")
+            with suppress(OSError):  # the jail finds it missing
+                os.chmod(f"{found[name]}/upper", os.stat(tree).st_mode & 0o7777)  # shown as that of the whole
+        return found
 
     def _private(self) -> tuple[str, ...]:
-        """The private home first, the temporary directories, the private git directory, what a copy has of its own."""
+        """The private home first, temporary directories, the private git directory, what copies have of their own."""
         slots = self._session.slots
         temporary = (*self._session.private.values(),) or (slots["tmp"],)
         git = (self._git.directory,) if self._git is not None else ()
-        return (slots["home"], *temporary, *git, *((self._copy(),) if self._plan.cow else ()))
+        return (slots["home"], *temporary, *git, *self._layers().values())
 
     def carried(self, spec: JailSpec, streams: tuple[int, ...]) -> JailSpec:
         """The spec with pipes in the places of the caller's files, which stay out of the jail."""
@@ -581,10 +586,12 @@ def _denials(
 # Launch path: see launcher/jail/syscalls.py.
 
 
-def jail_spec(
-    plan: Plan, arguments: tuple[str, ...] = (), environment: "Mapping[str, str] | None" = None, *, copy: str = ""
-) -> JailSpec:
-    """The jail of a bound Plan, and where what is written in a copy goes; the rest of a session is at its defaults."""
+def jail_spec(plan: Plan, arguments: tuple[str, ...] = (), environment: "Mapping[str, str] | None" = None) -> JailSpec:
+    """The jail of a bound Plan; the rest of a session is at its defaults."""
+    search: tuple[str, ...] = ()
+    if plan.root and "/" not in plan.command:  # in an image only the jail looks anything up
+        entries = ((environment or {}).get("PATH") or os.defpath).split(":")
+        search = tuple(f"{entry.rstrip('/')}/{plan.command}" for entry in entries if entry.startswith("/"))
     return JailSpec(
         tuple(plan.argv(arguments)),
         environment,
@@ -598,7 +605,8 @@ def jail_spec(
         read_only=plan.read_only,
         narrowed=plan.narrowed,
         handoff=plan.handoff,
-        copy=copy,
+        root=plan.root,
+        search=search,
         net=plan.net,
         limits=plan.limits,
         required=plan.required,

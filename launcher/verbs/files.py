@@ -24,6 +24,8 @@ def files(argv: list[str]) -> int:
     cwd = places.current_directory()
     named = options.get("--session", [])
     directories = _directories(named if isinstance(named, list) else [], cwd)
+    if "--root" in options:
+        raise cli.usage("the file tools need Paddock's own code in the jail, which --root does not show", "files")
     launch = {name: value for name, value in options.items() if name not in {row.name for row in form.options}}
     if address is None and len(directories) > 1:
         raise cli.usage("standard streams serve only one session", "files")

@@ -328,7 +328,7 @@ OPTION_GROUPS: tuple[tuple[str, tuple[str, ...]], ...] = (
         ),
     ),
     ("a worktree of its own", ("--new", "--from", "--copy", "--merge", "--rm")),
-    ("files", ("--rw", "--ro", "--review", "--cow", "--deny", "--freeze-root")),
+    ("files", ("--rw", "--ro", "--review", "--cow", "--root", "--deny", "--freeze-root")),
     (
         "network",
         (

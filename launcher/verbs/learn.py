@@ -26,6 +26,10 @@ def learn(argv: list[str]) -> int:
         return forms.show_help("learn")
     if not command:
         raise cli.usage("there is no command to run", "learn")
+    if "--root" in options:
+        raise cli.usage(
+            "with --root no grant of this machine's files is missing: the image is there as a whole", "learn"
+        )
     written = options.get("--write")
     target = enforcement.Target(written, (_root(options),)) if isinstance(written, str) else None
     _, given = cache.key_words(options, command)

@@ -14,7 +14,7 @@ from policy.errors import Refusal, printable
 from policy.pasted import quoted
 
 _ELSEWHERE = ("--supervised", "--detach", "--dry-run")
-_OUTSIDE = ("--report", "--config")
+_OUTSIDE = ("--report", "--config", "--root")
 """Options whose paths mean the caller's directory; all others mean the worktree in which the command starts."""
 
 

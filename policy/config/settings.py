@@ -504,6 +504,7 @@ class Rules:
     files: tuple[tuple[str, str], ...] = ()
     authorities: tuple[tuple[str, str], ...] = ()
     cow: bool = False
+    root: str = ""
 
 
 class Lists(Protocol):

@@ -21,7 +21,7 @@ from policy.errors import Refusal
 from policy.launch import Command, Git, Support, Trail, Translation
 from policy.plan import Plan, beneath
 from policy.sandbox_context import MainWorktreeContext, SubmoduleWorktreeContext, WorktreeSandboxContext
-from policy.toolchains import Toolchains, discover, load_table
+from policy.toolchains import NOTHING, Toolchains, discover, load_table
 
 # A table of toolchains' homes and a host over the real disk, for the tests of discovery.
 
@@ -215,7 +215,6 @@ ROOT = "/home/u/work"
 MAIN = "/home/u/main/.git"
 OWN = MAIN + "/worktrees/work"
 STATE = "/home/u/.local/state/paddock"
-NO_TOOLCHAINS = Toolchains((), (), (), (), (), (), (), (), ())
 
 
 @dataclass
@@ -395,7 +394,7 @@ def plan(
     command: Command = COMMAND,
     support: Any = MOUNTS,  # noqa: ANN401  # a namespace in the probe's place
     more: Mapping[str, str] = {},
-    toolchains: Toolchains = NO_TOOLCHAINS,
+    toolchains: Toolchains = NOTHING,
     provider: Translation | None = None,
     own: tuple[str, ...] = (STATE,),
     written: tuple[str, ...] = (),

@@ -11,13 +11,13 @@ from policy.derive import derive
 from policy.ingredients import merged, narrowed
 from policy.launch import Command, Translation
 from policy.plan import beneath
+from policy.toolchains import NOTHING
 from tests.support.derived import (
     COMMAND,
     GUARD,
     LINKED,
     MACHINE,
     MOUNTS,
-    NO_TOOLCHAINS,
     OWN,
     ROOT,
     RULES,
@@ -107,7 +107,7 @@ def test_a_programme_outside_all_grants_is_granted_alone() -> None:
     node = Command("n", "/srv/n/node_modules/n/cli.js", "/srv/n/node_modules/n/cli.js", ROOT)
     packaged = plan(command=node, more={node.path: "file", "/srv/n/node_modules/m/x.js": "file"})
     assert access(packaged, "/srv/n/node_modules/m/x.js") == "rx"
-    on_path = NO_TOOLCHAINS._replace(grants=((node.path, "rx", "PATH"),))
+    on_path = NOTHING._replace(grants=((node.path, "rx", "PATH"),))
     reached = plan(command=node, more={node.path: "file", "/srv/n/node_modules/m/x.js": "file"}, toolchains=on_path)
     assert access(reached, "/srv/n/node_modules/m/x.js") == "rx", "a link in PATH grants no more than what it leads to"
 
@@ -118,7 +118,7 @@ def test_a_plan_holds_names_of_variables_and_no_callers_value() -> None:
     host = Table(dict(MACHINE), table)
     found = derive(
         context(), LINKED, COMMAND, replace(RULES, env_pass=("PATH", "TOKEN")), MOUNTS, host,
-        toolchains=NO_TOOLCHAINS, provider=Translation(provider="p", credentials=("API_KEY",)), own=(),
+        toolchains=NOTHING, provider=Translation(provider="p", credentials=("API_KEY",)), own=(),
     )  # fmt: skip
     assert {"PATH", "TOKEN", "API_KEY"} <= set(found.env_pass)
     assert "s3cret-value" not in repr(found.to_data())
@@ -129,7 +129,7 @@ def test_the_users_environment_beats_the_providers_and_ours() -> None:
     found = plan(
         env_set=(("A", "user"),),
         provider=Translation(environment=(("A", "provider"), ("B", "provider"), ("HOME", "/x"))),
-        toolchains=NO_TOOLCHAINS._replace(env_set=(("B", "tool"), ("C", "tool"))),
+        toolchains=NOTHING._replace(env_set=(("B", "tool"), ("C", "tool"))),
     )
     values = dict(found.env_set)
     assert (values["A"], values["B"], values["C"], values["HOME"]) == ("user", "provider", "tool", "/x")

@@ -30,6 +30,7 @@ FIELDS: dict[str, object] = {
     "arguments_unless": (),
     "review": False,
     "cow": False,
+    "root": "",
     "follow": True,
     "narrowed": (("/srv/tree/docs", "r", "--ro"),),
     "sign": True,
