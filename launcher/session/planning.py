@@ -127,9 +127,7 @@ def find_command(name: str, cwd: str, directory: str, host: Host) -> Command:
     if "\0" in name or not name:
         raise Refusal("command-not-found", "the command's name is empty or contains a NUL", exit_code=EXIT_NOT_FOUND)
     if "/" in name:
-        # As it is where `..` may go through a link; a slash at the end means a directory and nothing else.
-        path = os.path.join(cwd, name)
-        candidates = [path if ".." in name or name.endswith("/") else os.path.normpath(path)]
+        candidates = [_named(name, cwd)]
     else:
         # A relative or empty entry means the current directory: that is where the agent writes.
         entries = (host.env("PATH") or os.defpath).split(":")
@@ -159,6 +157,12 @@ def find_command(name: str, cwd: str, directory: str, host: Host) -> Command:
         hint="check the spelling and PATH",
         exit_code=EXIT_NOT_FOUND,
     )
+
+
+def _named(name: str, cwd: str) -> str:
+    """A path as it is where `..` may go through a link; a slash at the end means a directory and nothing else."""
+    path = os.path.join(cwd, name)
+    return path if ".." in name or name.endswith("/") else os.path.normpath(path)
 
 
 Options = dict[str, str | list[str] | bool]
@@ -317,7 +321,7 @@ def _command_inside(name: str, cwd: str, directory: str) -> Command:
     """A command by its name alone: what file of an image that is, the jail finds out."""
     if "\0" in name or not name:
         raise Refusal("command-not-found", "the command's name is empty or contains a NUL", exit_code=EXIT_NOT_FOUND)
-    path = os.path.join(cwd, name) if "/" in name else name
+    path = _named(name, cwd) if "/" in name else name
     return Command(name, path, path, directory)
 
 

@@ -167,6 +167,11 @@ def test_what_cannot_be_run_in_an_image(user_paddock: Paddock, image: Path) -> N
     (image / "usr/bin/other").chmod(0o755)
     assert "another architecture" in paddock.refused("run", "--root", image, "--", "other", status=126).text
     assert paddock.refused("run", "--root", image, "--", "no-such", status=127).reference == "command-not-found"
+    (paddock.worktree / "script").write_text('#!/bin/sh\necho "$0"\n')
+    (paddock.worktree / "script").chmod(0o755)
+    assert paddock.run("--root", str(image), "--", "./script").stdout == f"{paddock.worktree}/script\n"
+    why = paddock.call("why", "/usr/bin/perl", "--root", str(image), "--", "sh").stdout
+    assert f"what is there in {image}, as a copy" in why
     (image / "usr/bin/git").unlink()
     assert "the image has no git" in paddock.run("--root", str(image), "--", "sh", "-c", ":").stderr
 
