@@ -158,12 +158,12 @@ for number in (*range(1, 30), *range(32, 160, 8)):
 
 
 @pytest.mark.parametrize("kind", ["inodes", "blocks"])
-def test_a_full_disk_at_every_step(paddock: Paddock, kind: str) -> None:
+def test_a_full_disk_at_every_step(user_paddock: Paddock, kind: str) -> None:
     """However far it comes before the disk for its state is full: it runs, or there is one error, and no remains."""
     need("userns")
     enter = ["unshare", "--mount"] if os.geteuid() == 0 else ["unshare", "--user", "--map-root-user", "--mount"]
-    home = paddock.who.home
-    words = [sys.executable, "-c", FULL, kind, home, paddock.worktree, paddock.installed.paddock, *paddock.who.prefix]
+    who, installed = user_paddock.who, user_paddock.installed
+    words = [sys.executable, "-c", FULL, kind, who.home, user_paddock.worktree, installed.paddock, *who.prefix]
     ended = subprocess.run([*enter, *map(str, words)], capture_output=True, text=True, timeout=120, check=False)
     assert ended.returncode == 0, ended.stderr
     outcomes = [eval(line) for line in ended.stdout.splitlines()]

@@ -110,17 +110,20 @@ def until(condition: Callable[[], object], what: object = "") -> None:
 
 
 @pytest.fixture(params=DISKS)
-def play(request: pytest.FixtureRequest, who: Who, installed: Installed, place: Path) -> Callable[..., None]:
-    """Runs a scene on small disks, in a process with mounts of its own."""
+def play(request: pytest.FixtureRequest, user: Who, installed: Installed, public_dir: Path) -> Callable[..., None]:
+    """Runs a scene on small disks, in a process with mounts of its own. A tmpfs keeps nothing back for root."""
     need("userns")
     if os.geteuid() != 0:
         pytest.fail("only root may mount")
+    place = public_dir / "place"
+    place.mkdir()
+    user.give(place)
 
     def act(body: Callable[[Scene], None]) -> None:
         def inside() -> None:
             syscalls.unshare(syscalls.CLONE_NEWNS)
             syscalls.mount("", "/", "", syscalls.MS_REC | syscalls.MS_PRIVATE)
-            body(Scene(who, installed, place, request.param))
+            body(Scene(user, installed, place, request.param))
 
         forked.run(inside)
 

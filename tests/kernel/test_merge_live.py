@@ -5,7 +5,7 @@ import os
 import signal
 import subprocess
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -41,24 +41,26 @@ def at(root):
     return WorktreeSandboxContext(main_worktree=MainWorktreeContext(worktree_id=Path(root).name, worktree_path=root))
 
 merges = WorktreeMergeService(places(os.environ).state, os.environ)
-what, *rest = sys.argv[1:]
-try:
+def answer(what, *rest):
     if what == "children":
         waiting = [AgentMergeStatus(agent_result_id=Path(each).name, worktree_context=at(each)) for each in rest[1:]]
         found = merges.merge_children_to_trunk(waiting, at(rest[0]))
-        said = {**found.model_dump(mode="json"), "all_successful": found.all_successful}
-    elif what == "rollback":
-        said = [each.run_id for each in merges.rollback_merges([MergeDescriptor.model_validate_json(rest[0])])]
-    elif what == "interrupt":
+        return {**found.model_dump(mode="json"), "all_successful": found.all_successful}
+    if what == "rollback":
+        return [each.run_id for each in merges.rollback_merges([MergeDescriptor.model_validate_json(rest[0])])]
+    if what == "interrupt":
         journal = work.journal_of(places(os.environ).state, rest[0])
         with journal.lock():
             journal.write(journal.read(rest[1]).model_copy(update={"state": State.COMMITTING}))
-        said = None
-    else:
-        said = getattr(merges, what)(at(rest[0]), at(rest[1])).model_dump(mode="json")
-except Refusal as refusal:
-    said = refusal.as_dict()
-print(json.dumps(said))
+        return None
+    return getattr(merges, what)(at(rest[0]), at(rest[1])).model_dump(mode="json")
+
+for call in json.loads(sys.argv[1]):
+    try:
+        said = answer(*call)
+    except Refusal as refusal:
+        said = refusal.as_dict()
+    print(json.dumps(said))
 """
 
 
@@ -95,11 +97,17 @@ class Team:
 
     def service(self, *words: str | Path, env: dict[str, str] | None = None) -> Any:  # noqa: ANN401  # JSON
         """What a process of the user's gets from the merge service."""
+        (said,) = self.services(words, env=env)
+        return said
+
+    def services(self, *calls: Sequence[str | Path], env: dict[str, str] | None = None) -> list[Any]:
+        """What one process of the user's gets for several calls, one after another."""
         who, installed = self.ground.who, self.ground.installed
-        command = [installed.python, "-I", "-c", _SERVICE, *words]
+        asked = json.dumps([[str(word) for word in call] for call in calls])
+        command: list[str | Path] = [installed.python, "-I", "-c", _SERVICE, asked]
         ended = who.run(command, env={**self.env, **(env or {})}, cwd=self.ground.place)
         assert ended.returncode == 0, ended.stderr
-        return json.loads(ended.stdout)
+        return [json.loads(line) for line in ended.stdout.splitlines()]
 
     def commit(self, root: Path, name: str) -> None:
         """A commit of the user's, outside of any jail."""
@@ -174,14 +182,18 @@ def test_a_live_session_of_any_mode_keeps_both_sides(team: Team) -> None:
     for root in (child, main):
         for mode, (cwd, words) in modes(team, root).items():
             with team.live(cwd, "--session", mode, *words):
-                for call in ("merge_worktrees", "merge_submodules_first"):
-                    for pair in ((main, child), (child, main)):
-                        said = team.service(call, *pair)
-                        assert said.get("errorType") == "session-running", (root, mode, call, pair, said)
-                        assert f"session {mode}" in said["context"], said
-                down = team.service("merge_trunk_to_child", main, child)
+                both = [
+                    (call, *pair)
+                    for call in ("merge_worktrees", "merge_submodules_first")
+                    for pair in ((main, child), (child, main))
+                ]
+                *refused, down, up = team.services(
+                    *both, ("merge_trunk_to_child", main, child), ("children", main, child)
+                )
+                for call, said in zip(both, refused, strict=True):
+                    assert said.get("errorType") == "session-running", (root, mode, call, said)
+                    assert f"session {mode}" in said["context"], said
                 assert not down["successful"], (root, mode, down)
-                up = team.service("children", main, child)
                 assert not up["all_successful"], (root, mode, up)
                 assert team.everything() == before, (root, mode)
     # Beside a session that can write neither, it is as ever: a descriptor that says what it was, files by jailed git.

@@ -224,10 +224,14 @@ def test_commands_side_by_side(paddock: Paddock, options: tuple[list[str], dict[
                 box.exec(["true"])
             found["refused"] = [refused(box.exec, ["no-such-command"]) for _ in range(3)][-1]
             found["fds"] = len(os.listdir("/proc/self/fd")) - open_before
-            waiting = [threading.Thread(target=box.exec, args=("sleep 3",)) for _ in range(64)]
+            os.mkfifo("go")
+            go = os.open("go", os.O_RDWR)
+            waiting = [threading.Thread(target=box.exec, args=(f"exec <go; touch at.{{n}}; cat",)) for n in range(64)]
             [each.start() for each in waiting]
-            time.sleep(1.5)
+            while sum(name.startswith("at.") for name in os.listdir()) < 64:
+                time.sleep(0.02)
             found["busy"] = refused(box.exec, "true")
+            os.close(go)
             [each.join() for each in waiting]
             found["after"] = box.exec("true").status
         """,

@@ -194,7 +194,7 @@ def test_an_agent_that_nobody_needs_is_ended(service: Served) -> None:
         first.prompt("wait go")
         first.until(method="session/update")
     (session,) = live(service)
-    time.sleep(12)  # more than twice as long as a shim takes to look
+    time.sleep(7)  # longer than a shim takes to look again
     assert len(live(service)) == 1
     (service.paddock.worktree / "go").touch()
     assert service.over(session["name"])["outcome"]["reason"] == "idle"

@@ -10,6 +10,7 @@ import socket
 import sys
 from base64 import b64encode
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 PATIENCE = 10.0
@@ -172,4 +173,6 @@ def outcome(wanted: dict[str, Any]) -> str:
 if __name__ == "__main__":
     with open(sys.argv[1]) as file:
         attempts = json.load(file)
-    print(json.dumps({wanted["name"]: outcome(wanted) for wanted in attempts}))
+    with ThreadPoolExecutor(16) as threads:  # most of their time they wait for what does not come
+        outcomes = list(threads.map(outcome, attempts))
+    print(json.dumps({wanted["name"]: said for wanted, said in zip(attempts, outcomes, strict=True)}))
