@@ -17,6 +17,12 @@ exit 7
 
 
 @pytest.fixture
+def who(user: Who) -> Who:
+    """An ordinary user: a name is found on PATH by whoever asks."""
+    return user
+
+
+@pytest.fixture
 def real(paddock: Paddock) -> Path:
     """A directory that holds the real agents, in a tree that a jail is granted because its programme lies there."""
     return _agents(paddock.who, paddock.place / "real")

@@ -9,9 +9,15 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.support.identity import CTRL_C, CTRL_D, CTRL_Z, SHELL, Console
+from tests.support.identity import CTRL_C, CTRL_D, CTRL_Z, SHELL, Console, Who
 from tests.support.paddock import EXEC_PATIENCE as PATIENCE
 from tests.support.paddock import Paddock, Session
+
+
+@pytest.fixture
+def who(user: Who) -> Who:
+    """An ordinary user: test_terminal sits at the same terminal as root, test_exec_attacks attacks root's session."""
+    return user
 
 
 @pytest.fixture

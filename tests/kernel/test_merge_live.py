@@ -126,14 +126,14 @@ class Team:
 
 
 @pytest.fixture(params=BACKENDS)
-def team(request: pytest.FixtureRequest, who: Who, installed: Installed, public_dir: Path) -> Team:
-    """Agents on each backend, as root and as a user."""
+def team(request: pytest.FixtureRequest, user: Who, installed: Installed, public_dir: Path) -> Team:
+    """Agents of an ordinary user, on each backend."""
     feature, env = BACKENDS[request.param]
     features.need(feature)
     place = public_dir / "team"
     place.mkdir()
-    made = paddock.make(who, installed, who.give(place))
-    return Team(Paddock(who, installed, made.place, made.worktree, made.main, env), env)
+    made = paddock.make(user, installed, user.give(place))
+    return Team(Paddock(user, installed, made.place, made.worktree, made.main, env), env)
 
 
 def test_work_in_live_jails_is_not_reported_as_merged(team: Team) -> None:
@@ -172,7 +172,6 @@ def modes(team: Team, root: Path) -> dict[str, tuple[Path, tuple[str | Path, ...
     return found
 
 
-@pytest.mark.parametrize("who", ["user"], indirect=True)
 def test_a_live_session_of_any_mode_keeps_both_sides(team: Team) -> None:
     """From trunk to child, the specification's own phase-1 call, and back: refused by name, and nothing moves."""
     main, child = team.ground.main, team.roots["first"]
@@ -210,7 +209,6 @@ def test_a_live_session_of_any_mode_keeps_both_sides(team: Team) -> None:
         assert said["errorType"] == "merge-direction", said
 
 
-@pytest.mark.parametrize("who", ["user"], indirect=True)
 def test_runs_are_finished_and_taken_back_beside_no_live_session(team: Team) -> None:
     """Of any git mode; a frozen one is none."""
     main, child = team.ground.main, team.roots["first"]
@@ -234,7 +232,6 @@ def test_runs_are_finished_and_taken_back_beside_no_live_session(team: Team) -> 
         assert not (child / "t").exists()
 
 
-@pytest.mark.parametrize("who", ["user"], indirect=True)
 def test_the_command_counts_sessions_of_every_mode(team: Team) -> None:
     """Into an agent's own worktree it is refused; into one that is granted to others, git in a jail moves the files."""
     main, child = team.ground.main, team.roots["first"]

@@ -19,6 +19,7 @@ import pytest
 import trustme
 
 from tests.support.features import need
+from tests.support.identity import Who
 from tests.support.paddock import Paddock
 from tests.support.programs.scene import SWITCHES
 from tests.support.proxied import company_proxy
@@ -29,6 +30,12 @@ BASIC = "Basic " + base64.b64encode(f"me:{SECRET}".encode()).decode()
 BEARER = f"Bearer {SECRET}"
 PIP = "python3 -m pip install -q --disable-pip-version-check --no-deps --target lib demo && echo reached $(ls lib)"
 NPM = "npm install --silent --no-audit --no-fund demo && echo reached $(ls node_modules)"
+
+
+@pytest.fixture
+def who(user: Who) -> Who:
+    """An ordinary user: who holds the credential does not depend on rights; test_keys asks as root, too."""
+    return user
 
 
 def _wheel() -> bytes:

@@ -14,6 +14,7 @@ import pytest
 
 from policy import promises
 from tests.support.features import need
+from tests.support.identity import Who
 from tests.support.paddock import Paddock
 from tests.support.programs.scene import SWITCHES
 from tests.support.proxied import ONE_ATTEMPT, World
@@ -23,6 +24,12 @@ Ended = subprocess.CompletedProcess[str]
 PIP = "python3 -m pip install -q --disable-pip-version-check --no-deps --target lib demo && echo reached $(ls lib)"
 NPM = "npm install --silent --no-audit --no-fund demo && echo reached $(ls node_modules)"
 USUAL = {"python": PIP, "node": NPM}
+
+
+@pytest.fixture
+def who(user: Who) -> Who:
+    """An ordinary user: whose settings are read does not depend on rights, and the jail is the same."""
+    return user
 
 
 @pytest.fixture(scope="module")

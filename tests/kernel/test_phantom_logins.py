@@ -18,6 +18,7 @@ import pytest
 import trustme
 
 from tests.support.features import need
+from tests.support.identity import Who
 from tests.support.paddock import Paddock
 from tests.support.programs.scene import SWITCHES
 from tests.support.proxied import CompanyProxy, company_proxy
@@ -58,6 +59,12 @@ trust = ["AGENT_CA"]
 [native]
 [contract]
 """
+
+
+@pytest.fixture
+def who(user: Who) -> Who:
+    """An ordinary user: a phantom knows no rights; test_keys searches root's jail for what should not be there."""
+    return user
 
 
 def token(kind: str, number: int) -> str:
@@ -501,9 +508,6 @@ def test_a_login_that_changes_during_a_refresh_is_the_users(paddock: Paddock, ch
 def test_no_token_is_spent_that_could_not_be_kept(paddock: Paddock) -> None:
     """A directory that cannot be written: the vendor is not asked, and why is a denial."""
     need("userns")
-    if paddock.who.uid == 0:
-        paddock.who.run(["true"])  # root writes where it likes; the twin is the user
-        return
     with made(paddock, {}, ()) as ground:
         ground.log_in(ends=-10)
         ground.file.parent.chmod(0o500)

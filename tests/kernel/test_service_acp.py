@@ -12,11 +12,18 @@ import pytest
 
 from tests.support import served
 from tests.support.features import need
+from tests.support.identity import Who
 from tests.support.paddock import Paddock
 from tests.support.served import PATIENCE, Served
 
 AGENT = Path(__file__).parents[1] / "support/programs/acp_living_agent.py"
 COMMAND = ("/usr/bin/python3", "-I", "-S", "agent.py")
+
+
+@pytest.fixture
+def who(user: Who) -> Who:
+    """An ordinary user: editors and their agents speak through the service in the same words."""
+    return user
 
 
 class Editor:
