@@ -35,11 +35,11 @@ def pytest_configure(config: pytest.Config) -> None:
     """Refuses a `PADDOCK_REQUIRE` that names what nobody checks, and hears the signals that the caller ignores.
 
     A command inherits what is ignored (signal(7)): in the background of a script, or behind nohup(1), nothing that a
-    test starts could be ended by SIGINT or SIGHUP.
+    test starts could be ended by SIGINT, SIGQUIT or SIGHUP.
     """
-    for number, usual in ((signal.SIGINT, signal.default_int_handler), (signal.SIGHUP, signal.SIG_DFL)):
+    for number in (signal.SIGINT, signal.SIGQUIT, signal.SIGHUP, signal.SIGTERM):
         if signal.getsignal(number) == signal.SIG_IGN:
-            signal.signal(number, usual)
+            signal.signal(number, signal.default_int_handler if number == signal.SIGINT else signal.SIG_DFL)
     try:
         features.parse_required(features.REQUIRED_TEXT)
     except ValueError as error:
