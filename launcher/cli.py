@@ -25,6 +25,7 @@ VERBS = {
     "merge": "merge agents' branches into the trunk, submodules first",
     "prune": "remove what is no longer needed: refs, journals, private directories",
     "tickets": "work on many tickets, each in its own worktree, and merge them",
+    "batch": "run a command for each row of a file, each on a clean copy of a commit",
     "serve": "run the service that supervises sessions",
     "ps": "list the service's sessions",
     "show": "show everything about a session of the service",

@@ -362,11 +362,14 @@ class Sandbox:
         if unpacked.returncode:
             raise confined.refusal_in(said) or Refusal("file-unwritable", f"cannot write {path}", context=said.strip())
 
-    def diff(self) -> bytes:
+    def diff(self, *, commit: bool = False) -> bytes:
         """What was changed since the sandbox was made (or `reset`), committed or not, as a patch for ``git apply``.
 
         Of a worktree, without what git ignores; of one that is no copy, since the commit that was checked out then. Git
         runs in the jail, on what commands made: believe it as much.
+
+        Args:
+            commit: of a copy of a worktree, too, since the commit: where nothing else was changed, that is quicker.
 
         Raises:
             Refusal: diff-unavailable: git fails there, or it is a plain directory and no copy.
@@ -378,7 +381,7 @@ class Sandbox:
                 context="commands write the directory itself, and no git tells what it was",
                 hint="Sandbox(..., cow=True)",
             )
-        if self._cow:
+        if self._cow and not (commit and self._repository):
             with Sandbox(self._place, self._given, cow=True) as before:  # another copy, as it was
                 if not self._repository:
                     return self._git(_DIFF_OF_BUNDLE, "-f", data=before._git(_SNAPSHOT, "-f"))
@@ -572,9 +575,9 @@ class AsyncSandbox:
         """As `Sandbox.download`."""
         await self._later(self.sync.download, source, target, limit, timeout=timeout)
 
-    async def diff(self) -> bytes:
+    async def diff(self, *, commit: bool = False) -> bytes:
         """As `Sandbox.diff`."""
-        return await self._later(self.sync.diff)
+        return await self._later(self.sync.diff, commit=commit)
 
     async def commits(self) -> list[Commit]:
         """As `Sandbox.commits`."""

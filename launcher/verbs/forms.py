@@ -309,7 +309,7 @@ def joined(first: cli.Parsed, second: cli.Parsed) -> cli.Parsed:
 VERB_GROUPS: tuple[tuple[str, tuple[str, ...]], ...] = (
     ("run", ("run", "exec", "acp", "files")),
     ("look", ("explain", "why", "denials", "answer", "learn")),
-    ("worktrees and merge", ("worktree", "merge", "prune", "tickets")),
+    ("worktrees and merge", ("worktree", "merge", "prune", "tickets", "batch")),
     ("service", ("serve", "ps", "show", "top", "logs", "events", "attach", "stop", "status", "service")),
     ("set up", ("doctor", "providers", "init", "trust", "completion")),
 )

@@ -31,6 +31,38 @@ def lines(heading: Sequence[str], rows: Iterable[Sequence[object]]) -> list[str]
     ]
 
 
+class Line:
+    """A line on how far something is: written over at a terminal, elsewhere again when it has changed and time passed.
+
+    Args:
+        quiet: nothing is shown.
+    """
+
+    _BETWEEN = 10
+    """Seconds between two lines that are not written over each other."""
+
+    def __init__(self, *, quiet: bool = False) -> None:
+        self._quiet = quiet
+        self._here = os.isatty(2) and not quiet
+        self._shown = ""
+        self._next = 0.0
+
+    def show(self, line: str, *, now: bool = False) -> None:
+        """Shows a line; `now`: however short ago the last one was."""
+        if self._quiet or line == self._shown or (not self._here and time.monotonic() < self._next and not now):
+            return
+        self._shown, self._next = line, time.monotonic() + self._BETWEEN
+        if self._here:
+            messages.say(f"\r\033[K{printable(line)}", end="")
+        else:
+            messages.say(f"paddock: {printable(line)}")
+
+    def end(self) -> None:
+        """Leaves the terminal's line free."""
+        if self._here and self._shown:
+            messages.say("\r\033[K", end="")
+
+
 def client() -> Client:
     """Asks the service of this user."""
     return Client(places.places(os.environ))

@@ -3,7 +3,6 @@
 import json
 import os
 import signal
-import time
 import tomllib
 from collections.abc import Mapping
 from difflib import get_close_matches
@@ -339,8 +338,6 @@ def _line(where: tuple[int | str, ...], kind: str, message: str, body: Mapping[s
 _WAIT = 300
 _LOOK = 5
 """Seconds of one look at a run that is followed: a signal that comes right before one is answered after it."""
-_BETWEEN = 10
-"""Seconds between two lines on the progress of a run, where they are not written over each other."""
 
 
 def tickets_run(
@@ -409,10 +406,8 @@ class Progress:
 
     def __init__(self, *, as_json: bool) -> None:
         self._json = as_json
-        self._here = os.isatty(2) and not as_json
+        self._line = table.Line(quiet=as_json)
         self._shown: dict[str, str] = {}
-        self._line = ""
-        self._next = 0.0
 
     def show(self, found: dict[str, Any]) -> None:
         """Tells of what has changed since the last call."""
@@ -426,19 +421,11 @@ class Progress:
                 event = {"event": "ticket" if name else "run", "run": found["name"], **about, "state": state}
                 messages.show(json.dumps(event))
             return
-        line = described_progress(found)
-        if line == self._line or (not self._here and time.monotonic() < self._next and "" not in moved):
-            return
-        self._line, self._next = line, time.monotonic() + _BETWEEN
-        if self._here:
-            messages.say(f"\r\033[K{printable(line)}", end="")
-        else:
-            messages.say(f"paddock: {printable(line)}")
+        self._line.show(described_progress(found), now="" in moved)
 
     def end(self) -> None:
         """Leaves the terminal's line free."""
-        if self._here and self._line:
-            messages.say("\r\033[K", end="")
+        self._line.end()
 
 
 def _followed(service: Client, found: dict[str, Any], progress: Progress) -> tuple[dict[str, Any], int]:

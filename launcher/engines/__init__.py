@@ -1,0 +1,1 @@
+"""What performs the rows of a batch: this machine (`local`), or a Ray cluster (`ray`), by one function of bytes."""
