@@ -68,3 +68,13 @@ def printable(text: str) -> str:
     return "".join(
         char if char.isprintable() else char.encode("unicode_escape", "surrogatepass").decode("ascii") for char in text
     )
+
+
+def unusable(path: str, error: OSError) -> Refusal:
+    """The Refusal for a directory or file of Paddock's own that cannot be made, read or written."""
+    return Refusal(
+        "state-unusable",
+        f"cannot use {path}",
+        context=error.strerror or str(error),
+        hint="free some space or make it writable, or point XDG_STATE_HOME (and XDG_CACHE_HOME) elsewhere",
+    )

@@ -57,6 +57,27 @@ def read(path: str, *, follow: bool, limit: int = CONFIG_LIMIT) -> Content | Non
     return Content(data, found.st_uid, stat.S_IMODE(found.st_mode))
 
 
+def read_private(path: str, *, limit: int, hint: str) -> bytes | None:
+    """What Paddock has written for this user alone; None when there is no such file.
+
+    Args:
+        path: absolute; never a link.
+        limit: most bytes.
+        hint: what to do once a file that is not this user's alone has been removed.
+
+    Refusals: state-not-ours, and those of `read`.
+    """
+    content = read(path, follow=False, limit=limit)
+    if content is not None and (content.owner != os.geteuid() or content.mode & 0o077):
+        raise Refusal(
+            "state-not-ours",
+            f"{path} is not a private file of this user",
+            context=f"owner {content.owner}, mode {content.mode:04o}; expected owner {os.geteuid()}, mode 0600",
+            hint=f"remove it, then {hint}",
+        )
+    return None if content is None else content.data
+
+
 def _unreadable(path: str, error: OSError | ValueError) -> Refusal:
     if os.path.islink(path):
         try:

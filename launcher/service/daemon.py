@@ -31,8 +31,8 @@ from launcher.service.supervisor import Parse, Registration, Supervisor
 from launcher.service.tables import SessionStore, StoredRequestContexts
 from launcher.service.ticket_runs import TicketRuns
 from launcher.service.upkeep import Sampler, Watch
-from launcher.session.places import Places, unusable
-from policy.errors import Refusal
+from launcher.session.places import Places
+from policy.errors import Refusal, unusable
 
 # The control socket: handed over by the service manager, or made here, in a directory that is only ours.
 
@@ -142,7 +142,7 @@ async def serve(places: Places, version: str, parse: Parse, *, audit: int = -1) 
         The exit status.
 
     Raises:
-        Refusal: service-running, service-settings, service-socket, database-newer and the like; nothing runs then.
+        Refusal: service-running, service-settings, service-socket, database-version and the like; nothing runs then.
     """
     own = Directories(places)
     own.make()

@@ -1,4 +1,4 @@
-"""The service's database: one SQLite file, WAL, migrated step by step, looked at before it is believed.
+"""The service's database: one SQLite file, WAL, looked at before it is believed.
 
 Written by one thread of the service; other processes of the service (ticket runs) have connections of their own. A
 commit survives SIGKILL of the service; after a power failure the last ones may be missing, never half there (WAL with
@@ -22,8 +22,7 @@ from typing import TypeVar
 import psutil
 
 from launcher.service.schema import Conditions
-from launcher.session.places import unusable
-from policy.errors import Refusal, printable
+from policy.errors import Refusal, printable, unusable
 
 log = logging.getLogger("paddock.service")
 
@@ -44,58 +43,47 @@ PASSING = frozenset({BUSY, FULL, UNUSABLE})
 
 _Result = TypeVar("_Result")
 
-MIGRATIONS = (
-    """
-    CREATE TABLE session (
-        name TEXT PRIMARY KEY, state TEXT NOT NULL, attempt INTEGER NOT NULL, request TEXT NOT NULL,
-        client_uid INTEGER NOT NULL, created REAL NOT NULL, started REAL, ended REAL,
-        process INTEGER, process_started INTEGER, cgroup TEXT NOT NULL DEFAULT '',
-        worktree TEXT NOT NULL DEFAULT '', worktree_id TEXT NOT NULL DEFAULT '', backend TEXT NOT NULL DEFAULT '',
-        network TEXT NOT NULL DEFAULT '', spawn_seconds REAL, outcome TEXT
-    );
-    CREATE INDEX session_state ON session (state, created);
-    CREATE TABLE transition (
-        session TEXT NOT NULL REFERENCES session (name) ON DELETE CASCADE, time REAL NOT NULL,
-        before TEXT NOT NULL, after TEXT NOT NULL, attempt INTEGER NOT NULL, why TEXT NOT NULL
-    );
-    CREATE INDEX transition_session ON transition (session);
-    CREATE TABLE idempotency (
-        key TEXT NOT NULL, client_uid INTEGER NOT NULL, digest TEXT NOT NULL, session TEXT NOT NULL,
-        created REAL NOT NULL, PRIMARY KEY (client_uid, key)
-    );
-    """,
-    """
-    CREATE TABLE context (
-        key TEXT PRIMARY KEY, content TEXT NOT NULL, version INTEGER NOT NULL, used REAL NOT NULL,
-        expired INTEGER NOT NULL DEFAULT 0
-    );
-    CREATE TABLE ticket_run (
-        name TEXT PRIMARY KEY, state TEXT NOT NULL, request TEXT NOT NULL, client_uid INTEGER NOT NULL,
-        created REAL NOT NULL, ended REAL, common_dir TEXT NOT NULL DEFAULT '', result TEXT
-    );
-    CREATE TABLE repository (common_dir TEXT PRIMARY KEY, merging INTEGER NOT NULL);
-    """,
-    """
-    ALTER TABLE ticket_run ADD COLUMN key TEXT;
-    ALTER TABLE ticket_run ADD COLUMN digest TEXT NOT NULL DEFAULT '';
-    CREATE UNIQUE INDEX ticket_run_key ON ticket_run (client_uid, key);
-    CREATE TABLE ticket (
-        run TEXT NOT NULL REFERENCES ticket_run (name) ON DELETE CASCADE, number INTEGER NOT NULL,
-        ticket TEXT NOT NULL, state TEXT NOT NULL, changed REAL NOT NULL, attempt INTEGER NOT NULL DEFAULT 0,
-        session TEXT NOT NULL DEFAULT '', worktree TEXT NOT NULL DEFAULT '', worktree_id TEXT NOT NULL DEFAULT '',
-        agent TEXT, merged TEXT, PRIMARY KEY (run, number)
-    );
-    CREATE INDEX context_used ON context (used);
-    """,
-    """
-    ALTER TABLE idempotency ADD COLUMN forgotten REAL;
-    CREATE TABLE event (
-        id INTEGER PRIMARY KEY, time REAL NOT NULL, kind TEXT NOT NULL, session TEXT NOT NULL, data TEXT NOT NULL
-    );
-    ALTER TABLE session ADD COLUMN moves INTEGER NOT NULL DEFAULT 0;
-    """,
-)
-"""Each brings the database from one version (PRAGMA user_version) to the next."""
+_VERSION = 4
+_SCHEMA = """
+CREATE TABLE session (
+    name TEXT PRIMARY KEY, state TEXT NOT NULL, attempt INTEGER NOT NULL, request TEXT NOT NULL,
+    client_uid INTEGER NOT NULL, created REAL NOT NULL, started REAL, ended REAL,
+    process INTEGER, process_started INTEGER, cgroup TEXT NOT NULL DEFAULT '',
+    worktree TEXT NOT NULL DEFAULT '', worktree_id TEXT NOT NULL DEFAULT '', backend TEXT NOT NULL DEFAULT '',
+    network TEXT NOT NULL DEFAULT '', spawn_seconds REAL, outcome TEXT, moves INTEGER NOT NULL DEFAULT 0
+);
+CREATE INDEX session_state ON session (state, created);
+CREATE TABLE transition (
+    session TEXT NOT NULL REFERENCES session (name) ON DELETE CASCADE, time REAL NOT NULL,
+    before TEXT NOT NULL, after TEXT NOT NULL, attempt INTEGER NOT NULL, why TEXT NOT NULL
+);
+CREATE INDEX transition_session ON transition (session);
+CREATE TABLE idempotency (
+    key TEXT NOT NULL, client_uid INTEGER NOT NULL, digest TEXT NOT NULL, session TEXT NOT NULL,
+    created REAL NOT NULL, forgotten REAL, PRIMARY KEY (client_uid, key)
+);
+CREATE TABLE context (
+    key TEXT PRIMARY KEY, content TEXT NOT NULL, version INTEGER NOT NULL, used REAL NOT NULL,
+    expired INTEGER NOT NULL DEFAULT 0
+);
+CREATE INDEX context_used ON context (used);
+CREATE TABLE ticket_run (
+    name TEXT PRIMARY KEY, state TEXT NOT NULL, request TEXT NOT NULL, client_uid INTEGER NOT NULL,
+    created REAL NOT NULL, ended REAL, common_dir TEXT NOT NULL DEFAULT '', result TEXT,
+    key TEXT, digest TEXT NOT NULL DEFAULT ''
+);
+CREATE UNIQUE INDEX ticket_run_key ON ticket_run (client_uid, key);
+CREATE TABLE repository (common_dir TEXT PRIMARY KEY, merging INTEGER NOT NULL);
+CREATE TABLE ticket (
+    run TEXT NOT NULL REFERENCES ticket_run (name) ON DELETE CASCADE, number INTEGER NOT NULL,
+    ticket TEXT NOT NULL, state TEXT NOT NULL, changed REAL NOT NULL, attempt INTEGER NOT NULL DEFAULT 0,
+    session TEXT NOT NULL DEFAULT '', worktree TEXT NOT NULL DEFAULT '', worktree_id TEXT NOT NULL DEFAULT '',
+    agent TEXT, merged TEXT, PRIMARY KEY (run, number)
+);
+CREATE TABLE event (
+    id INTEGER PRIMARY KEY, time REAL NOT NULL, kind TEXT NOT NULL, session TEXT NOT NULL, data TEXT NOT NULL
+);
+"""
 
 
 class Database:
@@ -107,7 +95,7 @@ class Database:
     """
 
     def __init__(self, path: str, *, patience: float = PATIENCE, conditions: Conditions | None = None) -> None:
-        """Opens, checks and migrates it; makes it when there is none."""
+        """Opens and checks it; makes it when there is none."""
         self.path = path
         self.notes: list[str] = []
         self.conditions = Conditions() if conditions is None else conditions
@@ -141,28 +129,28 @@ class Database:
             found = [row[0] for row in connection.execute("PRAGMA quick_check(5)")]
             if found != ["ok"]:
                 raise sqlite3.DatabaseError("malformed: " + "; ".join(found))
-            self._migrate(connection)
+            self._make(connection)
         except BaseException:
             connection.close()
             raise
         return connection
 
-    def _migrate(self, connection: sqlite3.Connection) -> None:
-        """Migrates in one transaction: another process that opens the file meanwhile waits, and finds it migrated."""
+    def _make(self, connection: sqlite3.Connection) -> None:
+        """Makes the tables in one transaction: another process that opens the file meanwhile waits, and finds them."""
         connection.execute("BEGIN IMMEDIATE")
         try:
             version = connection.execute("PRAGMA user_version").fetchone()[0]
-            if version > len(MIGRATIONS):
+            if version not in (0, _VERSION):
                 raise Refusal(
-                    "database-newer",
-                    f"{self.path} was written by a newer Paddock",
-                    context=f"its version is {version}, this Paddock knows {len(MIGRATIONS)}",
+                    "database-version",
+                    f"{self.path} was written by another version of Paddock",
+                    context=f"its version is {version}, this Paddock knows {_VERSION}",
                     hint="update Paddock, or move the file away to begin with an empty record",
                 )
-            for script in MIGRATIONS[version:]:
-                for statement in filter(str.strip, script.split(";")):
+            if version == 0:
+                for statement in filter(str.strip, _SCHEMA.split(";")):
                     connection.execute(statement)
-            connection.execute(f"PRAGMA user_version = {len(MIGRATIONS)}")
+                connection.execute(f"PRAGMA user_version = {_VERSION}")
         except BaseException:
             connection.execute("ROLLBACK")
             raise

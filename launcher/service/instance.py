@@ -15,8 +15,8 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from launcher.safefs.remove import remove_tree
 from launcher.service.packets import SHIM_END, SHIM_RECORD
 from launcher.service.schema import documented
-from launcher.session.places import SOCKETS, Places, made, unusable
-from policy.errors import Refusal
+from launcher.session.places import SOCKETS, Places, made
+from policy.errors import Refusal, unusable
 
 SOCKET = "control.sock"
 LOCK = "service.lock"

@@ -23,11 +23,9 @@ class TicketState(StrEnum):
     """Every ticket's agent ended well, and all of their work is in the trunk (or was not to be merged)."""
     FAILED = "failed"
     """The result says what did not go well."""
-    LOST = "lost"
-    """Of an earlier version: it ended with a service that was killed."""
 
 
-OVER = (TicketState.ENDED, TicketState.FAILED, TicketState.LOST)
+OVER = (TicketState.ENDED, TicketState.FAILED)
 """Nothing comes after them, unless somebody resumes the run."""
 
 
@@ -66,50 +64,47 @@ def _ticket(text: str) -> str:
 Timeout = Annotated[float, Field(gt=0, le=30 * 86_400)]
 
 
-class Ticket(Frozen):
+class Command(Frozen):
+    """What is started in a worktree.
+
+    Attributes:
+        command: its words.
+        options: of `paddock run`, besides those that hold it to its worktree.
+        timeout: seconds after which its session is stopped; the run's own when there is none.
+    """
+
+    command: list[Word] = Field(min_length=1, max_length=1_024)
+    options: list[Word] = Field(default_factory=list, max_length=1_024)
+    timeout: Timeout | None = None
+
+
+class Ticket(Command):
     """One ticket.
 
     Attributes:
         ticket: what it is called; its worktree and branch are named after it.
         details: what it says, for the agent's context.
         command: the agent's words.
-        options: of `paddock run`, besides those that hold it to its worktree.
-        timeout: seconds after which its session is stopped; the run's own when there is none.
     """
 
     ticket: Annotated[str, AfterValidator(_ticket)]
     details: Annotated[str, Field(max_length=64 << 10)] = ""
-    command: list[Word] = Field(min_length=1, max_length=1_024)
-    options: list[Word] = Field(default_factory=list, max_length=1_024)
-    timeout: Timeout | None = None
 
 
-class Merger(Frozen):
+class Merger(Command):
     """What resolves a ticket's conflict with the trunk.
 
     Attributes:
         command: its words. It starts in the ticket's worktree, in which the trunk is being merged, and commits.
-        options: of `paddock run`, besides those that hold it to that worktree.
-        timeout: seconds after which its session is stopped; the run's own when there is none.
     """
 
-    command: list[Word] = Field(min_length=1, max_length=1_024)
-    options: list[Word] = Field(default_factory=list, max_length=1_024)
-    timeout: Timeout | None = None
 
-
-class Agent(Frozen):
+class Agent(Command):
     """What works on a ticket that says nothing of that itself, or reviews the work on one.
 
     Attributes:
         command: its words, in which ``{ticket}`` and ``{details}`` are the ticket's.
-        options: of `paddock run`, besides those that hold it to its worktree.
-        timeout: seconds after which its session is stopped; the run's own when there is none.
     """
-
-    command: list[Word] = Field(min_length=1, max_length=1_024)
-    options: list[Word] = Field(default_factory=list, max_length=1_024)
-    timeout: Timeout | None = None
 
     def ticket(self, name: str, details: str) -> Ticket:
         """A ticket that it works on.
@@ -125,7 +120,7 @@ class Agent(Frozen):
         return Ticket(ticket=name, details=details, command=words, options=self.options, timeout=self.timeout)
 
 
-class Orchestrator(Frozen):
+class Orchestrator(Command):
     """An agent that makes the tickets of a run.
 
     It has a worktree of its own. The tickets begin with what it has committed there, and are merged into it; what they
@@ -133,14 +128,9 @@ class Orchestrator(Frozen):
 
     Attributes:
         command: its words, in which ``{prompt}`` is what it is asked to do.
-        options: of `paddock run`, besides those that hold it to its worktree.
-        timeout: seconds after which its session is stopped; the run's own when there is none.
         most_tickets: that it may make.
     """
 
-    command: list[Word] = Field(min_length=1, max_length=1_024)
-    options: list[Word] = Field(default_factory=list, max_length=1_024)
-    timeout: Timeout | None = None
     most_tickets: int = Field(32, ge=1, le=10_000)
 
 

@@ -13,9 +13,9 @@ import time
 from launcher import wire
 from launcher.jail import hygiene, init, minder, processes, reports
 from launcher.session import state
-from launcher.session.places import Places, unusable
+from launcher.session.places import Places
 from launcher.session.relayed import Relay
-from policy.errors import EXIT_REFUSED, Refusal
+from policy.errors import EXIT_REFUSED, Refusal, unusable
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

@@ -12,10 +12,10 @@ Launch path: `os`, `launcher.session.inputs`, `launcher.session.nested`.
 import time
 
 from launcher.lean import os
-from launcher.session import inputs, nested, places
+from launcher.session import inputs, nested
 from launcher.session.nested import BARE, BORROWING
 from policy import promises
-from policy.errors import Refusal
+from policy.errors import Refusal, unusable
 from policy.plan import Plan
 
 TYPE_CHECKING = False
@@ -115,7 +115,7 @@ class Watch:
         try:
             note_unsearched(self._own, self._since)
         except OSError as error:
-            raise places.unusable(self._own, error) from None
+            raise unusable(self._own, error) from None
 
     def changes(self, *, thorough: bool = True) -> tuple[Change, ...]:
         """What was created, changed or removed since, sorted by path.

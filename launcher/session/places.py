@@ -4,7 +4,7 @@ Launch path: `os` only. No directory is made here; `made` does that, and checks 
 """
 
 from launcher.lean import os
-from policy.errors import Refusal
+from policy.errors import Refusal, unusable
 
 SYSTEM_RUNTIME = "/run/paddock"
 """Where the sockets of services lie that the system's manager runs for users."""
@@ -140,13 +140,3 @@ def make_private(path: str) -> None:
     except FileExistsError:
         return  # another launch was quicker, or it is something else: the caller looks
     os.chmod(path, 0o700)
-
-
-def unusable(path: str, error: OSError) -> Refusal:
-    """The Refusal for a directory or file of ours that cannot be made or written."""
-    return Refusal(
-        "state-unusable",
-        f"cannot write {path}",
-        context=error.strerror or str(error),
-        hint="free some space or make it writable, or point XDG_STATE_HOME (and XDG_CACHE_HOME) elsewhere",
-    )

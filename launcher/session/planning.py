@@ -11,7 +11,7 @@ from launcher.safefs import guarded_files
 from launcher.safefs.remove import remove_tree
 from launcher.session import configuration, messages, nested, obeyed, recognition, repositories, state
 from launcher.session.machine import Machine
-from launcher.session.places import SOCKETS, Places, made, make_private, unusable
+from launcher.session.places import SOCKETS, Places, made, make_private
 from launcher.session.state import own_home
 from launcher.session.trust_store import Trust
 from launcher.vcs import checkout, written
@@ -24,7 +24,7 @@ from policy.bring import NOTHING_SECRET, Secrets
 from policy.config import layer
 from policy.config.layer import Kind
 from policy.config.settings import Rules, Settings, rules_of
-from policy.errors import EXIT_NOT_EXECUTABLE, EXIT_NOT_FOUND, Refusal, printable
+from policy.errors import EXIT_NOT_EXECUTABLE, EXIT_NOT_FOUND, Refusal, printable, unusable
 from policy.handoff import PROTECT, REPORT
 from policy.launch import Command, Git, Host, left_by
 from policy.pasted import quoted

@@ -8,7 +8,7 @@ from launcher.session import inputs, messages
 from launcher.session.places import Places, made
 from launcher.vcs.private import lease, lock, record
 from launcher.vcs.private.lease import Lease
-from launcher.vcs.private.record import SIGN, STRICT, SWAPPED, directory_of
+from launcher.vcs.private.record import KEEP, SIGN, STRICT, SWAPPED, directory_of
 from policy.errors import Refusal, printable
 from policy.plan import Plan
 
@@ -60,7 +60,10 @@ def take(places: Places, plan: Plan, slots: dict[str, str], own: str, *, strict:
         _unless_waiting(slots["git"], sign=not plan.sign, strict=not strict)
     taken = lease.take(slots["git"], plan)
     try:
-        record.keep(slots["git"], wanted=not plan.follow)
+        if plan.follow:
+            record.forget(slots["git"], KEEP)
+        else:
+            record.note(slots["git"], KEEP)
     except OSError as error:
         taken.close()
         raise record.unusable(slots["git"], error) from None
@@ -69,7 +72,7 @@ def take(places: Places, plan: Plan, slots: dict[str, str], own: str, *, strict:
 
         try:
             if plan.sign:
-                record.wish(slots["git"])
+                record.note(slots["git"], SIGN)
             if strict and not outstanding.is_held(slots["git"]):
                 outstanding.demand_strictness(slots["git"])
         except OSError as error:
@@ -111,7 +114,7 @@ def _unless_waiting(directory: str, *, sign: bool, strict: bool) -> None:
         try:
             if lock.alone(descriptor, wait=False) and not agent_refs.harvest_due(directory):
                 if sign:
-                    record.granted(directory)
+                    record.forget(directory, SIGN)
                 if strict:
                     outstanding.forget_strictness(directory)
         finally:

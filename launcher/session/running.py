@@ -11,7 +11,7 @@ from launcher.lean import os
 from launcher.session import cache, handoff_changes, messages, state, submodule_places, terminal
 from launcher.session.places import AUDIT_SOCKET, Places
 from policy import promises
-from policy.errors import Refusal, printable
+from policy.errors import Refusal, printable, unusable
 from policy.plan import Place, Plan
 
 TYPE_CHECKING = False
@@ -490,7 +490,6 @@ class _Parts(terminal.Listener):
 
     def _note(self) -> None:
         """Has somebody else look at the places that the jail leaves open, should this process be killed."""
-        from launcher.session.places import unusable
         from launcher.vcs.private import planted
 
         try:

@@ -16,9 +16,9 @@ from launcher.jail import syscalls
 from launcher.lean import os
 from launcher.safefs.remove import remove_tree
 from launcher.session import inputs
-from launcher.session.places import Places, made, make_private, unusable
+from launcher.session.places import Places, made, make_private
 from policy import promises
-from policy.errors import Refusal, printable
+from policy.errors import Refusal, printable, unusable
 from policy.plan import Plan, beneath
 
 # A temp directory with a short name, for jails without mounts of their own.

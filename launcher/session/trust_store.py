@@ -12,8 +12,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 from launcher.safefs import guarded_files, walk
-from launcher.session.places import made, unusable
-from policy.errors import Refusal
+from launcher.session.places import made
+from policy.errors import Refusal, unusable
 
 _NAME = "trust.json"
 _VERSION = 1
@@ -56,18 +56,11 @@ class Trust:
             return records.pop(path, None) is not None
 
     def _load(self) -> dict[str, str]:
-        content = guarded_files.read(self.path, follow=False, limit=_LARGEST)
+        content = guarded_files.read_private(self.path, limit=_LARGEST, hint="trust again what you have read")
         if content is None:
             return {}
-        if content.owner != os.geteuid() or content.mode & 0o077:
-            raise Refusal(
-                "state-not-ours",
-                f"{self.path} is not a private file of this user",
-                context=f"owner {content.owner}, mode {content.mode:04o}; expected owner {os.geteuid()}, mode 0600",
-                hint="remove it, then trust again what you have read",
-            )
         try:
-            stored = json.loads(content.data)
+            stored = json.loads(content)
             if stored["version"] != _VERSION:
                 raise ValueError(f"version {stored['version']}")
             records = stored["files"]

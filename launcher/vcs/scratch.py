@@ -17,7 +17,7 @@ from typing import Self
 from launcher.safefs import walk
 from launcher.safefs.remove import remove_tree
 from launcher.vcs import written
-from policy.errors import Refusal
+from policy.errors import Refusal, unusable
 from policy.plan import beneath
 
 PREFIX = "paddock-work-"
@@ -53,12 +53,7 @@ class Scratch:
             fcntl.flock(self._lock, fcntl.LOCK_EX)
         except OSError as error:
             self.close()
-            raise Refusal(
-                "state-unusable",
-                f"cannot write {above}",
-                context=error.strerror or str(error),
-                hint="free some space or make it writable, or point XDG_STATE_HOME elsewhere",
-            ) from None
+            raise unusable(above, error) from None
         except Refusal:
             self.close()
             raise

@@ -19,7 +19,7 @@ from contextlib import contextmanager
 from launcher.safefs import guarded_files, walk
 from launcher.vcs.disk import Names
 from policy import promises
-from policy.errors import Refusal
+from policy.errors import Refusal, unusable
 from policy.launch import Trail
 from policy.pasted import quoted
 from policy.plan import Plan, beneath
@@ -145,7 +145,7 @@ def remember(state: str, plan: Plan) -> None:
             elif added:
                 _append(path, _packed(added))
         except OSError as error:
-            raise _unusable(path, error) from None
+            raise unusable(path, error) from None
 
 
 def vouch(state: str, git_dir: str) -> None:
@@ -157,7 +157,7 @@ def vouch(state: str, git_dir: str) -> None:
         try:
             _append(path, _packed((f"{_VOUCHED}{git_dir}",)))
         except OSError as error:
-            raise _unusable(path, error) from None
+            raise unusable(path, error) from None
 
 
 def vouched(state: str) -> tuple[str, ...]:
@@ -177,7 +177,7 @@ def revoke(state: str, git_dir: str) -> None:
         try:
             walk.replace(path, _packed(tuple(each for each in _entries(state) if each not in names)))
         except OSError as error:
-            raise _unusable(path, error) from None
+            raise unusable(path, error) from None
 
 
 def _missing(wanted: tuple[str, ...], known: tuple[str, ...]) -> tuple[str, ...]:
@@ -208,21 +208,16 @@ def _entries(state: str) -> tuple[str, ...]:
     except (FileNotFoundError, NotADirectoryError):
         return ()
     except OSError as error:
-        raise _unusable(path, error) from None
+        raise unusable(path, error) from None
     key = (path, (found.st_dev, found.st_ino, found.st_size, found.st_mtime_ns, found.st_ctime_ns))
     if _parsed is not None and _parsed[0] == key:
         return _parsed[1]
-    content = guarded_files.read(path, follow=False, limit=_LARGEST)
+    content = guarded_files.read_private(
+        path, limit=_LARGEST, hint="check yourself what agents left in directories that were shared with them"
+    )
     if content is None:
         return ()
-    if content.owner != os.geteuid() or content.mode & 0o077:
-        raise Refusal(
-            "state-not-ours",
-            f"{path} is not a private file of this user",
-            context=f"owner {content.owner}, mode {content.mode:04o}; expected owner {os.geteuid()}, mode 0600",
-            hint="remove it; then check yourself what agents left in directories that were shared with them",
-        )
-    parts = map(os.fsdecode, content.data.split(b"\0"))
+    parts = map(os.fsdecode, content.split(b"\0"))
     entries = [each for each in parts if each.lstrip(_KINDS).startswith("/")]
     # Of an entry that is there more than once the last one counts: what was vouched for between them may have changed.
     last = {each: at for at, each in enumerate(entries)}
@@ -252,18 +247,9 @@ def _locked(state: str) -> Iterator[str]:
     try:
         lock = os.open(f"{path}.lock", os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK, 0o600)
     except OSError as error:
-        raise _unusable(f"{path}.lock", error) from None
+        raise unusable(f"{path}.lock", error) from None
     try:
         fcntl.flock(lock, fcntl.LOCK_EX)
         yield path
     finally:
         os.close(lock)
-
-
-def _unusable(path: str, error: OSError) -> Refusal:
-    return Refusal(
-        "state-unusable",
-        f"cannot read or write {path}",
-        context=error.strerror or str(error),
-        hint="free some space or make it writable, or point XDG_STATE_HOME elsewhere",
-    )

@@ -231,7 +231,7 @@ def _after(
     elif any(each in _OF_COMMANDS for each in refused):
         lines.append("next: correct the command in the file, then run that: paddock tickets run FILE")
         lines.append(f"or:   {resume}   # once the command is installed")
-    elif found["state"] in (TicketState.FAILED, TicketState.LOST):
+    elif found["state"] == TicketState.FAILED:
         lines.append(f"next: {resume}   # restarts agents that failed, then merges")
     if "trunk" in result and "aggregation" not in result and "landed" not in result:
         done = [

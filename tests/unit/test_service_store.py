@@ -1,4 +1,4 @@
-"""The service's record: states, migrations, damage, keys; its settings; its logs."""
+"""The service's record: states, damage, keys; its settings; its logs."""
 
 import asyncio
 import errno
@@ -9,13 +9,13 @@ import sqlite3
 import subprocess
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from pathlib import Path
 
 import pytest
 
 from launcher.service import instance, log_files
-from launcher.service.database import MIGRATIONS, Database
+from launcher.service.database import Database
 from launcher.service.log_files import Redactor, secrets
 from launcher.service.schema import FINAL, TRANSITIONS, SessionRequest, SessionState, check
 from launcher.service.shim.attempt import unstartable
@@ -65,24 +65,18 @@ def test_a_failed_move_writes_nothing(store: SessionStore) -> None:
     assert store.transitions("a") == []
 
 
-def test_the_record_survives_and_is_migrated(tmp_path: Path) -> None:
-    """From every earlier version, with what it held; a newer one is left alone."""
-    path = str(tmp_path / "old.db")
-    connection = sqlite3.connect(path)
-    connection.executescript(MIGRATIONS[0] + "PRAGMA user_version = 1;")
-    connection.execute(
-        "INSERT INTO session (name, state, attempt, request, client_uid, created) VALUES ('a', 'lost', 1, ?, 0, 1)",
-        (request("a").model_dump_json(),),
-    )
-    connection.commit()
-    connection.close()
+@pytest.mark.parametrize("version", [3, 99])
+def test_a_record_of_another_version_is_left_alone(tmp_path: Path, version: int) -> None:
+    """It holds what this one would not understand."""
+    path = str(tmp_path / "other.db")
     database = Database(path)
-    assert session_of(SessionStore(database).required("a")).state == "lost"
-    assert database.rows("PRAGMA user_version")[0][0] == len(MIGRATIONS)
-    database.connection.execute("PRAGMA user_version = 99")
+    SessionStore(database).create(request("a"), 0)
+    database.connection.execute(f"PRAGMA user_version = {version}")
     database.close()
-    with pytest.raises(Refusal, match="newer Paddock"):
+    with pytest.raises(Refusal, match="another version"):
         Database(path)
+    with closing(sqlite3.connect(path)) as connection:
+        assert connection.execute("SELECT name FROM session").fetchall() == [("a",)]
 
 
 @pytest.mark.parametrize("damage", ["nonsense", "torn"])

@@ -128,13 +128,13 @@ def harvest(
             swap.dock(directory)  # a session that was killed could not
             released = lock.release(f"{directory}/{records.GIT}")
         looked = time.time_ns() - _TICK
-        wanted = records.wished(directory) if sign is None else sign
-        follows = not records.keeps(directory) if follow is None else follow
+        wanted = records.noted(directory, records.SIGN) is not None if sign is None else sign
+        follows = records.noted(directory, records.KEEP) is None if follow is None else follow
         run = _Run(directory, limits or Limits(), handoff, strict=strict, sign=wanted, follow=follows,
                    ended=use is writers.Use.ENDED, step=step)  # fmt: skip
         result = run.all(branches or {}, dismiss)
         if not result.branches:  # nothing waits any more
-            records.granted(directory)
+            records.forget(directory, records.SIGN)
         if use is writers.Use.ENDED and result.state != "gone":
             outstanding.forget_strictness(directory)
         outstanding.settle(directory, looked)

@@ -40,11 +40,13 @@ STORE = "store"
 HARVEST = "harvest"
 SWAPPED_NOW = "swapped"
 SIGN = "sign"
-"""File that says that what waits in the private git directory is to be signed, whoever harvests it."""
+"""Note that what waits in the private git directory is to be signed, whoever harvests it. Made when a session starts,
+because its end may be a SIGKILL; forgotten when nothing waits any more."""
 
 STRICT = "strict"
+"""Note that a session with a strict hand-off left what waits there, or refused to hand it over."""
 KEEP = "keep"
-"""File that says that a session with a strict hand-off left what waits there, or refused to hand it over."""
+"""Note that the last session was told that further branches of the agent's stay inside, and the checkout as it is."""
 
 SETTLED = "settled"
 
@@ -292,31 +294,3 @@ def write_signed(directory: str, pairs: "Mapping[str, str]") -> None:
     """Replaces what is known (OSError)."""
     newest = list(pairs.items())[-MOST:]
     note(directory, NAME, "".join(f"{old} {new}\n" for old, new in newest).encode("ascii"))
-
-
-def wish(directory: str) -> None:
-    """Has the next harvest sign (OSError). Noted when a session starts, because its end may be a SIGKILL."""
-    note(directory, SIGN)
-
-
-def wished(directory: str) -> bool:
-    """Whether a session has asked for signatures on what waits there."""
-    return noted(directory, SIGN) is not None
-
-
-def granted(directory: str) -> None:
-    """Removes the wish when nothing waits any more (OSError)."""
-    forget(directory, SIGN)
-
-
-def keep(directory: str, *, wanted: bool) -> None:
-    """Notes whether further branches of the agent's stay inside, and the checkout where it is (OSError)."""
-    if wanted:
-        note(directory, KEEP)
-    else:
-        forget(directory, KEEP)
-
-
-def keeps(directory: str) -> bool:
-    """Whether the last session was told so (`keep`)."""
-    return noted(directory, KEEP) is not None

@@ -16,7 +16,7 @@ from typing import TypeVar
 from pydantic import ValidationError
 
 from launcher.vcs.worktrees.models import Worktree
-from policy.errors import Refusal
+from policy.errors import Refusal, unusable
 
 FILE = "worktrees.db"
 _VERSION = 1
@@ -165,7 +165,7 @@ class WorktreeRepository:
                 hint="paddock worktree list; paddock worktree repair",
             ) from None  # fmt: skip
         except sqlite3.OperationalError as error:
-            raise _unusable(self.path, str(error)) from None
+            raise unusable(self.path, OSError(str(error))) from None
         except sqlite3.DatabaseError as error:
             self._set_aside()
             raise _damaged(self.path, str(error)) from None
@@ -176,7 +176,7 @@ class WorktreeRepository:
                 os.makedirs(self._state, 0o700, exist_ok=True)
                 os.close(os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600))
             except OSError as error:
-                raise _unusable(self.path, error.strerror or str(error)) from None
+                raise unusable(self.path, error) from None
         database = sqlite3.connect(self.path, timeout=_PATIENCE)
         try:
             # WAL: readers never wait for a writer. FULL: what was said to be done survives a power failure.
@@ -244,23 +244,13 @@ def _damaged(path: str, why: str) -> Refusal:
     )
 
 
-def _unusable(path: str, why: str) -> Refusal:
-    return Refusal(
-        "state-unusable",
-        f"cannot use {path}",
-        context=why,
-        hint="free some space or make it writable, or point XDG_STATE_HOME elsewhere",
-    )
-
-
 def _locked(path: str, *, wait: bool) -> int | None:
     while True:
         try:
             os.makedirs(os.path.dirname(path), 0o700, exist_ok=True)
             descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
         except OSError as error:
-            raise Refusal("state-unusable", f"cannot write {path}", context=error.strerror or str(error),
-                          hint="make it writable, or point XDG_STATE_HOME elsewhere") from None  # fmt: skip
+            raise unusable(path, error) from None
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
         except BlockingIOError:
