@@ -9,7 +9,6 @@ import logging
 import os
 import secrets
 import select
-import signal
 import subprocess
 import threading
 import time
@@ -24,6 +23,7 @@ from pydantic import ValidationError
 from launcher.bridges.files.tool_calls import (
     CALLS,
     MOST_TEXT,
+    PLACES,
     Answer,
     Call,
     ErrorType,
@@ -32,7 +32,7 @@ from launcher.bridges.files.tool_calls import (
     denied,
     error,
 )
-from launcher.bridges.files.workers import Pool, Room, WorkerFailed, identity
+from launcher.bridges.files.workers import Pool, Room, WorkerFailed, end_group, identity
 from launcher.workflow.graph import GraphRepository
 from launcher.workflow.request_context import RequestContextRepository
 from launcher.workflow.worktrees import WorktreeService, worktree_of_session
@@ -93,7 +93,7 @@ def run(argv: list[str], cwd: str, seconds: float, stop: Stop | None = None) -> 
         assert process.stdout is not None
         ended = _follow(process.stdout.fileno(), output, time.monotonic() + seconds, stop)
         if ended is not None:
-            _end(process)
+            end_group(process, _PATIENCE)
         status = process.wait()
     if ended is not None:
         raise ToolFailed(*ended, output.text())
@@ -145,18 +145,6 @@ def _follow(fd: int, output: _Output, deadline: float, stop: Stop | None) -> tup
             return ErrorType.CANCELLED, "the command was ended, because nobody is waiting for it any more"
         if left <= 0:
             return ErrorType.TIMED_OUT, "the command took too long and was ended; timeout_seconds allows more"
-
-
-def _end(process: "subprocess.Popen[bytes]") -> None:
-    """SIGTERM, which the launcher's client passes on and obeys; SIGKILL for what does not."""
-    for sent in (signal.SIGTERM, signal.SIGKILL):
-        if process.poll() is None:
-            os.killpg(process.pid, sent)
-        try:
-            process.wait(_PATIENCE)
-            return
-        except subprocess.TimeoutExpired:
-            continue
 
 
 log = logging.getLogger(__name__)
@@ -399,7 +387,7 @@ class Router:
             token: from the header.
             stop: ends a command that nobody waits for any more.
         """
-        path = next((text for name, text in arguments.items() if name in _PATHS and isinstance(text, str)), "")[
+        path = next((text for name, text in arguments.items() if name in PLACES and isinstance(text, str)), "")[
             :_ECHOED
         ]
         root = ""
@@ -482,7 +470,6 @@ class Router:
 
 _DENIED = denied(SandboxValidationResult.deny("", "", "")).text.partition(', "attemptedPath"')[0]
 _ECHOED = 8192  # characters of a wrong argument that are said back
-_PATHS = ("file_path", "directory", "target")
 
 
 def _checked(tool: str, arguments: Mapping[str, object]) -> Call:

@@ -84,11 +84,7 @@ class ToolFailed(Exception):
 
 
 class PathDenied(Exception):
-    """A path that the session may not use in this way, on the same way.
-
-    Args:
-        verdict: the validator's denial.
-    """
+    """A path that the session may not use in this way, on the same way."""
 
     def __init__(self, verdict: SandboxValidationResult) -> None:
         super().__init__(verdict.message)
@@ -141,6 +137,7 @@ class Call(BaseModel):
         tool: its name.
         operation: what the validator is asked for.
         reads_only: nothing on the disk changes by it.
+        place: the argument that is its path.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
@@ -148,11 +145,13 @@ class Call(BaseModel):
     tool: ClassVar[str]
     operation: ClassVar[Operation]
     reads_only: ClassVar[bool] = True
+    place: ClassVar[str] = "directory"
 
     @property
     def path(self) -> str:
         """The path it is about, as it was given."""
-        raise NotImplementedError
+        given: str = getattr(self, self.place)
+        return given
 
 
 class Read(Call):
@@ -160,15 +159,11 @@ class Read(Call):
 
     tool: ClassVar[str] = "read"
     operation: ClassVar[Operation] = Operation.READ
+    place: ClassVar[str] = "file_path"
 
     file_path: PathText = Field(description="File to read; relative paths start at the worktree's root.")
     offset: int = Field(default=1, ge=1, description="First line to return, counted from 1.")
     limit: int | None = Field(default=None, ge=1, description="Most lines to return; by default as many as fit.")
-
-    @property
-    def path(self) -> str:
-        """The file."""
-        return self.file_path
 
 
 class Write(Call):
@@ -177,14 +172,10 @@ class Write(Call):
     tool: ClassVar[str] = "write"
     operation: ClassVar[Operation] = Operation.WRITE
     reads_only: ClassVar[bool] = False
+    place: ClassVar[str] = "file_path"
 
     file_path: PathText = Field(description="File to create or replace.")
     content: Text = Field(description="Its whole new content.")
-
-    @property
-    def path(self) -> str:
-        """The file."""
-        return self.file_path
 
 
 class Edit(Call):
@@ -193,6 +184,7 @@ class Edit(Call):
     tool: ClassVar[str] = "edit"
     operation: ClassVar[Operation] = Operation.EDIT
     reads_only: ClassVar[bool] = False
+    place: ClassVar[str] = "file_path"
 
     file_path: PathText = Field(description="File to change.")
     old_string: Text = Field(
@@ -203,11 +195,6 @@ class Edit(Call):
         default=False, description="Replace every occurrence; otherwise there must be exactly one."
     )
 
-    @property
-    def path(self) -> str:
-        """The file."""
-        return self.file_path
-
 
 class List(Call):
     """List a directory, sorted. Directories end with /, symbolic links with @, pipes with | and sockets with =."""
@@ -216,11 +203,6 @@ class List(Call):
     operation: ClassVar[Operation] = Operation.LIST
 
     directory: PathText = Field(default=".", description="Directory to list (default: the worktree's root).")
-
-    @property
-    def path(self) -> str:
-        """The directory."""
-        return self.directory
 
 
 class Glob(Call):
@@ -234,17 +216,13 @@ class Glob(Call):
     )
     directory: PathText = Field(default=".", description="Directory to search (default: the worktree's root).")
 
-    @property
-    def path(self) -> str:
-        """The directory."""
-        return self.directory
-
 
 class Grep(Call):
     """Search text files for a regular expression (Python's). Answers PATH:LINE:TEXT; leaves out .git and binaries."""
 
     tool: ClassVar[str] = "grep"
     operation: ClassVar[Operation] = Operation.READ
+    place: ClassVar[str] = "target"
 
     pattern: Annotated[Text, StringConstraints(min_length=1, max_length=4096)] = Field(
         description="Regular expression, matched against each line."
@@ -255,11 +233,6 @@ class Grep(Call):
     )
     ignore_case: bool = Field(default=False, description="Ignore case.")
     limit: int = Field(default=200, ge=1, le=2000, description="Most lines to return.")
-
-    @property
-    def path(self) -> str:
-        """The file or directory."""
-        return self.target
 
 
 class Shell(Call):
@@ -275,14 +248,11 @@ class Shell(Call):
     directory: PathText = Field(default=".", description="Directory to start in (default: the worktree's root).")
     timeout_seconds: float = Field(default=120, gt=0, le=600, description="The command is ended after this time.")
 
-    @property
-    def path(self) -> str:
-        """The directory it starts in."""
-        return self.directory
-
 
 CALLS: dict[str, type[Call]] = {kind.tool: kind for kind in (Read, Write, Edit, List, Glob, Grep, Shell)}
 """All tools by name, in the order in which clients are shown them."""
+
+PLACES = frozenset(kind.place for kind in CALLS.values())
 
 
 # Messages between router and worker: JSON in frames (`launcher.wire`), over pipes.

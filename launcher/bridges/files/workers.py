@@ -13,7 +13,8 @@ import sys
 import threading
 import time
 from collections import OrderedDict
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Protocol
 
 from pydantic import BaseModel, ConfigDict, ValidationError, field_validator
@@ -50,26 +51,31 @@ _MOST_SAID = 4000
 
 
 class WorkerFailed(Exception):
-    """A worker that did not start, has ended, was too slow, or said what no worker of ours says.
-
-    Args:
-        why: in words.
-        said: the end of what was written to standard error.
-    """
+    """A worker that did not start, has ended, was too slow, or said what no worker of ours says."""
 
     def __init__(self, why: str, said: str = "") -> None:
         # What strangers say must not drive the terminal on which it is logged.
         super().__init__(printable(f"{why}: {said}" if said else why))
 
 
+def end_group(process: "subprocess.Popen[bytes]", patience: float) -> None:
+    """Ends a process that leads its group: SIGTERM, which a launcher passes on and obeys; SIGKILL for what does not."""
+    for sent in (signal.SIGTERM, signal.SIGKILL):
+        if process.poll() is None:
+            os.killpg(process.pid, sent)
+        try:
+            process.wait(patience)
+            return
+        except subprocess.TimeoutExpired:
+            continue
+
+
 class WorkerProcess:
     """One worker. Calls come one after the other; safe to share between threads.
 
     Args:
-        argv: what starts it.
         scope: its boundaries; or what makes them of the first words of what is started, which are said before it
             becomes the worker (`begin`).
-        cwd: directory to start in.
     """
 
     def __init__(self, argv: list[str], scope: Scope | Callable[[bytes], Scope], cwd: str) -> None:
@@ -154,14 +160,7 @@ class WorkerProcess:
     def kill(self) -> None:
         """Ends it: the launcher first, so that it can clean up, and by force when that takes too long."""
         self._close_pipes()
-        for sent in (signal.SIGTERM, signal.SIGKILL):
-            if self._process.poll() is None:
-                os.killpg(self._process.pid, sent)
-            try:
-                self._process.wait(END_PATIENCE)
-                return
-            except subprocess.TimeoutExpired:
-                continue
+        end_group(self._process, END_PATIENCE)
 
     def _close_pipes(self) -> None:
         for stream in (self._process.stdin, self._process.stdout, self._process.stderr):
@@ -169,7 +168,6 @@ class WorkerProcess:
                 stream.close()
 
     def _exchange(self, data: bytes, patience: float, most: int = tool_calls.MOST_REPLY) -> bytes:
-        """Sends one message and returns the next one that comes."""
         rest = memoryview(data)
         came: list[tuple[bytes, bytes]] = []
         decoder = wire.Decoder(most)
@@ -223,7 +221,6 @@ class WorkerProcess:
         return data
 
     def _overheard(self) -> bool:
-        """Takes what was written to standard error; False at its end."""
         try:
             data = os.read(self._errors, _BLOCK)
         except BlockingIOError:
@@ -294,21 +291,6 @@ class _Entry:
         self.used = time.monotonic()
 
 
-class Lease:
-    """A room in use, which is not ended meanwhile. A context manager."""
-
-    def __init__(self, pool: "Pool", entry: _Entry, room: Room) -> None:
-        self._pool = pool
-        self._entry = entry
-        self.room = room
-
-    def __enter__(self) -> Room:
-        return self.room
-
-    def __exit__(self, *_: object) -> None:
-        self._pool.release(self._entry)
-
-
 class Pool:
     """All rooms of one router. Safe to share between threads.
 
@@ -329,8 +311,9 @@ class Pool:
         """How many there are."""
         return len(self._entries)
 
-    def lease(self, session_id: str, key: object, make: Callable[[], Room]) -> Lease:
-        """The session's room, made when there is none that is usable.
+    @contextmanager
+    def lease(self, session_id: str, key: object, make: Callable[[], Room]) -> Iterator[Room]:
+        """The session's room, made when there is none that is usable; it is not ended before the block is left.
 
         Args:
             session_id: whose.
@@ -361,13 +344,12 @@ class Pool:
                     entry.room = None
                 if entry.room is None:
                     entry.room = make()
-                return Lease(self, entry, entry.room)
-        except BaseException:
-            self.release(entry)
-            raise
+                room = entry.room
+            yield room
+        finally:
+            self._release(entry)
 
-    def release(self, entry: _Entry) -> None:
-        """One user less."""
+    def _release(self, entry: _Entry) -> None:
         with self._lock:
             entry.users -= 1
             entry.used = time.monotonic()
