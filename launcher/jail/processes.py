@@ -138,6 +138,15 @@ def _name_and_parent(pid: int) -> tuple[bytes, int]:
     return head.partition(b" (")[2], int(tail.split()[1])
 
 
+def stat_fields(pid: int) -> list[str]:
+    """The fields of /proc/PID/stat behind the name, the state first (proc_pid_stat(5)); [] when the process is gone."""
+    try:
+        with open(f"/proc/{pid}/stat", "rb", buffering=0) as file:
+            return file.read().rpartition(b")")[2].decode("ascii").split()
+    except (FileNotFoundError, ProcessLookupError):
+        return []
+
+
 def jailed(pid: int) -> bool:
     """Whether a process is in a jail of any session, or makes calls for one; True too for one that cannot be seen.
 

@@ -31,8 +31,7 @@ class Target:
         writable: canonical paths below which a command of a jail can write, now or in an earlier session. A symbolic
             link there leads nowhere else.
 
-    Raises:
-        Refusal: report-unwritable.
+    Refusals: report-unwritable.
     """
 
     __slots__ = ("_directory", "_name", "_path")

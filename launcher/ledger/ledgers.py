@@ -139,8 +139,7 @@ class Contents(NamedTuple):
 def read(path: str) -> Contents:
     """A ledger, with lines that mean the same put together.
 
-    Raises:
-        Refusal: ledger-unreadable.
+    Refusals: ledger-unreadable.
     """
     facts: dict[str, Any] = {}
     end: dict[str, Any] = {}

@@ -24,8 +24,7 @@ _SECONDS = 5.0
 def enable() -> bool:
     """Switches it on; False when it was on already.
 
-    Raises:
-        Refusal: audit-unavailable: the kernel has none, does not let this process, or did not obey.
+    Refusals: audit-unavailable: the kernel has none, does not let this process, or did not obey.
     """
     known = audit_socket.status()
     if known is None:

@@ -5,6 +5,7 @@ here acts on one open descriptor, so what was checked is what is used.
 """
 
 import errno
+import fcntl
 import stat
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -13,7 +14,7 @@ from typing import NamedTuple
 from launcher.lean import os
 from launcher.safefs import walk
 from launcher.safefs.remove import remove_tree, widen
-from policy.errors import Refusal
+from policy.errors import Refusal, unusable
 
 CONFIG_LIMIT = 256 << 10
 """Bytes: the largest configuration file."""
@@ -92,6 +93,35 @@ def _unreadable(path: str, error: OSError | ValueError) -> Refusal:
         )
     reason = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
     return Refusal("config-unreadable", f"{path} cannot be read", context=reason)
+
+
+@contextmanager
+def locked_directory(path: str) -> Iterator[int]:
+    """A directory, under flock(2) until the block ends (OSError)."""
+    descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX)
+        yield descriptor
+    finally:
+        os.close(descriptor)
+
+
+@contextmanager
+def locked_file(path: str) -> Iterator[None]:
+    """Waits for flock(2) on a file of Paddock's own, made where it is missing, and holds it until the block ends.
+
+    Refusals: state-unusable.
+    """
+    flags = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK
+    try:
+        descriptor = os.open(path, flags, 0o600)
+    except OSError as error:
+        raise unusable(path, error) from None
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(descriptor)
 
 
 # Files of a git directory that an agent may have written, read and replaced without following a link.
@@ -383,7 +413,6 @@ class Inside:
 
     @contextmanager
     def _holder(self, path: str) -> Iterator[int]:
-        """The directory that holds `path`, which is there."""
         directory = walk.open_inside(self._fd, os.path.dirname(path) or ".", _DIRECTORY)
         try:
             yield directory

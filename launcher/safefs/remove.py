@@ -73,8 +73,6 @@ def widen(directory: int) -> None:
 
 
 class _Emptying:
-    """Removes all that is in a directory. What could not be removed is in `failures`."""
-
     __slots__ = ("_mark", "_pending", "_top", "failures")
 
     def __init__(self, top: int) -> None:

@@ -7,6 +7,7 @@ import select
 import signal
 import socket
 import termios
+import tty
 from collections.abc import Callable, Iterator
 from types import FrameType, TracebackType
 from typing import Any
@@ -51,17 +52,8 @@ class RawTerminal:
         termios.tcsetattr(0, termios.TCSADRAIN, self._before)
 
     def enter(self) -> None:
-        """Makes the terminal raw (termios(3), cfmakeraw), again each time after another programme used it."""
-        wanted = termios.tcgetattr(0)
-        wanted[0] &= ~(
-            termios.IGNBRK | termios.BRKINT | termios.PARMRK | termios.ISTRIP
-            | termios.INLCR | termios.IGNCR | termios.ICRNL | termios.IXON
-        )  # fmt: skip
-        wanted[1] &= ~termios.OPOST
-        wanted[2] = wanted[2] & ~(termios.CSIZE | termios.PARENB) | termios.CS8
-        wanted[3] &= ~(termios.ECHO | termios.ECHONL | termios.ICANON | termios.ISIG | termios.IEXTEN)
-        wanted[6][termios.VMIN], wanted[6][termios.VTIME] = 1, 0
-        termios.tcsetattr(0, termios.TCSADRAIN, wanted)
+        """Makes the terminal raw, again each time after another programme used it."""
+        tty.setraw(0, termios.TCSADRAIN)
 
     def size(self) -> tuple[int, int]:
         """Rows and columns."""
@@ -106,8 +98,7 @@ class Attached:
             take: become that one in place of another.
             offset: see output from there on; 0 is all that is kept, None only what comes.
 
-        Raises:
-            Refusal: the service's.
+        Refusals: the service's.
         """
         self._mode = mode
         query = {"mode": mode, "take": 1 if take else None, "offset": offset}
@@ -192,7 +183,6 @@ class Attached:
         return bool(data)
 
     def _signalled(self, number: int, *, pass_on: bool) -> None:
-        """Does what a signal for this process means."""
         if number in (signal.SIGWINCH, signal.SIGCONT):
             if self._terminal is not None:
                 self._terminal.enter()  # a shell that has continued this process had the terminal meanwhile
@@ -221,7 +211,6 @@ class Attached:
             self._waiting.clear()  # it has hung up; why, is to be read from it
 
     def _receive(self) -> bool:
-        """Handles what the service has sent; whether more is to come."""
         try:
             data = self._connection.recv(_PIECE)
         except BlockingIOError:
@@ -231,7 +220,6 @@ class Attached:
         return bool(data) and self._take(data)
 
     def _take(self, data: bytes) -> bool:
-        """Handles what has come; whether more is to come."""
         for kind, payload in self._decoder.feed(data):
             if kind in (OUTPUT, ERRORS):
                 self._driven = self._driven or b"\x1b" in payload
@@ -272,8 +260,7 @@ def _noted(number: int, where: FrameType | None) -> None:
 def status_of(session: dict[str, Any] | None) -> int:
     """The exit status of a session's command, as `paddock run` returns it.
 
-    Raises:
-        Refusal: the launcher's own; service-gone when it is not known how the session ended.
+    Refusals: the launcher's own; service-gone when it is not known how the session ended.
     """
     if session is None:
         raise Refusal("service-gone", "the service closed the connection before the session ended",

@@ -31,8 +31,7 @@ class Client:
     def connect(self) -> socket.socket:
         """A connection to the control socket.
 
-        Raises:
-            Refusal: service-absent, service-stranger.
+        Refusals: service-absent, service-stranger.
         """
         tried = []
         for path in self._candidates:
@@ -65,8 +64,7 @@ class Client:
     ) -> Any:  # noqa: ANN401  # whatever JSON the route answers with
         """Sends one request, and returns the answer's JSON, or None.
 
-        Raises:
-            Refusal: the service's own, or service-absent.
+        Refusals: the service's own, or service-absent.
         """
         with contextlib.closing(self._request(method, path, body, query, headers)) as response:
             content = _whole(response)
@@ -75,8 +73,7 @@ class Client:
     def text(self, path: str) -> str:
         """The answer of a route that speaks plain text.
 
-        Raises:
-            Refusal: see `call`.
+        Refusals: see `call`.
         """
         with contextlib.closing(self._request("GET", path, None, None, None)) as response:
             return _whole(response).decode()
@@ -84,8 +81,7 @@ class Client:
     def lines(self, path: str, query: Mapping[str, object]) -> Iterator[dict[str, Any]]:
         """JSON lines, as they come.
 
-        Raises:
-            Refusal: see `call`.
+        Refusals: see `call`.
         """
         with contextlib.closing(self._request("GET", path, None, query, None)) as response:
             for line in response:
@@ -94,8 +90,7 @@ class Client:
     def events(self, query: Mapping[str, object]) -> Iterator[dict[str, Any]]:
         """Events of the service, as they come.
 
-        Raises:
-            Refusal: see `call`.
+        Refusals: see `call`.
         """
         with contextlib.closing(self._request("GET", "/v1/events", None, query, None)) as response:
             for line in response:
@@ -136,8 +131,7 @@ class Client:
     def upgrade(self, path: str, query: Mapping[str, object]) -> tuple[socket.socket, bytes]:
         """Opens a stream: the connection, and the bytes already received from it.
 
-        Raises:
-            Refusal: see `call`.
+        Refusals: see `call`.
         """
         connection = self.connect()
         words = {name: value for name, value in query.items() if value is not None}
@@ -183,8 +177,7 @@ def _failed_unit() -> str:
 def session_path(name: str, what: str = "") -> str:
     """The route of a session.
 
-    Raises:
-        Refusal: usage.
+    Refusals: usage.
     """
     return _route(f"/v1/sessions/{session_name(name)}", what)
 
@@ -192,8 +185,7 @@ def session_path(name: str, what: str = "") -> str:
 def run_path(name: str, what: str = "") -> str:
     """The route of a ticket run.
 
-    Raises:
-        Refusal: usage.
+    Refusals: usage.
     """
     return _route(f"/v1/ticket-runs/{_named(name, 'ticket run', 'paddock tickets list lists them')}", what)
 
@@ -201,8 +193,7 @@ def run_path(name: str, what: str = "") -> str:
 def session_name(name: str) -> str:
     """A session's name as a caller has written it.
 
-    Raises:
-        Refusal: usage.
+    Refusals: usage.
     """
     return _named(name, "session", "paddock ps --all lists them")
 

@@ -46,8 +46,7 @@ class Listener:
     def __init__(self, own: Directories, given: list[socket.socket]) -> None:
         """Takes the first of `given`, else makes one. The instance's lock is held.
 
-        Raises:
-            Refusal: service-socket, state-unusable.
+        Refusals: service-socket, state-unusable.
         """
         self._made: tuple[str, int] | None = None
         if given:
@@ -81,8 +80,7 @@ class Listener:
 
         A runtime directory goes with everything in it when its user logs out, and is made anew at the next login.
 
-        Raises:
-            Refusal: the directory cannot be made, or must not be used; see `Directories`.
+        Refusals: the directory cannot be made, or must not be used; see `Directories`.
         """
         if self._made is None or os.path.lexists(own.socket):
             return None
@@ -141,8 +139,7 @@ async def serve(places: Places, version: str, parse: Parse, *, audit: int = -1) 
     Returns:
         The exit status.
 
-    Raises:
-        Refusal: service-running, service-settings, service-socket, database-version and the like; nothing runs then.
+    Refusals: service-running, service-settings, service-socket, database-version and the like; nothing runs then.
     """
     own = Directories(places)
     own.make()

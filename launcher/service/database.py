@@ -303,7 +303,6 @@ class Database:
             self.conditions.clear(name)
 
     def _refusal(self, error: sqlite3.Error) -> Refusal:
-        """The Refusal of an error; raises the condition that it shows."""
         code = getattr(error, "sqlite_errorcode", 0) & 0xFF
         if code == sqlite3.SQLITE_CONSTRAINT:
             return self._refused(UNUSABLE, str(error))

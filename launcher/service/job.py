@@ -66,8 +66,7 @@ def harvest(worktree: str, strict: bool) -> dict[str, Any]:
     Args:
         strict: refuse commits that change hand-off files.
 
-    Raises:
-        Refusal: as `paddock worktree harvest` does.
+    Refusals: as `paddock worktree harvest` does.
     """
     from launcher.session import places
     from launcher.vcs.harvest.outstanding import is_strict
@@ -176,8 +175,7 @@ def serve_files(**arguments: Any) -> dict[str, Any]:  # noqa: ANN401  # as JSON 
 def repository(directory: str) -> dict[str, Any]:
     """The git directory that all worktrees of a repository share.
 
-    Raises:
-        Refusal: `directory` lies in no worktree.
+    Refusals: `directory` lies in no worktree.
     """
     from launcher.service import ticket_work
 
@@ -226,8 +224,7 @@ def merge(repository: str, children: list[str], into: str | None) -> dict[str, A
     Returns:
         ``run``, as its journal has it, and ``warnings`` of work that is not on the branches that were merged.
 
-    Raises:
-        Refusal: as `paddock merge` does; nothing has moved then.
+    Refusals: as `paddock merge` does; nothing has moved then.
     """
     from launcher.session import harvesting, places
     from launcher.vcs.merge import into_children, sessions, target, work

@@ -47,8 +47,7 @@ class Jobs:
         Returns:
             What it gives back.
 
-        Raises:
-            Refusal: the job's own; job-lost when it ended without an answer.
+        Refusals: the job's own; job-lost when it ended without an answer.
         """
         async with self._turns:
             process = await asyncio.create_subprocess_exec(

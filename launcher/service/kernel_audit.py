@@ -47,8 +47,7 @@ def join() -> int:
     Returns:
         The socket, owned by the caller; -1 where this process may not read the audit.
 
-    Raises:
-        Refusal: capabilities-kept.
+    Refusals: capabilities-kept.
     """
     if os.geteuid() == 0:
         return -1
@@ -157,8 +156,7 @@ class Exchange:
             Whether records arrive. They do not where audit is switched off, and in PID namespaces other than the
             initial one, whose process ids are the ones that records have.
 
-        Raises:
-            Refusal: audit-socket.
+        Refusals: audit-socket.
         """
         asyncio.get_running_loop().add_reader(self._listener.fileno(), self.drain)
         abi = landlock.abi()
@@ -174,8 +172,7 @@ class Exchange:
     def listen(self, directory: str) -> None:
         """Listens for launchers in the service's runtime directory.
 
-        Raises:
-            Refusal: audit-socket.
+        Refusals: audit-socket.
         """
         self._path = f"{directory}/{AUDIT_SOCKET}"
         requests = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM | socket.SOCK_CLOEXEC | socket.SOCK_NONBLOCK)
@@ -378,7 +375,6 @@ class Exchange:
                 self._route(serial, owner, data)
 
     def _again(self) -> None:
-        """Somebody has asked: perhaps what is kept is his."""
         for serial in list(self._pending):
             if serial in self._pending:  # one that was judged may have settled others
                 self._judge(serial)

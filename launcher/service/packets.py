@@ -188,8 +188,7 @@ def check(peer: Peer, owner: int, launchers: Callable[[], set[int]]) -> None:
         owner: user id of the service.
         launchers: process ids of live sessions' launchers: what lives below one of them is jailed.
 
-    Raises:
-        Refusal: peer-refused.
+    Refusals: peer-refused.
     """
     if peer.uid not in (owner, 0):
         raise _refused(f"only user {owner} and root may use it; this is user {peer.uid}")

@@ -61,8 +61,7 @@ TRANSITIONS: dict[SessionState, frozenset[SessionState]] = {
 def check(name: str, before: SessionState, after: SessionState) -> None:
     """Refuses a move that the table does not have.
 
-    Raises:
-        Refusal: session-transition.
+    Refusals: session-transition.
     """
     if after not in TRANSITIONS[before]:
         raise Refusal(

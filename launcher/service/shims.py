@@ -137,7 +137,6 @@ class Groups:
 
 
 def _rmdir(path: str) -> None:
-    """Removes an empty group of a session, and the one in it, if they are there (OSError)."""
     for each in (f"{path}/run", path):
         with contextlib.suppress(FileNotFoundError):
             os.rmdir(each)

@@ -88,7 +88,6 @@ class Registration:
     """Keeps the contexts of sessions. What goes wrong here is logged: the jail holds a session, not its context.
 
     Args:
-        contexts: the repository.
         later: makes a write as soon as the repository takes it, in turn (`Database.later`).
     """
 
@@ -303,7 +302,6 @@ class Supervisor:
         return task
 
     async def _launch(self, live: Live, request: SessionRequest, given: object) -> None:
-        """Hands a session to a shim, in its turn."""
         environment = self._environment if request.environment is None else dict(request.environment)
         try:
             self.registration.accepted(request)
@@ -357,7 +355,6 @@ class Supervisor:
             shim.send("stop", term_seconds=live.patience, why=live.stopped)
 
     def _hear(self, live: Live, shim: Shim) -> None:
-        """Handles a shim's messages. No error here may lose a session."""
         messages, more = shim.messages()
         for message in messages:
             try:
@@ -389,7 +386,6 @@ class Supervisor:
             live.has_moved()
 
     def _moved(self, live: Live, move: dict[str, Any]) -> None:
-        """Counts and publishes a new move."""
         after, why = SessionState(move["after"]), move["why"]
         if after is SessionState.RUNNING:
             self.counters.spawned(move["spawn_seconds"])
@@ -501,7 +497,6 @@ class Supervisor:
             self._collected(live)
 
     def _collected(self, live: Live) -> None:
-        """The database has all of it: the shim may go, and its directory."""
         for name in remove_tree(live.directory):
             log.warning("session %s: %s was not removed", live.name, name)
         if live.shim is not None:

@@ -73,8 +73,7 @@ def take(environment: MutableMapping[str, str], pid: int) -> Manager:
     Args:
         environment: usually `os.environ`; changed.
 
-    Raises:
-        Refusal: service-environment: they make no sense.
+    Refusals: service-environment: they make no sense.
     """
     found = {name: environment.pop(name) for name in VARIABLES if name in environment}
     address = found.get("NOTIFY_SOCKET", "")
@@ -283,7 +282,6 @@ class Handler(logging.Handler):
 
     Args:
         identifier: SYSLOG_IDENTIFIER, which `journalctl -t` looks for.
-        address: of the journal's socket.
     """
 
     def __init__(self, identifier: str = "paddock", address: str = SOCKET) -> None:

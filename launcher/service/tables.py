@@ -160,7 +160,6 @@ class SessionStore:
             )
 
     def _check_over(self, name: str, *, live: bool) -> None:
-        """Refuses to forget a session that lives."""
         row = self.required(name)
         if SessionState(row["state"]) not in FINAL and not live:
             raise Refusal("session-live", f"session {name} is {row['state']}", hint=f"paddock stop {name}")

@@ -69,9 +69,7 @@ class OfRuns:
     Args:
         sessions: proves who calls.
         router: counts the calls of a session.
-        contexts: say whose session hands out tickets.
         database: a connection of its own.
-        service: the service, which starts sessions.
         say: told the ``run`` that has new tickets.
     """
 

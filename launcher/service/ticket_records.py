@@ -48,8 +48,7 @@ class TicketRecords:
     def insert(self, name: str, kept: dict[str, Any], client_uid: int, key: str | None, digest: str) -> None:
         """Writes down a new run with all its tickets, of which none has begun.
 
-        Raises:
-            Refusal: ticket-run-exists, or as `Database.transaction`.
+        Refusals: ticket-run-exists, or as `Database.transaction`.
         """
         now = time.time()
         names = [each["ticket"] for each in kept["tickets"]]
@@ -292,14 +291,12 @@ def add_tickets(database: Database, run: str, made: list[tuple[str, str]]) -> li
     One that is there already, word for word, is not added again: the orchestrator may have been started anew.
 
     Args:
-        database: the service's, of any of its processes.
         made: names and details.
 
     Returns:
         The names of those that are new.
 
-    Raises:
-        Refusal: a name is taken, there are too many, no orchestrator is at work.
+    Refusals: a name is taken, there are too many, no orchestrator is at work.
     """
     with database.transaction() as connection:
         rows = connection.execute("SELECT request FROM ticket_run WHERE name = ?", (run,)).fetchall()

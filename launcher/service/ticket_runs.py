@@ -124,11 +124,9 @@ class TicketRuns:
             raise Refusal("quota-ticket-runs", f"limit of {most} ticket runs reached")
 
     def _parsed(self, request: TicketRequest) -> list[dict[str, Any]]:
-        """The options of each ticket, by name."""
         return [self._options(request, ticket.ticket, ticket) for ticket in request.tickets]
 
     def _options(self, request: TicketRequest, name: str, of: Ticket | Agent | Orchestrator | Merger) -> dict[str, Any]:
-        """The options of a ticket's agent, or of another part of a run, by name."""
         wanted = {"command": of.command, "options": of.options, "directory": request.repository}
         try:
             options: dict[str, Any] = dict(self._supervisor.options_of(SessionRequest.model_validate(wanted)))
@@ -284,7 +282,6 @@ class TicketRuns:
         return row
 
     async def _prepare(self, name: str, request: TicketRequest) -> dict[str, Any]:
-        """The worktrees of all tickets whose work is not in the trunk yet."""
         rows = {row["number"]: row for row in self.records.tickets(name)}
         tickets = [
             {"number": number, "ticket": each.ticket, "details": each.details, "command": each.command,
@@ -348,7 +345,6 @@ class TicketRuns:
         self, run: str, request: TicketRequest, review: Agent, prepared: dict[str, Any], place: dict[str, Any],
         client_uid: int,
     ) -> dict[str, Any]:  # fmt: skip
-        """Follows the review of one ticket's work to its end, in the ticket's worktree: what became of it."""
         number = place["number"]
         self.records.step(run, number, TicketStep.REVIEWING)
         arguments = {"database": self._database.path, "run": run, "number": number, "dispatch": prepared["dispatch"],
@@ -390,7 +386,6 @@ class TicketRuns:
         *,
         again: bool,
     ) -> dict[str, Any]:
-        """Follows one agent to its end: the live one, one that ended meanwhile, else a new one."""
         name = row["session"]
         session = self._sessions.session(name) if name else None
         failed = again and row["agent"] is not None and session is not None and not ended_well(session)
@@ -564,7 +559,6 @@ class TicketRuns:
     async def _other(
         self, run: str, name: str, ticket: Ticket, place: dict[str, Any], request: TicketRequest, client_uid: int
     ) -> dict[str, Any]:
-        """Follows a session of a merger or a review; starts it where it was not started yet."""
         if self._sessions.session(name) is None:
             refused = self._sessions.started(run, name, ticket, place, request, client_uid)
             if refused is not None:
@@ -652,10 +646,8 @@ IDENTITY = ("GIT_AUTHOR_NAME", "GIT_AUTHOR_EMAIL", "GIT_COMMITTER_NAME", "GIT_CO
 
 
 def _identity_of(request: TicketRequest) -> dict[str, str]:
-    """What the caller's environment says of who commits."""
     return {name: value for name, value in (request.environment or {}).items() if name in IDENTITY}
 
 
 def _path(request: TicketRequest) -> str:
-    """Where the launchers of a run look for commands."""
     return (request.environment or os.environ).get("PATH", "")

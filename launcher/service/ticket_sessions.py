@@ -40,12 +40,8 @@ def _entry(
     """One entry of a run's result.
 
     Args:
-        ticket: what it is called.
-        session: of its command; None when there was none.
         name: what that session is, or would have been called.
-        session_id: of its context.
         worktree: made for it; "" when none was.
-        log: directory of the session's log.
         trunk: the worktree that the run began with.
         harvest: what became of its commits, where that is not the session's to say.
         refusal: why there was no session, or none that started.
@@ -269,8 +265,7 @@ class FileTools:
     async def start(self) -> None:
         """Starts it, unless it runs, and waits until it answers.
 
-        Raises:
-            Refusal: it does not start.
+        Refusals: it does not start.
         """
         if self._task is not None and not self._task.done():
             return
@@ -398,8 +393,7 @@ class Questions:
     async def ask(self, run: str, asked: TicketQuestion) -> Session:
         """Starts the session that answers a question with what it writes to its standard output.
 
-        Raises:
-            Refusal: ticket-run-unknown, ticket-run-closed, ticket-run-busy, or why it does not start.
+        Refusals: ticket-run-unknown, ticket-run-closed, ticket-run-busy, or why it does not start.
         """
         request = self._records.request(run)
         manager = request.context_manager

@@ -154,8 +154,7 @@ def tools_for(request: AgentRequest) -> ToolContext:
 def common_dir_of(directory: str) -> str:
     """The git directory that all worktrees of a repository share.
 
-    Raises:
-        Refusal: it is no worktree.
+    Refusals: it is no worktree.
     """
     return checkout.find(directory, Present(), exact=False).common_dir
 
@@ -188,9 +187,8 @@ def prepare(
         ``dispatch`` and ``nodes``, to be handed to `merge`, and ``agents``: ticket, session id, worktree, and the
         options of `paddock run` that hold a command to it.
 
-    Raises:
-        Refusal: a ticket's options mean nothing, its command is not there, a worktree cannot be made; nothing that
-            was made by this call is left.
+    Refusals: a ticket's options mean nothing, its command is not there, a worktree cannot be made; nothing that was
+    made by this call is left.
     """
     found = checkout.find(trunk, Present(), exact=False)
     for each in [*tickets, *others]:
@@ -267,8 +265,7 @@ def orchestrate(
     Returns:
         As `prepare` has an agent, with ``prompt``, and ``trunk`` and ``common_dir`` as they are there.
 
-    Raises:
-        Refusal: as `prepare`.
+    Refusals: as `prepare`.
     """
     found = checkout.find(trunk, Present(), exact=False)
     for each in commands:
@@ -324,8 +321,7 @@ def land(database: str, run: str, trunk: str, worktree_id: str, who: dict[str, s
     Returns:
         ``status`` (`launcher.vcs.merge.descriptors.AgentMergeStatus`), with a descriptor.
 
-    Raises:
-        Refusal: merging could not begin.
+    Refusals: merging could not begin.
     """
     work = _Work(database, who=who)
     own = work.children.worktree_context(worktree_id)
@@ -343,7 +339,6 @@ def land(database: str, run: str, trunk: str, worktree_id: str, who: dict[str, s
 
 
 def _step(action: str) -> OperationContext:
-    """A step of a ticket run."""
     return OperationContext(agent_name="ticket-run", action=action, method="launcher.service.ticket_work")
 
 
@@ -531,8 +526,7 @@ def merge(
         ``merged``, ``conflicted`` and ``pending``: statuses (`launcher.vcs.merge.descriptors.AgentMergeStatus`),
         ``results``, and the ``nodes`` as they are then.
 
-    Raises:
-        Refusal: merging could not begin.
+    Refusals: merging could not begin.
     """
     work = _Work(database, nodes, who)
     sent = TicketAgentRequests.model_validate(dispatch)
@@ -604,8 +598,7 @@ def resolve(
         Where a merger works: ``number``, ``ticket``, ``session_id``, ``worktree``, ``options`` as `prepare` has them;
         ``commands`` merge the trunk there, up to the conflict.
 
-    Raises:
-        Refusal: the request could not be dispatched.
+    Refusals: the request could not be dispatched.
     """
     work = _Work(database, nodes)
     sent = TicketAgentRequests.model_validate(dispatch)
@@ -646,8 +639,7 @@ def review(
     Returns:
         As `prepare` has an agent.
 
-    Raises:
-        Refusal: the request could not be dispatched.
+    Refusals: the request could not be dispatched.
     """
     work = _Work(database, nodes)
     sent = TicketAgentRequests.model_validate(dispatch)
@@ -676,8 +668,7 @@ def ask(database: str, run: str, number: str, session_id: str, question: str) ->
     Returns:
         As `prepare` has an agent.
 
-    Raises:
-        Refusal: the agent is none of the run's, or the request could not be dispatched.
+    Refusals: the agent is none of the run's, or the request could not be dispatched.
     """
     work = _Work(database)
     asking = work.contexts.get(session_id) if session_id.partition("/")[0] == run else None

@@ -42,12 +42,7 @@ TEMPORARY_FILES = "paddock.conf"
 
 @dataclass(frozen=True)
 class Rendered:
-    """The content that one file should have.
-
-    Args:
-        path: where it belongs.
-        content: its whole text, the last line included.
-    """
+    """The content that one file should have."""
 
     path: Path
     content: str
@@ -56,8 +51,7 @@ class Rendered:
 def sources() -> Path:
     """The directory that holds the units' text.
 
-    Raises:
-        Refusal: service-units-missing.
+    Refusals: service-units-missing.
     """
     package = Path(__file__).resolve().parents[1]
     for directory in (package / "systemd", package.parent / "systemd"):
@@ -96,8 +90,7 @@ def render(scope: Scope, command: Path, units: Path, temporary_files: Path) -> l
 def quoted(path: Path) -> str:
     """A path as the first word of ExecStart= (systemd.service(5), systemd.syntax(7)).
 
-    Raises:
-        Refusal: service-path: it cannot be written there.
+    Refusals: service-path: it cannot be written there.
     """
     text = str(path)
     if not text.startswith("/") or not text.isprintable():
@@ -160,8 +153,7 @@ class File:
 def look(files: list[Rendered]) -> list[File]:
     """The state of each file.
 
-    Raises:
-        Refusal: service-unreadable.
+    Refusals: service-unreadable.
     """
     return [File(rendered, _state(rendered)) for rendered in files]
 
@@ -193,8 +185,7 @@ def refuse_kept(files: list[File], edit: str) -> None:
         files: as they were found.
         edit: the command line that makes a drop-in, for the hint.
 
-    Raises:
-        Refusal: service-edited.
+    Refusals: service-edited.
     """
     kept = [file for file in files if file.state in KEPT]
     if kept:
@@ -209,8 +200,7 @@ def refuse_kept(files: list[File], edit: str) -> None:
 def write(file: File) -> None:
     """Puts a file in place, readable by all, atomically.
 
-    Raises:
-        Refusal: service-unwritable.
+    Refusals: service-unwritable.
     """
     path = file.path
     try:
@@ -223,8 +213,7 @@ def write(file: File) -> None:
 def remove(file: File) -> None:
     """Removes one of Paddock's files.
 
-    Raises:
-        Refusal: service-unwritable.
+    Refusals: service-unwritable.
     """
     assert file.state not in KEPT
     try:
@@ -257,8 +246,7 @@ def check_trusted(command: Path) -> None:
     Args:
         command: absolute path of the `paddock` command, in the environment's `bin`.
 
-    Raises:
-        Refusal: service-not-trusted, service-not-reachable.
+    Refusals: service-not-trusted, service-not-reachable.
     """
     prefix = command.parent.parent
     # What the environment imports from, an editable installation's sources included.
@@ -296,7 +284,6 @@ def _ways(*paths: Path) -> Iterator[Path]:
 
 
 def _below(prefix: Path) -> Iterator[Path]:
-    """Everything in an environment."""
     for directory, names, files in os.walk(prefix):
         yield from (Path(directory, name) for name in (*names, *files))
 
@@ -333,8 +320,7 @@ class Place:
 def scope_of(*, system: bool, user: bool) -> Scope:
     """The scope that was asked for; without a word root means the system and everybody else himself.
 
-    Raises:
-        Refusal: usage.
+    Refusals: usage.
     """
     if system and user:
         raise Refusal("usage", "--system and --user exclude each other", hint="paddock service --help")
@@ -356,8 +342,7 @@ def place_for(scope: Scope, root: str | None) -> Place:
 def command() -> Path:
     """The absolute path of the installed `paddock`, as units start it.
 
-    Raises:
-        Refusal: service-not-installed.
+    Refusals: service-not-installed.
     """
     path = Path(sys.executable).parent / "paddock"
     if not os.access(path, os.X_OK):
@@ -406,8 +391,7 @@ class Manager:
     def call(self, *words: str) -> str:
         """Runs ``systemctl WORDS`` and returns what it prints.
 
-        Raises:
-            Refusal: service-manager: it says no.
+        Refusals: service-manager: it says no.
         """
         user = ("--user",) if self.scope is Scope.USER else ()
         return self._run("systemctl", *user, "--no-pager", "--no-ask-password", *words)
@@ -415,8 +399,7 @@ class Manager:
     def make_directories(self, configuration: str) -> None:
         """Makes at once what tmpfiles.d(5) makes at boot.
 
-        Raises:
-            Refusal: service-manager.
+        Refusals: service-manager.
         """
         self._run("systemd-tmpfiles", "--create", configuration)
 

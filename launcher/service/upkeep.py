@@ -275,7 +275,6 @@ class Watch:
         return found
 
     def _removed(self, name: str) -> int:
-        """Replaces the log of an ended session by a note; returns the bytes of all logs that remain."""
         directory = self._supervisor.log_of(name)
         for left in log_files.forget(directory):
             log.warning("log of %s not removed: %s", name, left)

@@ -3,7 +3,6 @@
 Loaded with the first answer.
 """
 
-import fcntl
 import os
 import re
 import time
@@ -45,9 +44,7 @@ def allow_always(where: Places, worktree: str, question: Question) -> str:
             if beneath(path, tree):
                 return f"{path} is in {tree}, where commands in jails write"
         made(where.config)
-        lock = os.open(os.path.dirname(path), os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-        try:
-            fcntl.flock(lock, fcntl.LOCK_EX)
+        with guarded_files.locked_directory(os.path.dirname(path)):
             content = guarded_files.read(path, follow=False)
             if content is not None and content.owner != os.geteuid():
                 return f"{path} belongs to user {content.owner}"
@@ -57,8 +54,6 @@ def allow_always(where: Places, worktree: str, question: Question) -> str:
                 return f'add "{question.where}" to allow_domains under [network] in {path} yourself'
             if after != before:
                 walk.replace(path, after.encode(), mode=content.mode & 0o777 if content is not None else 0o600)
-        finally:
-            os.close(lock)
     except (OSError, ValueError, Refusal) as error:
         return f"{path} cannot be changed: {getattr(error, 'strerror', None) or error}"
     return ""

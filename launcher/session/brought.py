@@ -5,7 +5,6 @@ descriptors and through no link; what an agent has put in the way is renamed. On
 for worktrees in which something was brought before.
 """
 
-import fcntl
 import os
 import stat
 from collections.abc import Iterable
@@ -56,9 +55,7 @@ def provided(plan: Plan, session: Session) -> tuple[tuple[Bind, ...], list[str]]
     home = session.slots["home"]
     mounts = promises.has_mounts(plan.backend)
     brought = [entry for entry in plan.brought if entry[0]]
-    around = os.open(os.path.dirname(home), os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-    try:
-        fcntl.flock(around, fcntl.LOCK_EX)  # against one that makes the same places ready
+    with guarded_files.locked_directory(os.path.dirname(home)):  # against one that makes the same places ready
         note = f"{os.path.dirname(home)}/{NOTE}"
         if brought:  # it tells those that bring nothing to look, as long as this session lives
             os.close(os.open(note, os.O_WRONLY | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600))
@@ -78,8 +75,6 @@ def provided(plan: Plan, session: Session) -> tuple[tuple[Bind, ...], list[str]]
                 walk.replace(note, os.fsencode(content), lasting=False)
             elif before is not None:
                 os.unlink(note)
-    finally:
-        os.close(around)
 
 
 def written(plan: Plan, session: Session) -> list[str]:
@@ -88,29 +83,28 @@ def written(plan: Plan, session: Session) -> list[str]:
     What a command has there itself stays. What an earlier session was told is removed, unless one still lives there.
     """
     home, lines = session.slots["home"], []
-    around = os.open(os.path.dirname(home), os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
-        fcntl.flock(around, fcntl.LOCK_EX)
-        note = f"{os.path.dirname(home)}/{FILES_NOTE}"
-        before = guarded_files.read(note, follow=False)
-        made = os.fsdecode(before.data).split("\0")[:-1] if before is not None else []
-        wanted = dict(plan.files)
-        _note(note, (*made, *wanted))  # first: what a crash leaves is removed by a later session
-        with Inside(home) as inside:
-            if not others(session, plan.worktree):
-                for path in set(made) - wanted.keys():
-                    if MARK in (inside.read(path) or b"")[:80]:
-                        inside.remove(path)
-                _note(note, wanted)
-            for path, content in wanted.items():
-                if not inside.exists(path) or MARK in (inside.read(path) or b"")[:80]:
-                    inside.write(path, content.encode())
-                else:
-                    lines.append(f"~/{path} of the private home is the command's own, so it names no mirror of yours")
+        with guarded_files.locked_directory(os.path.dirname(home)):
+            note = f"{os.path.dirname(home)}/{FILES_NOTE}"
+            before = guarded_files.read(note, follow=False)
+            made = os.fsdecode(before.data).split("\0")[:-1] if before is not None else []
+            wanted = dict(plan.files)
+            _note(note, (*made, *wanted))  # first: what a crash leaves is removed by a later session
+            with Inside(home) as inside:
+                if not others(session, plan.worktree):
+                    for path in set(made) - wanted.keys():
+                        if MARK in (inside.read(path) or b"")[:80]:
+                            inside.remove(path)
+                    _note(note, wanted)
+                for path, content in wanted.items():
+                    if not inside.exists(path) or MARK in (inside.read(path) or b"")[:80]:
+                        inside.write(path, content.encode())
+                    else:
+                        lines.append(
+                            f"~/{path} of the private home is the command's own, so it names no mirror of yours"
+                        )
     except OSError as error:
         lines.append(f"mirrors cannot be told in the private home: {error.strerror or error}")
-    finally:
-        os.close(around)
     return lines
 
 
@@ -125,32 +119,29 @@ def logins_agreed(plan: Plan, session: Session) -> tuple[bytes, bool]:
     """
     home = session.slots["home"]
     phantoms = any(login[-1] for login in plan.logins)
-    around = os.open(os.path.dirname(home), os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
-        fcntl.flock(around, fcntl.LOCK_EX)
-        note = f"{os.path.dirname(home)}/{LOGINS_NOTE}"
-        before = guarded_files.read(note, follow=False)
-        kept, *names = os.fsdecode(before.data).split("\n") if before is not None else [_THEMSELVES]
-        living = {other.name for other in others(session, plan.worktree)}
-        users = [name for name in names if name in living]
-        same = phantoms == (kept != _THEMSELVES)
-        if users and not same:
-            raise Refusal(
-                "login-home-shared",
-                f"session {users[0]} has {'the login' if phantoms else 'phantoms of the login'} in the private home",
-                context="that home is the worktree's, and this session would put the other in its place",
-                hint="wait for its end, start this one with the same --logins, or use another worktree "
-                "(paddock run --new TICKET)",
-            )
-        if not users:
-            kept = os.urandom(32).hex() if phantoms else _THEMSELVES
-        walk.replace(note, os.fsencode("\n".join((kept, *users, session.name))), lasting=False)
-        return bytes.fromhex(kept) if phantoms else b"", same
+        with guarded_files.locked_directory(os.path.dirname(home)):
+            note = f"{os.path.dirname(home)}/{LOGINS_NOTE}"
+            before = guarded_files.read(note, follow=False)
+            kept, *names = os.fsdecode(before.data).split("\n") if before is not None else [_THEMSELVES]
+            living = {other.name for other in others(session, plan.worktree)}
+            users = [name for name in names if name in living]
+            same = phantoms == (kept != _THEMSELVES)
+            if users and not same:
+                raise Refusal(
+                    "login-home-shared",
+                    f"session {users[0]} has {'the' if phantoms else 'phantoms of the'} login in the private home",
+                    context="that home is the worktree's, and this session would put the other in its place",
+                    hint="wait for its end, start this one with the same --logins, or use another worktree "
+                    "(paddock run --new TICKET)",
+                )
+            if not users:
+                kept = os.urandom(32).hex() if phantoms else _THEMSELVES
+            walk.replace(note, os.fsencode("\n".join((kept, *users, session.name))), lasting=False)
+            return bytes.fromhex(kept) if phantoms else b"", same
     except (OSError, ValueError) as error:
         why = error.strerror if isinstance(error, OSError) else error
         raise Refusal("login-unusable", f"{home} cannot be made ready for a login: {why}") from None
-    finally:
-        os.close(around)
 
 
 def _note(path: str, names: Iterable[str]) -> None:
@@ -259,7 +250,6 @@ def _placed(home: Inside, kind: int, path: str) -> bool:
 
 
 def _copied(home: Inside, source: str, path: str) -> None:
-    """Puts a copy of `source` at `path`, in the place of an earlier one."""
     if not stat.S_ISDIR(os.lstat(source).st_mode):
         data, mode = _content(walk.open_canonical(source, _FILE), MOST_BYTES)
         home.write(path, data, mode=mode)
@@ -289,7 +279,6 @@ def _copied(home: Inside, source: str, path: str) -> None:
 
 
 def _content(descriptor: int, limit: int) -> tuple[bytes, int]:
-    """Bytes and mode of an open file, which is closed."""
     try:
         found = os.fstat(descriptor)
         data = walk.read_up_to(descriptor, limit) if stat.S_ISREG(found.st_mode) else b""

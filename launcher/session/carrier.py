@@ -49,8 +49,7 @@ class Carrier:
             carried: from `hygiene.streams_to_carry`.
             limits: see `limit`; None: they are not known yet, and nothing moves before they are.
 
-        Raises:
-            Refusal: stream-unusable.
+        Refusals: stream-unusable.
         """
         made: list[int] = []
         self.streams = (0, 1, 2)
@@ -170,7 +169,6 @@ def _identity(fd: int) -> tuple[int, ...]:
 
 
 def _waiting(pipe: int) -> int:
-    """How many bytes lie in a pipe."""
     return int.from_bytes(fcntl.ioctl(pipe, _FIONREAD, bytes(4)), "little")
 
 
@@ -178,8 +176,6 @@ class _Input:
     """From a file or a FIFO to the command.
 
     Attributes:
-        pipes: this side's descriptors of the pipe.
-        file: the caller's.
         open: there may be more to move.
         failure: errno, 0 as long as everything could be moved.
     """
@@ -207,7 +203,6 @@ class _Input:
         return [(self.file, select.POLLIN), (self._pipe, 0)]
 
     def serve(self, fd: int) -> None:
-        """Moves bytes, when poll(2) has said something about `fd` of `wanted`."""
         try:
             if self._kept != -1:
                 self._pending = self._pending or os.read(self.file, _CHUNK)
@@ -266,13 +261,11 @@ class _Output:
         self._due = 0
 
     def wanted(self, *, alone: bool) -> list[tuple[int, int]]:
-        """As `_Input.wanted`."""
         if not self._full:
             return [(self._pipe, select.POLLIN)]
         return [(self.file, select.POLLOUT), *([(self._pipe, 0)] if alone else [])]
 
     def serve(self, fd: int) -> None:
-        """As `_Input.serve`."""
         try:
             if self._fifo:
                 moved = os.splice(self._pipe, self.file, _CHUNK, flags=os.SPLICE_F_NONBLOCK)
@@ -299,7 +292,6 @@ class _Output:
         self._due = _waiting(self._pipe) if self.open else 0
 
     def is_idle(self) -> bool:
-        """As `_Input.is_idle`."""
         return not self.open or self._due <= 0
 
     def _end(self) -> None:
@@ -321,7 +313,6 @@ def _carry(lanes: "list[_Input | _Output]", asked: int, answer: int) -> "NoRetur
 
 
 def _move(lanes: "list[_Input | _Output]", asked: int, answer: int) -> None:
-    """Moves bytes, once it may, until every pipe has ended, and answers when that is asked for."""
     if os.read(asked, 1) != _BEGIN:
         os.write(answer, _DONE)  # it was never started
         return

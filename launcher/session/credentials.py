@@ -57,8 +57,6 @@ def directory_below(top: int, path: str, *, make: bool) -> int:
     """Opens the directory of `path`, a path below the open directory `top`. The descriptor is the caller's to close.
 
     Args:
-        top: an open directory.
-        path: relative, without ``..``; the last component is not looked at.
         make: make what is missing, with mode 0700; what is no directory is renamed.
 
     Raises:
@@ -108,9 +106,6 @@ def read_private(directory: int, name: str, limit: int, *, follow: bool = False)
     """A regular file's content; None when there is none.
 
     Args:
-        directory: open.
-        name: of the file in it.
-        limit: most bytes.
         follow: for a file that is never written, a link is followed and whose file it is does not matter (managers of
             settings keep them in repositories and stores).
 
@@ -162,9 +157,6 @@ def replace_private(directory: int, name: str, data: bytes, expected: Content | 
     """Puts `data` in the place of a file, in one step, with mode 0600.
 
     Args:
-        directory: open.
-        name: of the file in it.
-        data: the whole content.
         expected: what was read there before; None for nothing.
         locked: the caller holds a lock that all writers take. So what a writer that was killed has left is removed.
 

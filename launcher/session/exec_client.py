@@ -259,8 +259,7 @@ def run(connection: _socket.socket, command: minder.Command) -> int:
         connection: from `connect`; closed at the end.
         command: what to run.
 
-    Raises:
-        Refusal: it could not be started (125, 126, 127), or the session ended first (137).
+    Refusals: it could not be started (125, 126, 127), or the session ended first (137).
     """
     streams = Streams()
     command.streams = streams.kinds
@@ -281,8 +280,6 @@ def run(connection: _socket.socket, command: minder.Command) -> int:
 
 
 class _Client:
-    """One command, seen from outside."""
-
     def __init__(self, connection: _socket.socket, signals: int, streams: Streams) -> None:
         self._connection = connection
         self._signals = signals
@@ -304,7 +301,6 @@ class _Client:
             return
 
     def follow(self) -> int:
-        """Handles signals, messages and the terminal until the command has ended."""
         while self._open and self._status is None:
             poll = select.poll()
             poll.register(self._connection, select.POLLIN)
@@ -324,7 +320,6 @@ class _Client:
         return self._result()
 
     def close(self) -> None:
-        """Gives the terminal back."""
         self._streams.close()
 
     def _result(self) -> int:

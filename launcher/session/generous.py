@@ -35,9 +35,7 @@ class Generous:
 
         Args:
             shares: "memory" and "disk", in percent of the machine's memory and of what is free on the disks of `paths`.
-            paths: the worktree and the private directories.
             scratch: the jail has a private /tmp that takes memory.
-            other: of the session's own limits.
         """
         self._shares = shares
         self._paths = paths

@@ -47,8 +47,7 @@ def take(
         branches, dismiss: see `harvest.harvest`.
         step: told each step.
 
-    Raises:
-        Refusal: the work stays where it is, for the reason that it gives.
+    Refusals: the work stays where it is, for the reason that it gives.
     """
     known = Patterns((*patterns, *_obeyed(directory)))
 
@@ -180,8 +179,7 @@ def into(target: Target, where: Places, say: Callable[[str], None], *, files: bo
         say: told what was harvested.
         files: they are to follow.
 
-    Raises:
-        Refusal: as `sessions.at_rest`.
+    Refusals: as `sessions.at_rest`.
     """
 
     def harvest(directory: str) -> HarvestResult:

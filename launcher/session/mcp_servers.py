@@ -45,7 +45,6 @@ def lines_of(plan: Plan) -> list[str]:
 
 
 def _about(server: dict[str, Any], plan: Plan) -> list[str]:
-    """What to know of one server: whose names are the usual ones of all agents' configurations."""
     about = []
     secrets = [key for name in ("env", "environment", "headers", "http_headers") for key in server.get(name) or ()]
     if secrets:

@@ -99,8 +99,6 @@ class _Command:
 
 
 class _Notifier:
-    """Runs a command for each question."""
-
     def __init__(self, fd: int, plan: Plan, session: str, places: Places, directory: str) -> None:
         self._fd = fd
         self._plan = plan
@@ -111,7 +109,6 @@ class _Notifier:
         self._commands: dict[int, _Command] = {}  # by the number of their questions
 
     def serve(self) -> None:
-        """Until the proxy has ended."""
         heard = True
         while heard:
             poll = select.poll()

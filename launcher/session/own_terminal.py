@@ -120,8 +120,6 @@ def _own_group(pid: int) -> None:
 
 
 class _Leader:
-    """Watches over the launcher as a shell does over its job."""
-
     def __init__(self, front: int, channel: "_socket.socket", slave: int, launcher: int) -> None:
         self._front = front
         self._channel = channel
@@ -224,8 +222,7 @@ def enter(
     Returns:
         A socket for the proxy (`handle.Egress`), which asks by it; -1 where nobody is asked.
 
-    Raises:
-        Refusal: no-terminal.
+    Refusals: no-terminal.
     """
     hygiene.fill_standard_fds()
     terminals = [fd for fd in (0, 1, 2) if os.isatty(fd)]
@@ -294,7 +291,6 @@ def _caller(terminals: list[int]) -> tuple[int, int]:
 
 
 def _device(fd: int) -> bytes:
-    """Which terminal it is, whatever the name that it was opened by (tty_ioctl(4))."""
     return fcntl.ioctl(fd, _TIOCGDEV, bytes(4))
 
 
@@ -322,7 +318,6 @@ class _Front:
 
     @property
     def said(self) -> list[str]:
-        """What the user is to be told of questions at the end."""
         return self._line.said if self._line is not None else []
 
     @property
@@ -331,7 +326,6 @@ class _Front:
         return self._relay.tail
 
     def close(self) -> None:
-        """Gives the terminal back."""
         self._relay.close()
 
     def follow(self) -> int:

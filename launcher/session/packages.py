@@ -22,8 +22,7 @@ def enable() -> None:
 
     Does nothing when the interpreter was started with `site`. The user's own site directory stays out (`-I`).
 
-    Raises:
-        Refusal: memory-missing.
+    Refusals: memory-missing.
     """
     global _enabled
     if _enabled or not sys.flags.no_site:

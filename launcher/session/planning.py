@@ -44,13 +44,10 @@ def make_private_home(home: str, git_dir: str, seeds: tuple[tuple[str, str], ...
     """Makes `home` unless it is there.
 
     Args:
-        home: where the private home belongs.
         git_dir: of the repository, whose own configuration may set another identity.
         seeds: (path relative to the home, canonical source) of plain files to copy.
-        worktree: canonical root.
 
-    Raises:
-        Refusal: it cannot be written.
+    Refusals: it cannot be written.
     """
     if os.path.lexists(home):
         own_home(home)
@@ -569,8 +566,7 @@ def context_of(found: checkout.Checkout, wanted: list[str], freeze_root: bool) -
         wanted: names of the submodules to grant; none named means all. A submodule inside a granted one is granted.
         freeze_root: see `WorktreeSandboxContext`.
 
-    Raises:
-        Refusal: submodule-unknown.
+    Refusals: submodule-unknown.
     """
     known = {submodule.name: submodule for submodule in found.submodules}
     for name in wanted:

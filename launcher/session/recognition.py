@@ -87,8 +87,7 @@ def own_directory(places: Places) -> Path:
 def load(places: Places, dialect: DialectName = DialectName.NATIVE) -> registry.SandboxTranslationRegistry:
     """All known providers, plug-ins included.
 
-    Raises:
-        Refusal: one of them is wrong.
+    Refusals: one of them is wrong.
     """
     return registry.load_registry(dialect, own_directory(places), entry_points=True)
 
@@ -103,8 +102,7 @@ def choose(settings: Settings, command: list[str], directory: str, places: Place
         places: the user's own providers lie in its configuration.
         machine: the Plan depends on what is looked at.
 
-    Raises:
-        Refusal: provider-unknown, or one of the provider files is wrong.
+    Refusals: provider-unknown, or one of the provider files is wrong.
     """
     wanted, source = settings.provider.value, str(settings.provider.source)
     if wanted in ("none", ""):
@@ -146,13 +144,6 @@ def translated(
     """What the provider is told, and what it needs.
 
     Its own sandbox, and its questions (see `keeps_prompts`), are turned off: whatever has a Plan runs in a jail.
-
-    Args:
-        chosen: from `choose`.
-        settings: the dialect, and whether its questions are kept.
-        context: the worktree.
-        command: the command's words.
-        machine: the Plan depends on what is looked at.
     """
     if chosen.strategy is None:
         return Translation(source=chosen.source)

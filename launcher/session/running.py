@@ -75,9 +75,8 @@ def run(
     Returns:
         The exit status: the command's own, or 128+N when signal N ended it.
 
-    Raises:
-        Refusal: nothing was started, or the command could not be executed; nothing is left behind then. Or the work is
-            not handed over (`strict`).
+    Refusals: nothing was started, or the command could not be executed; nothing is left behind then. Or the work is not
+    handed over (`strict`).
     """
     hygiene.fill_standard_fds()
     to_carry = hygiene.streams_to_carry()
@@ -370,18 +369,15 @@ class _Parts(terminal.Listener):
         return spec.replace(streams=self._carrier.streams)
 
     def on_report(self, facts: Facts) -> None:
-        """See `terminal.Listener`, as for the others."""
         self.facts += facts
 
     def on_child(self, pid: int) -> None:
-        """The jail's first process."""
         self._first = pid
         self.tell("jail", pid)
         if self.on_start is not None:
             self.on_start(pid)
 
     def on_executing(self, when: float) -> None:
-        """The command runs."""
         if self._plan.net == "none" and promises.has_mounts(self._plan.backend):
             self._counters = processes.network_counters(self._first)
         self.tell("started", when)
@@ -654,9 +650,8 @@ def jail_environment(
         environ: the caller's environment, `os.environ` or `os.environb`.
         given: values that the caller named explicitly; they win.
 
-    Raises:
-        Refusal: a name to be set is empty or holds "=" or NUL, or a value holds NUL: execve(2) would read another
-            variable than was meant.
+    Refusals: a name to be set is empty or holds "=" or NUL, or a value holds NUL: execve(2) would read another variable
+    than was meant.
     """
     names = {name for name in plan.env_pass if not name.endswith("*")}
     prefixes = tuple(name[:-1] for name in plan.env_pass if name.endswith("*"))

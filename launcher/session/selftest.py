@@ -69,8 +69,7 @@ def run(places: Places, *, options: tuple[str, ...] = ()) -> Result:
             state of real worktrees lies on, and outside what every jail gets. Nothing of them stays.
         options: more options for `paddock run`.
 
-    Raises:
-        Refusal: the jail did not start; the text is what `paddock run` said.
+    Refusals: the jail did not start; the text is what `paddock run` said.
     """
     with ExitStack() as stack:
         above = made(places.cache + "-doctor")
@@ -163,7 +162,6 @@ def _private_files(home: Path) -> list[str]:
 
 
 def _short(path: Path, stack: ExitStack) -> str:
-    """A name under 108 bytes for a socket, by a link when it needs one; TMPDIR may lead where anybody writes."""
     if len(os.fsencode(path)) < 100:
         return str(path)
     link = Path(SHORT_TEMP_BASE) / f"paddock-{os.urandom(6).hex()}"

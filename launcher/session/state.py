@@ -141,8 +141,7 @@ class Session:
 
         Close-on-exec and non-blocking. It lies in the session's directory, which is in no jail's view or grants.
 
-        Raises:
-            Refusal: state-unusable.
+        Refusals: state-unusable.
         """
         fd, self._proof, self.proof = self._listening(CONTROL, PROOF_NAME)
         return fd
@@ -150,8 +149,7 @@ class Session:
     def listen_for_answers(self) -> tuple[int, int]:
         """The socket for answers about refused hosts, and the memory file with its proof: both for the proxy.
 
-        Raises:
-            Refusal: state-unusable.
+        Refusals: state-unusable.
         """
         fd, self._shown, _ = self._listening(QUESTIONS, ANSWERS_PROOF)
         return fd, os.dup(self._shown)
@@ -233,9 +231,6 @@ def open_session(
     """Makes a session's directories. Waits while another process works in a tree that it may write.
 
     Args:
-        places: where state lives.
-        worktree_id: names the private home.
-        name: the session's name as the caller wants it, or None for a random one.
         mounts: its jail has mounts of its own, so that the temp directory can be at /tmp.
         writes: from `writable`; where none are given, it counts as one that could write whatever there is.
         brings: see `BRINGS`.

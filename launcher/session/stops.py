@@ -115,25 +115,16 @@ def stands_still(child: int) -> bool:
     Args:
         child: process id of the init.
     """
-    states = [_state(pid) for pid in processes.children(child)]
+    states = ["".join(processes.stat_fields(pid)[:1]) for pid in processes.children(child)]
     # A first thread that has ended is a zombie, whatever the others do. Bubblewrap itself is a child, too, and no other
     # but the command ever stops.
-    return states[:1] == [b"Z"] or any(state in (b"T", b"t") for state in states)
-
-
-def _state(pid: int) -> bytes:
-    try:
-        with open(f"/proc/{pid}/stat", "rb", buffering=0) as file:
-            return file.read().rpartition(b")")[2].split()[0]
-    except (FileNotFoundError, ProcessLookupError):
-        return b""
+    return states[:1] == ["Z"] or any(state in ("T", "t") for state in states)
 
 
 def has_continued(reader: int, decoder: wire.Decoder, copy: tuple[int, int], *, by_shell: bool) -> bool:
     """Whether the pipe says that the command runs again or has ended; tee(2) takes nothing out of it.
 
     Args:
-        reader: the pipe.
         decoder: of what has been read from it before.
         copy: a pipe for what `reader` holds.
         by_shell: the shell has continued the process group, and the launcher with it. A launcher that has not run

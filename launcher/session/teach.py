@@ -324,7 +324,6 @@ class Teacher:
         return status, planned
 
     def _make(self, line: Line) -> None:
-        """Makes what has to be there before it can be granted."""
         if not line.prepare or os.path.lexists(line.path):
             return
         missing = line.path if line.prepare == "directory" else os.path.dirname(line.path)

@@ -79,8 +79,7 @@ def supervise(spec: JailSpec, listener: Listener, *, start_timeout: float = STAR
     Returns:
         The command's exit status, 128+N when signal N ended it; 137 when the watchdog had the jail ended.
 
-    Raises:
-        Refusal: whatever building the jail or the last steps before the command refused; start-timeout; jail-lost.
+    Refusals: whatever building the jail or the last steps before the command refused; start-timeout; jail-lost.
     """
     hygiene.fill_standard_fds()
     keep: set[int] = set()
@@ -118,8 +117,6 @@ def supervise(spec: JailSpec, listener: Listener, *, start_timeout: float = STAR
 
 
 class _Jail:
-    """One running jail, seen from the launcher."""
-
     def __init__(self, jailed: spawn.Jailed, signals: int, terminal: "Terminal", listener: Listener) -> None:
         self._listener = listener
         if listener.denials is not None:
@@ -141,7 +138,6 @@ class _Jail:
         os.set_blocking(self._reader, False)
 
     def serve(self, start_timeout: float) -> None:
-        """Handles signals and messages until the child has ended."""
         poll = select.poll()
         poll.register(self._reader, select.POLLIN)
         poll.register(self._signals, select.POLLIN)

@@ -4,7 +4,6 @@ A record is (canonical path, SHA-256 of the content). It lives under the user's 
 reach: an agent that could write here could trust its own file.
 """
 
-import fcntl
 import hashlib
 import json
 import os
@@ -79,13 +78,7 @@ class Trust:
     def _changing(self) -> Iterator[dict[str, str]]:
         """The records, written back when the block ends; parallel writers wait for each other (flock(2))."""
         made(self._directory)
-        lock_path = f"{self.path}.lock"
-        try:
-            lock = os.open(lock_path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK, 0o600)
-        except OSError as error:
-            raise unusable(lock_path, error) from None
-        try:
-            fcntl.flock(lock, fcntl.LOCK_EX)
+        with guarded_files.locked_file(f"{self.path}.lock"):
             records = self._load()
             yield records
             data = json.dumps({"version": _VERSION, "files": dict(sorted(records.items()))}, indent=1) + "\n"
@@ -93,8 +86,6 @@ class Trust:
                 walk.replace(self.path, data.encode("ascii"))
             except OSError as error:
                 raise unusable(self.path, error) from None
-        finally:
-            os.close(lock)
 
 
 def digest_of(content: bytes) -> str:

@@ -113,7 +113,6 @@ class DiskUse:
         return self._walk is None
 
     def _taken(self) -> int:
-        """Bytes in use on the directories' file systems."""
         return sum((found.f_blocks - found.f_bfree) * found.f_frsize for found in disks(self._paths).values())
 
     def _start(self) -> None:
@@ -139,7 +138,6 @@ class DiskUse:
             yield from self._tree(path)
 
     def _tree(self, path: str) -> "Generator[None, None, None]":
-        """Adds up what lies below `path`, without following any link; stops now and then."""
         here = self._opened(path, None)
         if here is None:
             return
@@ -164,7 +162,6 @@ class DiskUse:
                 os.close(fd)
 
     def _entries(self, directory: int, names: list[str]) -> "Generator[None, None, None]":
-        """Adds up one directory's entries and puts the names of directories into `names`."""
         with os.scandir(directory) as entries:
             for number, entry in enumerate(entries):
                 try:
@@ -207,7 +204,7 @@ _TICKS = os.sysconf("SC_CLK_TCK")
 # Fields of /proc/PID/stat behind the name (proc_pid_stat(5)), counted from 0: utime, stime, cutime, cstime.
 _TIMES = slice(11, 15)
 _THREADS = 17
-_STARTED_FIELD = 19
+_PARENT, _STARTED = 1, 19
 
 
 class Usage:
@@ -218,7 +215,6 @@ class Usage:
 
         Args:
             first: process id of the jail's first process, to which all orphans inside go.
-            scratch: the jail has a private /tmp, which takes memory.
         """
         self._first = first
         self._scratch = scratch
@@ -242,7 +238,7 @@ class Usage:
         waited = 0
         seen = {}
         for pid in (self._first, *processes.descendants(self._first)):
-            fields = _stat(pid)
+            fields = processes.stat_fields(pid)
             if not fields:
                 continue
             own, system, below, below_system = map(int, fields[_TIMES])
@@ -250,7 +246,7 @@ class Usage:
             if pid == self._first:
                 continue
             waited += own + system
-            seen[pid, fields[_STARTED_FIELD]] = own + system
+            seen[pid, fields[_STARTED]] = own + system
             self.pids.append(pid)
             self.tasks += int(fields[_THREADS])
         self._gone += sum(ticks for key, ticks in self._seen.items() if key not in seen)
@@ -328,12 +324,6 @@ def nameless_files(pids: list[int], devices: set[int]) -> tuple[int, set[int]]:
     return sum(found.values()), unreadable
 
 
-def _stat(pid: int) -> list[str]:
-    """The fields of /proc/PID/stat from the third on; [] when the process has gone."""
-    # The name in the second field may hold anything, even ") "; nothing behind it can.
-    return _read(f"/proc/{pid}/stat").rpartition(")")[2].split()
-
-
 def _private(pid: int) -> int:
     fields = _read(f"/proc/{pid}/statm").split()
     return (int(fields[1]) - int(fields[2])) * _PAGE if fields else 0
@@ -388,8 +378,6 @@ _SHARE = 9  # seconds of rest for each second of looking
 PAUSE_TIMEOUT = 2.0
 """Seconds after which `pause` gives up on a jail that makes processes faster than they can be stopped."""
 
-_PARENT, _STARTED = 1, 19  # fields of /proc/PID/stat behind the name, counted from the state
-
 
 class Watchdog:
     """Watches one jail. `ended` names the limit that was passed, "" as long as none was."""
@@ -407,9 +395,6 @@ class Watchdog:
         """Prepares; `attach` begins.
 
         Args:
-            limits: name -> bytes, seconds or a number.
-            paths: where disk is used.
-            scratch: the jail has a private /tmp that takes memory.
             time_used: seconds of processor time, None where nobody knows better than /proc.
             since: see `DiskUse`.
             slow: seconds between looks at a jail that uses little.
@@ -482,7 +467,7 @@ class Watchdog:
             known.update(fresh)
             parents = {self._first, *below}
             for pid in fresh:
-                fields = _fields(pid)
+                fields = processes.stat_fields(pid)
                 if fields and fields[0] not in "TtZX" and _send(pid, fields, parents, _signal.SIGSTOP):
                     self._stopped.append((pid, fields))
 
@@ -493,15 +478,6 @@ class Watchdog:
         self._stopped = []
 
 
-def _fields(pid: int) -> list[str]:
-    """/proc/PID/stat from the state on; [] when the process has gone."""
-    try:
-        with open(f"/proc/{pid}/stat", "rb", buffering=0) as file:
-            return file.read().rpartition(b")")[2].decode("ascii").split()
-    except (FileNotFoundError, ProcessLookupError):
-        return []
-
-
 def _send(pid: int, before: list[str], parents: set[int], signal: int) -> bool:
     """Signals a process of the jail, whose number may have gone to somebody else since `before` was read."""
     try:
@@ -509,7 +485,7 @@ def _send(pid: int, before: list[str], parents: set[int], signal: int) -> bool:
     except ProcessLookupError:
         return False
     try:
-        now = _fields(pid)
+        now = processes.stat_fields(pid)
         # The same start, and still below: nobody outside has become a child of the jail's.
         if not now or now[_STARTED] != before[_STARTED] or int(now[_PARENT]) not in parents:
             return False

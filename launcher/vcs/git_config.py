@@ -168,7 +168,6 @@ def condition_holds(
 
 
 def _fits(pattern: str, text: str, *, fold: bool = False) -> bool:
-    """Git's wildmatch with WM_PATHNAME."""
     result = ""
     at = 0
     while at < len(pattern):
@@ -203,14 +202,11 @@ def _fits(pattern: str, text: str, *, fold: bool = False) -> bool:
 
 
 class _Parser:
-    """A configuration file, character by character as git reads it."""
-
     def __init__(self, content: bytes) -> None:
         self._text = os.fsdecode(content.removeprefix(b"\xef\xbb\xbf")).replace("\r\n", "\n") + "\n"
         self._at = 0
 
     def variables(self) -> "Iterable[tuple[str, str, str, str | None]]":
-        """(section, subsection, name, value) in order."""
         section = subsection = ""
         while self._at < len(self._text):
             char = self._next()

@@ -167,8 +167,7 @@ class CommitObjects(GitCmdObjectDB):
     def store(self, istream: IStream) -> IStream:
         """Refused.
 
-        Raises:
-            Refusal: history-closed.
+        Refusals: history-closed.
         """
         raise _closed("store")
 
@@ -338,9 +337,8 @@ def between(repo: TrustedRepo, old: str, new: str, *, commits: int = 50, files: 
         commits: at most so many are read.
         files: at most so many are named.
 
-    Raises:
-        Refusal: history-unreadable: an object is missing, or the repository's ids are not SHA-1, which is all that
-            GitPython knows; and as `HardenedGit.execute`.
+    Refusals: history-unreadable: an object is missing, or the repository's ids are not SHA-1, which is all that
+    GitPython knows; and as `HardenedGit.execute`.
     """
     try:
         if not (_ID.fullmatch(old) and _ID.fullmatch(new)):

@@ -295,8 +295,6 @@ _of_thread = threading.local()
 
 
 class _Helper:
-    """The process that forks for each command; started with the first one."""
-
     def __init__(self) -> None:
         self._socket: socket.socket | None = None
         self._process: subprocess.Popen[bytes] | None = None
@@ -322,15 +320,12 @@ class _Helper:
         return int(number)
 
     def close(self) -> None:
-        """Ends the helper; commands that run go on."""
         if self._socket is not None and self._process is not None:
             self._socket.close()
             self._process.wait()
 
 
 class _Forked(subprocess.Popen[bytes]):
-    """A command whose process a helper has forked."""
-
     def __init__(
         self,
         helper: _Helper,

@@ -58,9 +58,8 @@ def prepared(
         changes: the updates of each repository, through the worktree whose HEAD is meant.
         moved: the reference and hint of the Refusal when somebody else was quicker.
 
-    Raises:
-        Refusal: refs-moved, or as `moved` says (somebody else moved or holds one of them). Nothing has been moved when
-            it comes on entering; after that, what has been moved is right.
+    Refusals: refs-moved, or as `moved` says (somebody else moved or holds one of them). Nothing has been moved when it
+    comes on entering; after that, what has been moved is right.
     """
     with ExitStack() as stack:
         ready: list[Transaction] = []

@@ -105,7 +105,6 @@ def _refuse_others(path: str, directory: int, state: str) -> None:
 
 
 def _sweep(parent: int) -> None:
-    """Removes this user's directories there that nobody holds any more."""
     for name in os.listdir(parent):
         if not name.startswith(PREFIX):
             continue

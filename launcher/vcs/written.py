@@ -10,11 +10,9 @@ A git directory is its user's, whatever the entries above say: ``+/DIRECTORY``: 
 session that could write around it had it read-only.
 """
 
-import fcntl
 import os
 import pwd
-from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+from collections.abc import Iterable
 
 from launcher.safefs import guarded_files, walk
 from launcher.vcs.disk import Names
@@ -135,7 +133,8 @@ def remember(state: str, plan: Plan) -> None:
     wanted = granted(plan)
     if not _missing(wanted, _entries(state)):
         return
-    with _locked(state) as path:
+    path = path_of(state)
+    with guarded_files.locked_file(f"{path}.lock"):
         known = _entries(state)
         added = _missing(wanted, known)
         try:
@@ -153,7 +152,8 @@ def vouch(state: str, git_dir: str) -> None:
 
     Refusals: state-unusable.
     """
-    with _locked(state) as path:
+    path = path_of(state)
+    with guarded_files.locked_file(f"{path}.lock"):
         try:
             _append(path, _packed((f"{_VOUCHED}{git_dir}",)))
         except OSError as error:
@@ -172,7 +172,8 @@ def revoke(state: str, git_dir: str) -> None:
 
     Refusals: state-unusable, and those of `trees`.
     """
-    with _locked(state) as path:
+    path = path_of(state)
+    with guarded_files.locked_file(f"{path}.lock"):
         names = {f"{kind}{git_dir}" for kind in _USERS}
         try:
             walk.replace(path, _packed(tuple(each for each in _entries(state) if each not in names)))
@@ -238,18 +239,3 @@ def _append(path: str, data: bytes) -> None:
         # A NUL in front, too: the last entry may have been cut short by a power failure.
         file.write(b"\0" + data)
         os.fsync(file.fileno())
-
-
-@contextmanager
-def _locked(state: str) -> Iterator[str]:
-    """The record's path, while no other launch changes it (flock(2))."""
-    path = path_of(state)
-    try:
-        lock = os.open(f"{path}.lock", os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK, 0o600)
-    except OSError as error:
-        raise unusable(f"{path}.lock", error) from None
-    try:
-        fcntl.flock(lock, fcntl.LOCK_EX)
-        yield path
-    finally:
-        os.close(lock)

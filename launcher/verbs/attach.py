@@ -1,6 +1,5 @@
 """`paddock attach`: join a session of the service; with `--provider`, an agent that editors come back to."""
 
-import fcntl
 import hashlib
 import json
 import os
@@ -11,6 +10,7 @@ from typing import Any
 
 from launcher import cli
 from launcher.bridges.acp import start_failed
+from launcher.safefs import guarded_files
 from launcher.service.attaching import LEAVE_NAME, Attached, status_of
 from launcher.service.client import Client, session_path
 from launcher.session import messages, places
@@ -124,16 +124,12 @@ def _agent(client: Client, where: Places, options: cli.Parsed, command: list[str
     kind = hashlib.sha256(json.dumps([cwd, words, request["options"]]).encode()).hexdigest()[:32]
     request["labels"] = {LABEL: kind}
     # Two editors that start at the same moment get one agent.
-    lock = os.open(f"{places.made(where.state)}/attach.lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-    try:
-        fcntl.flock(lock, fcntl.LOCK_EX)
+    with guarded_files.locked_file(f"{places.made(where.state)}/attach.lock"):
         for session in client.call("GET", "/v1/sessions", query={"live": True, "limit": 10_000})["sessions"]:
             if not new and session["labels"].get(LABEL) == kind and session["state"] in ("starting", "running"):
                 return str(session["name"])
         _warn(options, words, cwd, where)
         session = client.call("POST", "/v1/sessions", request, query={"wait": _READY_SECONDS})
-    finally:
-        os.close(lock)
     outcome = session.get("outcome") or {}
     # One whose command has ended by now is told of by its status, as if this had joined it before.
     if session["state"] not in ("starting", "running") and (not outcome or outcome.get("refusal")):

@@ -148,8 +148,7 @@ class Outside:
     def connect(self) -> socket.socket:
         """A connection to the session's control socket, as `exec_client.connect`.
 
-        Raises:
-            Refusal: it takes none.
+        Refusals: it takes none.
         """
         failure, descriptors = self._ask(_CONNECT)
         if failure:
@@ -365,8 +364,6 @@ def _launch(parent: int, to_provider: tuple[int, int], from_provider: tuple[int,
 
 
 class _Bridge:
-    """The loop."""
-
     def __init__(self, child: int, notice: Listener, grace: float, outside: Outside, *, answers: bool) -> None:
         self._child = child
         self._notice = notice

@@ -328,7 +328,6 @@ class Carrier:
         self._update()
 
     def _update(self) -> None:
-        """Tells the poll object what is wanted now."""
         wanted: dict[int, int] = {}
         for half, other in ((self._down, self._up), (self._up, self._down)):
             if half.sink.fd != -1:

@@ -134,7 +134,6 @@ class Jailed:
             self._connection.close()
 
     def _reader(self) -> int:
-        """The command's standard input."""
         if not self._input:
             return os.open(os.devnull, os.O_RDONLY)
         reader, self._feed = os.pipe()

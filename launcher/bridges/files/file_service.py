@@ -126,10 +126,7 @@ class KnownSessions:
     """Boundaries by session id. Safe to share between threads.
 
     Args:
-        places: Paddock's own directories.
         directories: worktrees by id; "" for an id that names a live session.
-        submodules: names of those that are granted; none means all.
-        freeze_root: see `WorktreeSandboxContext`.
     """
 
     def __init__(
@@ -152,8 +149,7 @@ class KnownSessions:
     def find(self, session_id: str) -> WorktreeSandboxContext | None:
         """The session's boundaries, None when it is unknown or does not run.
 
-        Raises:
-            Refusal: its directory is missing, is no worktree, or lacks a submodule that was asked for.
+        Refusals: its directory is missing, is no worktree, or lacks a submodule that was asked for.
         """
         directory = self._directories.get(session_id)
         if directory is None:

@@ -275,7 +275,6 @@ def _kind(entry: "os.DirEntry[str]") -> str:
 
 
 def _lines(fd: int, title: str, matches: Callable[[str], object]) -> Iterator[str]:
-    """The matching lines of an open file, which is closed at the end; none of what is no text."""
     with open(fd, "rb") as file:
         if not stat.S_ISREG(os.fstat(fd).st_mode) or b"\0" in file.peek(_SNIFFED)[:_SNIFFED]:
             return

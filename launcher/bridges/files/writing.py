@@ -193,14 +193,6 @@ def _replace(folder: int, name: str, data: bytes, before: os.stat_result | None)
 def _writable(folder: int, name: str, flags: int) -> int:
     """Opens a file that the kernel lets be written: a rename would only ask whether its directory may be.
 
-    Args:
-        folder: of its directory.
-        name: in there.
-        flags: O_WRONLY or O_RDWR.
-
-    Returns:
-        A descriptor that the caller owns.
-
     Raises:
         OSError: it may not: its mode, or the mount that keeps it read-only.
     """
@@ -213,7 +205,6 @@ def _writable(folder: int, name: str, flags: int) -> int:
 
 
 def _up_to(fd: int, size: int) -> bytes:
-    """The first `size` bytes of a file, or all that it has."""
     pieces = []
     while size > 0 and (piece := os.read(fd, size)):
         pieces.append(piece)

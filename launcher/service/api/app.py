@@ -222,12 +222,7 @@ def build(context: Context, version: str) -> FastAPI:
 
 
 class Bounded:
-    """An ASGI application whose requests have bodies of a bounded size.
-
-    Args:
-        app: the application.
-        most: bytes, asked at each request.
-    """
+    """An ASGI application whose requests have bodies of a bounded size."""
 
     def __init__(self, app: FastAPI, most: Callable[[], int]) -> None:
         self._app = app

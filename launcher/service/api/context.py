@@ -39,8 +39,7 @@ class Followers:
     def check(self) -> None:
         """Refuses one more than there may be.
 
-        Raises:
-            Refusal: quota-followers.
+        Refusals: quota-followers.
         """
         if self.number >= MOST_FOLLOWERS:
             raise Refusal("quota-followers", f"limit of {MOST_FOLLOWERS} followers reached")

@@ -201,7 +201,6 @@ class Client(ABC):
             self._close()
 
     def _take(self, data: bytes) -> None:
-        """Takes frames apart; one that is refused ends the stream."""
         try:
             for kind, payload in self._decoder.feed(data):
                 self.frame_received(kind, payload)

@@ -333,7 +333,6 @@ class Hub:
                 client.send(line)
 
     def _opening(self) -> list[Participant]:
-        """For whom sessions are being made: their first notifications may precede the answer."""
         return [sent.client for sent in self._sent.values() if sent.method in _OPENING]
 
     def _history(self, session: str) -> History:
@@ -378,7 +377,6 @@ class Hub:
         self._to_agent(rpc.error(number, rpc.INTERNAL_ERROR, f"{asked.method}: no editor is attached"))
 
     def _answers(self, sent: _Sent, message: dict[str, Any]) -> None:
-        """Passes the agent's answer to the client that asked, if it is still attached."""
         result, session = message.get("result"), sent.params.get("sessionId")
         well = isinstance(result, dict) and "error" not in message
         if sent.method == "initialize":

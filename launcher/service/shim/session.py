@@ -160,7 +160,6 @@ class ShimSession:
                 return {**outcome, "reason": self._stopped}
 
     async def _first_client(self) -> None:
-        """Waits for the first client, or for the word to end."""
         either = Event()
         for event in (self._client, self._wake):
             event.also(either.set)
@@ -169,7 +168,6 @@ class ShimSession:
                           context=f"within {_CLIENT_SECONDS:g} s")  # fmt: skip
 
     async def _attempted(self, number: int) -> dict[str, Any]:
-        """One attempt; its outcome."""
         if self._stopped is not None:
             return _outcome(self._stopped)
         warm, self._warm = self._warm, None
@@ -254,7 +252,6 @@ class ShimSession:
             self._socket.close()
 
     def _recorded(self) -> bool:
-        """Leaves the end where the next service finds it; whether that was possible."""
         content = json.dumps({"about": self.about, "moves": self._moves}).encode()
         try:
             walk.put(self._directory, SHIM_END, content, lasting=False)
@@ -290,7 +287,6 @@ class ShimSession:
         self._flush(listener)
 
     def _flush(self, listener: Listener) -> None:
-        """Sends a service what it does not know, then what else waits for it; as much as it takes now."""
         fd = listener.connection.fileno()
         try:
             while listener.moves is not None and not listener.current:
@@ -381,7 +377,6 @@ class ShimSession:
             self._send(listener, {"event": "answer", "to": content.get("number"), "refusal": answer})
 
     def _asked(self, listener: Listener, content: dict[str, Any], descriptors: list[int]) -> dict[str, Any] | None:
-        """Does what a service asks for; {} or a refusal where an answer is expected."""
         what = content["op"]
         try:
             if what == "hello":
@@ -521,7 +516,6 @@ class ShimSession:
 
 
 def _outcome(reason: str, refusal: Refusal | None = None) -> dict[str, Any]:
-    """The outcome of a session that did not run."""
     return {
         "reason": reason, "status": None if refusal is None else refusal.exit_code, "signal": None, "limit": None,
         "denials": 0, "refusal": None if refusal is None else refusal.as_dict(), "harvest": None, "handoff": (),

@@ -43,8 +43,7 @@ class AgentRefs:
             inside: the git directory's name below it, "" for `tree` itself.
             digits: of an object id: 40 or 64.
 
-        Raises:
-            Refusal: harvest-git-replaced: it is not a directory that can be reached without links.
+        Refusals: harvest-git-replaced: it is not a directory that can be reached without links.
         """
         self.path = f"{tree}/{inside}" if inside else tree
         self._digits = digits
@@ -75,8 +74,7 @@ class AgentRefs:
     def head(self) -> tuple[str | None, str | None]:
         """Where HEAD stands: on which branch (None when detached), at which commit (None on a branch not yet born).
 
-        Raises:
-            Refusal: harvest-head-unreadable, harvest-refs-too-large.
+        Refusals: harvest-head-unreadable, harvest-refs-too-large.
         """
         content = self._read("HEAD", _MOST_LINE)
         text = "" if content is None else content.decode("utf-8", "surrogateescape").rstrip()
@@ -94,8 +92,7 @@ class AgentRefs:
     def branch(self, ref: str) -> str | None:
         """The object id that a branch (its full name) has; None when there is no such branch.
 
-        Raises:
-            Refusal: harvest-ref-unreadable: something else than a file has its name, and hides what was committed.
+        Refusals: harvest-ref-unreadable: something else than a file has its name, and hides what was committed.
         """
         content = self._read(ref, _MOST_LINE)
         if content is None:
@@ -148,8 +145,7 @@ class AgentRefs:
     def stash(self) -> list[str]:
         """What `git stash list` names, the oldest first: in a log, and the last one in a ref (git-stash(1)).
 
-        Raises:
-            Refusal: harvest-ref-unreadable, harvest-refs-too-large.
+        Refusals: harvest-ref-unreadable, harvest-refs-too-large.
         """
         found: dict[str, None] = {}
         log = self._read(f"logs/{STASH}", MOST_PACKED)
@@ -359,9 +355,8 @@ class Tip:
 def read(directory: str, record: Record) -> tuple[Tip, ...]:
     """The tips of all repositories of a record, in its order.
 
-    Raises:
-        Refusal: what `AgentRefs` refuses of the worktree's own repository. A submodule whose private git directory
-            has been removed (`git submodule deinit`) has nothing to take over.
+    Refusals: what `AgentRefs` refuses of the worktree's own repository. A submodule whose private git directory has
+    been removed (`git submodule deinit`) has nothing to take over.
     """
     return tuple(_tip(directory, repository) for repository in record.repositories)
 
@@ -421,8 +416,7 @@ HARVEST_JOURNAL = "journal"
 def harvest_due(directory: str) -> bool:
     """Whether a harvest has anything to do; what is unusual counts as something. No process is started.
 
-    Raises:
-        Refusal: git-record-damaged.
+    Refusals: git-record-damaged.
     """
     record = records.read(directory)
     if record is None:

@@ -48,8 +48,7 @@ def prepare(git_dir: str, common_dir: str, worktree: str) -> AsUser:
         common_dir: trusted; may lie in the worktree (`.git` of a main checkout), where the jail covers it.
         worktree: where the agent writes.
 
-    Raises:
-        Refusal: git-missing, git-config-unreadable, git-config-in-worktree.
+    Refusals: git-missing, git-config-unreadable, git-config-in-worktree.
     """
 
     def agents(path: str) -> bool:
@@ -124,9 +123,8 @@ def push(git_dir: str, worktree: str, branch: str, remote: str) -> str:
     Args:
         worktree: nothing in it is executed.
 
-    Raises:
-        Refusal: push-remote, push-failed, push-lfs: objects of Git LFS are pushed by a hook of its own; those of
-            `as_user.prepare`.
+    Refusals: push-remote, push-failed, push-lfs: objects of Git LFS are pushed by a hook of its own; those of
+    `as_user.prepare`.
     """
     if not remote or remote.startswith("-") or "/" in remote:
         raise Refusal("push-remote", f"{remote!r} is not a remote", hint="git remote -v")

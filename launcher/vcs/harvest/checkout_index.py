@@ -31,10 +31,8 @@ def bring_forward(entry: Entry, git: Git, directory: str, serial: str, step: Cal
 
     Args:
         directory: a private directory for temporary files.
-        serial: names them.
 
-    Raises:
-        Refusal: index-locked: another git holds the lock.
+    Refusals: index-locked: another git holds the lock.
     """
     assert entry.index is not None
     old, new = entry.index

@@ -38,8 +38,7 @@ def take(part: Part, git: Git, reading: Reading, wanted: tuple[str, ...], direct
         wanted: object ids of commits in the agent's object directory.
         directory: where the quarantine is made; must not exist.
 
-    Raises:
-        Refusal: harvest-unreadable (objects are missing or damaged), harvest-too-large, harvest-malformed.
+    Refusals: harvest-unreadable (objects are missing or damaged), harvest-too-large, harvest-malformed.
     """
     os.makedirs(f"{directory}/pack", 0o700)
     quarantine = Quarantine(directory, part.store)
@@ -258,8 +257,7 @@ class Contents(NamedTuple):
 def contents(part: Part, git: Git, quarantine: Quarantine, wanted: tuple[str, ...], limits: Limits) -> Contents:
     """Reads all commits of `wanted` that no ref of the main repository has.
 
-    Raises:
-        Refusal: harvest-too-large, for more than `limits.commits`.
+    Refusals: harvest-too-large, for more than `limits.commits`.
     """
     words = (
         *("log", "--format=%x01%P%x01", "--raw", "-z", "-r", "--root", "--no-abbrev", "--no-renames", "--no-mailmap"),
@@ -299,9 +297,8 @@ def contents(part: Part, git: Git, quarantine: Quarantine, wanted: tuple[str, ..
 def files(part: Part, git: Git, quarantine: Quarantine, old: str, new: str, limits: Limits) -> tuple[FileChange, ...]:
     """Files that differ between two commits; gitlinks are left out. `old` may be "".
 
-    Raises:
-        Refusal: harvest-too-large, for more than `limits.objects`: cut short, the list would hide what comes last. One
-            blob may stand in a tree any number of times.
+    Refusals: harvest-too-large, for more than `limits.objects`: cut short, the list would hide what comes last. One
+    blob may stand in a tree any number of times.
     """
     found: list[FileChange] = []
     for before, after, _, _, _, path in git.differences(old or EMPTY_TREE[part.digits], new, quarantine.environment):

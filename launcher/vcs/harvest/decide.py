@@ -49,8 +49,7 @@ def decide(found: Found, worktree_id: str) -> tuple[Entry | None, tuple[PartResu
     Args:
         worktree_id: names Paddock's own refs.
 
-    Raises:
-        Refusal: harvest-branch-exists.
+    Refusals: harvest-branch-exists.
     """
     part, git = found.part, found.git
     assert found.quarantine is not None

@@ -163,8 +163,7 @@ def stash_command(ref: str, path: str = "") -> str:
 def waiting_stashes(directory: str, repository: record.Repository) -> tuple[str, ...]:
     """Entries that no harvest has taken over yet, the oldest first.
 
-    Raises:
-        Refusal: harvest-git-replaced, harvest-ref-unreadable, harvest-refs-too-large.
+    Refusals: harvest-git-replaced, harvest-ref-unreadable, harvest-refs-too-large.
     """
     with agent_refs.opened(directory, repository) as refs:
         entries = refs.stash()

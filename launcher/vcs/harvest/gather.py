@@ -200,8 +200,7 @@ def gather(
     Returns:
         Those with something new.
 
-    Raises:
-        Refusal: what `transfer` and `checks` refuse, harvest-gitlink.
+    Refusals: what `transfer` and `checks` refuse, harvest-gitlink.
     """
     founds = tuple(founds)
     named: dict[str, tuple[Part, str, dict[str, None]]] = {}

@@ -113,8 +113,7 @@ def harvest(
     Returns:
         What happened. `busy` when a session is alive in the worktree: the last one to end harvests.
 
-    Raises:
-        Refusal: the work is not taken over, for the reason that it gives. It stays where it is.
+    Refusals: the work is not taken over, for the reason that it gives. It stays where it is.
     """
     directory = os.path.realpath(directory)
     if records.read(directory) is None:
@@ -142,8 +141,6 @@ def harvest(
 
 
 class _Run:
-    """One harvest, under the lock."""
-
     def __init__(
         self,
         directory: str,
@@ -464,7 +461,6 @@ class _Run:
         return now == new
 
     def _publish(self, entries: Sequence[parts.Entry], hold: Sequence[int]) -> None:
-        """Moves the refs of all entries, in their order."""
         changes = [(self._git(entry.git_dir).variant(hold=hold), entry.updates) for entry in entries]
         end = time.monotonic() + _PATIENCE
         while True:

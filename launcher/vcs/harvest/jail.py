@@ -74,8 +74,7 @@ class Jailed:
             writes: it adds to `reading.objects`, in place of reading there.
             patience: seconds until it is killed.
 
-        Raises:
-            Refusal: git-missing.
+        Refusals: git-missing.
         """
         environment = hardened_environment(()) | {
             "GIT_DIR": reading.skeleton,
@@ -128,8 +127,7 @@ class Jailed:
         Args:
             what: what it was to do, for the message.
 
-        Raises:
-            Refusal: harvest-unreadable when it failed or took too long; what the jail refused.
+        Refusals: harvest-unreadable when it failed or took too long; what the jail refused.
         """
         status = self.process.wait()
         if status == 0:

@@ -103,8 +103,7 @@ def take(directory: str, part: Part, git: Git) -> int:
 
     An object that nothing refers to does no harm; one that is missing would make the user's checkout fail.
 
-    Raises:
-        Refusal: harvest-lfs: an object's content is not what its name says, or there are too many.
+    Refusals: harvest-lfs: an object's content is not what its name says, or there are too many.
     """
     below = f"{part.private}/lfs/objects" if part.private else "lfs/objects"
     try:
@@ -149,7 +148,6 @@ def _hex_names(top: int, length: int, below: str = ".") -> list[str]:
 
 
 def _copy(part: Part, top: int, source: str, target: str, most: int) -> int:
-    """Copies one object, hashing what is written. Returns its size."""
     name = os.path.basename(target)
     try:
         reader = walk.open_inside(top, source, _FILE)

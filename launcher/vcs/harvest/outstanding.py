@@ -170,8 +170,7 @@ def outstanding(directory: str, *, kept: bool = True) -> bool:
     Args:
         kept: any ref counts, also one in which a harvest keeps work; False: only the branch that was checked out.
 
-    Raises:
-        Refusal: git-record-damaged.
+    Refusals: git-record-damaged.
     """
     return bool(waiting(directory, kept=kept))
 

@@ -196,8 +196,7 @@ def write(directory: str, journal: Journal) -> None:
 def read(directory: str) -> Journal | None:
     """The journal of a harvest that did not end; None when there is none.
 
-    Raises:
-        Refusal: harvest-journal: another version of Paddock wrote it.
+    Refusals: harvest-journal: another version of Paddock wrote it.
     """
     path = f"{directory}/{NAME}"
     try:

@@ -45,8 +45,7 @@ def retreed(git: Git, tree: str, links: Links, where: Mapping[str, str]) -> list
     Returns:
         Object ids of all trees that were made, the whole last; [] when nothing is to be replaced.
 
-    Raises:
-        Refusal: harvest-sign.
+    Refusals: harvest-sign.
     """
     changes: dict[bytes, bytes] = {}
     for path, oid in of_tree(git, tree, links, where).items():
@@ -108,12 +107,10 @@ class _Commit(NamedTuple):
     message: bytes
 
     def content(self) -> bytes:
-        """The object without signatures."""
         lines = [b"%s %s\n" % header for header in self.headers if header[0] not in _SIGNATURES]
         return b"".join((*lines, b"\n", self.message))
 
     def with_tree(self, tree: str) -> "_Commit":
-        """The same with another tree."""
         return self._replace(
             headers=tuple((name, tree.encode() if name == b"tree" else value) for name, value in self.headers)
         )
@@ -145,8 +142,7 @@ def sign(
     Returns:
         Each new commit -> the signed one; known ones are not among them.
 
-    Raises:
-        Refusal: harvest-sign.
+    Refusals: harvest-sign.
     """
     where = quarantine.environment
     listing = git.run("rev-list", "--topo-order", "--reverse", *wanted, "--not", "--all", environment=where).out
@@ -175,7 +171,6 @@ def _commits(git: Git, where: Mapping[str, str], oids: list[str]) -> Iterator[tu
 
 
 def _parsed(content: bytes) -> _Commit:
-    """A commit's headers in their order, continuation lines with their indent, and its message."""
     head, _, message = content.partition(b"\n\n")
     headers: list[tuple[bytes, bytes]] = []
     for line in head.split(b"\n"):
@@ -294,8 +289,7 @@ class Signatures:
             founds: all repositories of the worktree.
             gathered: those with something new; those around before those inside.
 
-        Raises:
-            Refusal: harvest-sign, and those of `as_user.prepare`.
+        Refusals: harvest-sign, and those of `as_user.prepare`.
         """
         if not (self._wanted or self._known):
             return
@@ -338,6 +332,5 @@ class Signatures:
         return sign(found.git, found.quarantine, found.work, known, user, self._step, links=links, others=others)
 
     def _present(self, found: Found) -> dict[str, str]:
-        """The known pairs whose signed commit this repository has."""
         gone = frozenset(crossing.missing(found.git, tuple(self._known.values()), found.quarantine))
         return {old: new for old, new in self._known.items() if new not in gone}

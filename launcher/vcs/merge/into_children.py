@@ -32,8 +32,7 @@ def named(
         start: the directory that relative paths begin at.
         root_of: the root of the worktree that has a name other than its branch's (a ticket); None for no worktree.
 
-    Raises:
-        Refusal: child-unknown, child-ambiguous, child-is-trunk, child-twice.
+    Refusals: child-unknown, child-ambiguous, child-is-trunk, child-twice.
     """
     git = Git(target.git_dir)
     known = _Known(git, worktrees(git), git.refs("refs/heads") if len(words) > 1 else {})
@@ -66,8 +65,7 @@ def named(
 def all_of(target: Target) -> list[Source]:
     """The branches of all linked worktrees but the trunk's own, by name.
 
-    Raises:
-        Refusal: child-unknown: there are none.
+    Refusals: child-unknown: there are none.
     """
     git = Git(target.git_dir)
     found = [

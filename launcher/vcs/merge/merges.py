@@ -122,9 +122,8 @@ class WorktreeMergeService:
             direction: which of them is the trunk; None where the worktrees themselves say so: one is the main
                 checkout, or was made from the other.
 
-        Raises:
-            Refusal: a worktree is gone, busy, dirty where it matters, or in use by a session; merge-direction. Nothing
-                has moved then.
+        Refusals: a worktree is gone, busy, dirty where it matters, or in use by a session; merge-direction. Nothing has
+        moved then.
         """
         swap.originals(self._state)  # docks what a session has left that was killed
         into, came_from = _at(target), _at(source)

@@ -58,8 +58,7 @@ def moves(engine: Engine, target: Target, new: str, sources: Sequence[Place], fo
     Args:
         sources: worktrees that commits of submodules may have to be taken from.
 
-    Raises:
-        Refusal: submodule-moved: a submodule that has to follow is checked out somewhere else; trunk-busy.
+    Refusals: submodule-moved: a submodule that has to follow is checked out somewhere else; trunk-busy.
     """
     found: list[Move] = []
     notes: list[str] = []
@@ -172,8 +171,7 @@ def carry_out(journal: Journal, run: Run, *, hold: Sequence[int]) -> Run:
         run: in the state "prepared"; written here.
         hold: descriptors that git processes inherit: the journal's lock.
 
-    Raises:
-        Refusal: trunk-dirty, trunk-locked, refs-moved. Nothing has been moved then, and the run is abandoned.
+    Refusals: trunk-dirty, trunk-locked, refs-moved. Nothing has been moved then, and the run is abandoned.
     """
     run = journal.write(run)
     parts = _parts(run, hold)
@@ -226,9 +224,8 @@ def _keep(part: _Part, run: Run) -> None:
 def resume(journal: Journal, run: Run, *, hold: Sequence[int]) -> Run:
     """Finishes what a crash has left: backward where nothing had been decided yet, else forward.
 
-    Raises:
-        Refusal: merge-halted (somebody else has moved a ref since: nothing more is moved), trunk-dirty, trunk-locked,
-            refs-moved.
+    Refusals: merge-halted (somebody else has moved a ref since: nothing more is moved), trunk-dirty, trunk-locked,
+    refs-moved.
     """
     parts = _parts(run, hold)
     _clear_locks(parts, run)
@@ -246,9 +243,8 @@ def resume(journal: Journal, run: Run, *, hold: Sequence[int]) -> Run:
 def roll_back(journal: Journal, run: Run, *, hold: Sequence[int]) -> Run:
     """Takes every ref and worktree of a run back to where they were; all of them or none.
 
-    Raises:
-        Refusal: merge-not-done (it has moved nothing, or has been rolled back), merge-halted (a ref is not where the
-            run has put it), trunk-dirty, trunk-locked, refs-moved.
+    Refusals: merge-not-done (it has moved nothing, or has been rolled back), merge-halted (a ref is not where the run
+    has put it), trunk-dirty, trunk-locked, refs-moved.
     """
     if run.state in (State.PREPARED, State.ABANDONED, State.ROLLED_BACK):
         raise Refusal(

@@ -32,7 +32,6 @@ class Store:
     files, so it works in a skeleton: no configuration names a driver for what they ask for.
 
     Args:
-        git_dir: its git directory; trusted.
         who: author and committer for new commits, as variables.
         hold: descriptors that git processes inherit (see `Git`).
 

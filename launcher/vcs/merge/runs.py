@@ -111,8 +111,7 @@ class Journal:
         Args:
             wait: seconds until it is given up.
 
-        Raises:
-            Refusal: merge-running.
+        Refusals: merge-running.
         """
         flags = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC
         descriptor = os.open(f"{self.directory}/lock", flags, 0o600)
@@ -162,8 +161,7 @@ class Journal:
     def read(self, run_id: str) -> Run:
         """The run of that name.
 
-        Raises:
-            Refusal: merge-run-unknown, journal-damaged.
+        Refusals: merge-run-unknown, journal-damaged.
         """
         if not _RUN.fullmatch(run_id):
             raise self._unknown(run_id)

@@ -64,9 +64,8 @@ def at_rest(state: str, root: str, harvest: Harvest | None = None, *, own: bool 
     Yields:
         its private git directory; None when it has none.
 
-    Raises:
-        Refusal: session-running; harvest-due; harvest-kept (the branch has been moved beside the agent); what
-            `harvest` refuses.
+    Refusals: session-running; harvest-due; harvest-kept (the branch has been moved beside the agent); what `harvest`
+    refuses.
     """
     directory = private_of(state, root)
     if directory is not None and harvest is not None and agent_refs.harvest_due(directory):
@@ -103,8 +102,7 @@ def undisturbed(state: str, roots: Iterable[str], directories: Iterable[str]) ->
         roots: of the worktrees, and of submodules in them.
         directories: private git directories of agents whose worktrees have moved since.
 
-    Raises:
-        Refusal: session-running.
+    Refusals: session-running.
     """
     known = list(roots)
     private = [found for root in known if (found := private_of(state, root)) is not None]
@@ -122,8 +120,7 @@ def undisturbed(state: str, roots: Iterable[str], directories: Iterable[str]) ->
 def warnings(source: Source, state: str) -> list[str]:
     """One sentence for everything that is not merged with a child.
 
-    Raises:
-        Refusal: git-record-damaged.
+    Refusals: git-record-damaged.
     """
     if source.place is None or source.place.worktree is None:
         return []

@@ -31,8 +31,7 @@ class Place(NamedTuple):
     def of(cls, root: str) -> "Place":
         """The worktree whose root is `root`.
 
-        Raises:
-            Refusal: as `checkout.find`.
+        Refusals: as `checkout.find`.
         """
         found = checkout.find(os.path.abspath(root), Present(), exact=True)
         return cls(found.git_dir, found.common_dir, found.root)
@@ -42,8 +41,7 @@ class Place(NamedTuple):
 
         The store is the one of this very worktree if there is one, else the one of the main checkout.
 
-        Raises:
-            Refusal: git-pointer-invalid: something else lies there and says that it is the submodule.
+        Refusals: git-pointer-invalid: something else lies there and says that it is the submodule.
         """
         if self.worktree is not None:
             root = os.path.join(self.worktree, path)
@@ -131,9 +129,8 @@ def find(start: str, into: str | None, root_of: Callable[[str, str], str | None]
         root_of: asked with `into` and the repository's common directory: the root of the worktree that has this name
             (a ticket); None for no worktree.
 
-    Raises:
-        Refusal: worktree-missing, not-a-worktree, git-pointer-invalid, trunk-unknown, trunk-ambiguous,
-            trunk-unborn, trunk-missing.
+    Refusals: worktree-missing, not-a-worktree, git-pointer-invalid, trunk-unknown, trunk-ambiguous, trunk-unborn,
+    trunk-missing.
     """
     if into is not None and os.path.isabs(os.path.expanduser(into)):
         start, into = os.path.expanduser(into), None
@@ -182,8 +179,7 @@ def find(start: str, into: str | None, root_of: Callable[[str, str], str | None]
 def opened(directory: str) -> checkout.Checkout:
     """The worktree that holds `directory`, or a bare repository.
 
-    Raises:
-        Refusal: as `checkout.find`; git-not-ours.
+    Refusals: as `checkout.find`; git-not-ours.
     """
     bare = os.path.realpath(directory)
     if _is_store(bare):

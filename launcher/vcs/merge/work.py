@@ -72,7 +72,6 @@ class History:
         self._held.update(self._ancestors(commit))
 
     def _ancestors(self, commit: str) -> set[str]:
-        """`commit` and its ancestors outside of the base and of what was added."""
         found: set[str] = set()
         todo = [commit]
         while todo:
@@ -217,8 +216,7 @@ def identity_environment(git: Git, caller: Mapping[str, str], *, seconds: int | 
         caller: the caller's environment (GIT_AUTHOR_NAME and its like, EMAIL, HOME, XDG_CONFIG_HOME, TZ).
         seconds: since the epoch; now when None.
 
-    Raises:
-        Refusal: identity-unknown.
+    Refusals: identity-unknown.
     """
     when = f"@{int(time.time()) if seconds is None else seconds} {_zone()}"
     user = {word: functools.partial(_setting, git, f"user.{word}", caller) for word in ("name", "email")}
@@ -309,9 +307,8 @@ def merge(find: Find, sources: Sequence[Source], settings: Settings, common_dir:
         the run: "done", or "abandoned" when there was nothing to move. `outcome` has all children; from trunk to
         child, `child_outcome` has the one merge there is.
 
-    Raises:
-        Refusal: merge-unfinished, merge-running, trunk-busy, trunk-dirty, trunk-locked, refs-moved, submodule-moved,
-            identity-unknown. Nothing has been moved then.
+    Refusals: merge-unfinished, merge-running, trunk-busy, trunk-dirty, trunk-locked, refs-moved, submodule-moved,
+    identity-unknown. Nothing has been moved then.
     """
     journal = journal_of(settings.state, common_dir)
     with journal.lock() as lock:
@@ -453,8 +450,7 @@ def refuse_when_unfinished(journal: Journal) -> None:
 def resume(common_dir: str, state: str) -> Run | None:
     """Finishes the interrupted run of a repository; None when there is none.
 
-    Raises:
-        Refusal: session-running; see `moving.resume`.
+    Refusals: session-running; see `moving.resume`.
     """
     journal = journal_of(state, common_dir)
     with journal.lock() as lock:
@@ -469,8 +465,7 @@ def resume(common_dir: str, state: str) -> Run | None:
 def roll_back(common_dir: str, state: str, run_id: str) -> Run:
     """Takes a whole run back.
 
-    Raises:
-        Refusal: merge-run-unknown, merge-unfinished (another one), session-running; see `moving.roll_back`.
+    Refusals: merge-run-unknown, merge-unfinished (another one), session-running; see `moving.roll_back`.
     """
     journal = journal_of(state, common_dir)
     with journal.lock() as lock:

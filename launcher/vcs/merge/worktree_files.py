@@ -35,7 +35,6 @@ _LINK = b"120000"
 
 
 def _sides(one: Difference) -> list[tuple[bytes, str]]:
-    """Mode and object of each side that has the path."""
     return [side for side in ((one.old_mode, one.old), (one.new_mode, one.new)) if side[1].strip("0")]
 
 
@@ -123,8 +122,7 @@ class Files:
     def lock(self) -> None:
         """Takes the index, as git does. Taking it again in the same run (after a crash) is fine.
 
-        Raises:
-            Refusal: trunk-locked.
+        Refusals: trunk-locked.
         """
         # It appears with its content: an empty one, which a full disk or a SIGKILL would leave, has no owner.
         self._drop(self._mark)
@@ -165,9 +163,8 @@ class Files:
     def check(self, old: str, new: str) -> None:
         """Tries the way from `old` to `new` without writing any file; needs no `lock`.
 
-        Raises:
-            Refusal: trunk-dirty: uncommitted work is in the way; worktree-obstructed: git would wait for ever on what
-                is there.
+        Refusals: trunk-dirty: uncommitted work is in the way; worktree-obstructed: git would wait for ever on what is
+        there.
         """
         self._prepare()
         self._read_tree("-n", "-m", "-u", old, new)
@@ -180,8 +177,7 @@ class Files:
     def apply(self, old: str, new: str) -> None:
         """Takes files and index from `old` to `new`. `lock` must have been called.
 
-        Raises:
-            Refusal: trunk-dirty; nothing was written then.
+        Refusals: trunk-dirty; nothing was written then.
         """
         if self._fresh is None:
             self._prepare()
@@ -195,8 +191,7 @@ class Files:
     def recover(self, old: str, new: str) -> None:
         """`apply` where earlier attempts, in either direction, may have been killed anywhere on the way.
 
-        Raises:
-            Refusal: trunk-dirty; every file is as the index says then, or as the user left it.
+        Refusals: trunk-dirty; every file is as the index says then, or as the user left it.
         """
         self._drop_copy()
         self._prepare()
@@ -331,8 +326,7 @@ class AgentFiles(Files):
     def check(self, old: str, new: str) -> None:
         """As `Files.check`.
 
-        Raises:
-            Refusal: child-busy: a frozen agent is in the middle of an operation.
+        Refusals: child-busy: a frozen agent is in the middle of an operation.
         """
         self._follow(old, old)
         super().check(old, new)

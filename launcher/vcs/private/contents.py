@@ -325,7 +325,6 @@ def _user_file(
 
 
 def _bytes(path: str) -> bytes:
-    """The content of a file of ours."""
     try:
         with open(path, "rb", buffering=0) as file:
             return file.readall()

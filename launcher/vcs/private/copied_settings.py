@@ -163,8 +163,7 @@ def effective(git_dir: str, worktree: str) -> Settings:
         git_dir: of the repository; "" where there is none.
         worktree: canonical root of all that the agent writes.
 
-    Raises:
-        Refusal: git-config-unreadable, and those of `written.trees`.
+    Refusals: git-config-unreadable, and those of `written.trees`.
     """
     home = os.environ.get("HOME") or os.path.expanduser("~")
     base = os.environ.get("XDG_CONFIG_HOME") or f"{home}/.config"

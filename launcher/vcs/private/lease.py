@@ -47,8 +47,7 @@ class Lease:
     def close(self) -> None:
         """Ends the use. To be called when no process of the jail lives any more.
 
-        Raises:
-            Refusal: dock-failed, swap-damaged: the use has ended, and `.git` is not what it was.
+        Refusals: dock-failed, swap-damaged: the use has ended, and `.git` is not what it was.
         """
         try:
             if self.record.form == SWAPPED:
@@ -70,8 +69,7 @@ def take(directory: str, plan: Plan) -> Lease:
 
     Where the plan's jail has no mounts, `.git` leads to the private git directory from now on, for everybody.
 
-    Raises:
-        Refusal: state-unusable, git-private-busy, git-record-damaged, what `renew` refuses, and what `swap` does.
+    Refusals: state-unusable, git-private-busy, git-record-damaged, what `renew` refuses, and what `swap` does.
     """
     warnings: tuple[str, ...] = ()
     swapped = form_of(plan) == SWAPPED

@@ -35,8 +35,7 @@ def of_place(root: str, place: str, git_dir: str, directory: str) -> str | None:
     Returns:
         Where it is now; None when there was nothing to do.
 
-    Raises:
-        Refusal: submodule-planted.
+    Refusals: submodule-planted.
     """
     if not {"", ".", ".."}.isdisjoint(place[len(root) + 1 :].split("/")):
         return None  # no place that git would look at

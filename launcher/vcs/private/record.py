@@ -195,8 +195,7 @@ def directory_of(state: str, worktree_id: str) -> str:
 def read(directory: str) -> Record | None:
     """The record in `directory`; None when there is none, which means that no session has ever started there.
 
-    Raises:
-        Refusal: git-record-damaged. It is never guessed at: what it says is where the host's git works.
+    Refusals: git-record-damaged. It is never guessed at: what it says is where the host's git works.
     """
     path = f"{directory}/{RECORD}"
     try:

@@ -33,8 +33,7 @@ def is_oid(text: str) -> bool:
 def head(git_dir: str, common_dir: str) -> Head:
     """Where the HEAD of a trusted working tree stands.
 
-    Raises:
-        Refusal: git-head-unreadable.
+    Refusals: git-head-unreadable.
     """
     ref, text = _followed(common_dir, _content(f"{git_dir}/HEAD"))
     branch = ref if ref.startswith("refs/heads/") else None
@@ -206,7 +205,6 @@ def _content(path: str) -> str:
 
 
 def _bytes(path: str, limit: int = 1 << 30) -> bytes:
-    """A file's content, b"" when there is no such file."""
     try:
         with open(path, "rb", buffering=0) as file:
             content = b""

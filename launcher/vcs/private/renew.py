@@ -39,8 +39,7 @@ def renew(directory: str, plan: Plan, before: Record | None) -> tuple[str, ...]:
     Args:
         plan: bound or not.
 
-    Raises:
-        Refusal: state-unusable, git-head-unreadable, git-config-unreadable, git-file-unreadable.
+    Refusals: state-unusable, git-head-unreadable, git-config-unreadable, git-file-unreadable.
     """
     mask = os.umask(0o077)
     try:
@@ -52,8 +51,6 @@ def renew(directory: str, plan: Plan, before: Record | None) -> tuple[str, ...]:
 
 
 class _Renewal:
-    """One call of `renew`."""
-
     def __init__(self, directory: str, plan: Plan, before: Record | None, mask: int) -> None:
         self.mask = mask & ~0o700  # what the user wants for files in his repository, but never one that he cannot open
         self.directory = directory
@@ -88,7 +85,6 @@ class _Renewal:
         return tuple(self.warnings)
 
     def _sweep(self) -> None:
-        """Removes what calls left that were killed; nobody else writes here."""
         given = f"{self.directory}/{contents.GIVEN}"
         places = [self.directory, f"{self.directory}/{POINTERS}", given]
         places += [f"{given}/{name}" for name in os.listdir(given)] if os.path.isdir(given) else []
@@ -247,7 +243,6 @@ class _Renewal:
                           source.object_format, stores)  # fmt: skip
 
     def _pointers(self, sources: list[tuple[str, Source]]) -> None:
-        """The `.git` files that the jail sees."""
         os.makedirs(f"{self.directory}/{POINTERS}", mode=0o700, exist_ok=True)
         for at, (_, source) in enumerate(sources):
             content = os.fsencode(f"gitdir: {source.inside}\n")
@@ -309,7 +304,6 @@ def _kind(plan: Plan) -> str:
 
 
 def _remove(path: str) -> None:
-    """Removes what a call that was killed has left: a file, or a tree of any depth and modes (OSError)."""
     if os.path.islink(path) or not os.path.isdir(path):
         os.unlink(path)
     elif failures := remove_tree(path):

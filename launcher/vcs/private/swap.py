@@ -212,8 +212,7 @@ def follow(directory: str, root: str) -> tuple[Docked, ...]:
         root: where the worktree is now, on the word of its `.git`, which a command may have written: so only where it
             was there must be nothing any more.
 
-    Raises:
-        Refusal: worktree-moved; as `dock`; state-unusable.
+    Refusals: worktree-moved; as `dock`; state-unusable.
     """
     try:
         descriptor = lock.opened(directory)
@@ -293,8 +292,7 @@ def _originals(directory: str) -> dict[str, bytes]:
 def settle(directory: str) -> tuple[Docked, ...]:
     """Docks if no session lives in the worktree.
 
-    Raises:
-        Refusal: as `dock`; state-unusable.
+    Refusals: as `dock`; state-unusable.
     """
     try:
         descriptor = lock.opened(directory)
@@ -420,9 +418,8 @@ def _changed(path: str, why: str) -> Refusal:
 def dock_worktree(directory: str) -> tuple[Docked, ...]:
     """Puts the `.git` entries of a worktree and its submodules right.
 
-    Raises:
-        Refusal: dock-no-record, dock-busy (a session lives there), dock-main: the `.git` of a main checkout is the
-            repository itself, and cannot be made anew; dock-failed.
+    Refusals: dock-no-record, dock-busy (a session lives there), dock-main: the `.git` of a main checkout is the
+    repository itself, and cannot be made anew; dock-failed.
     """
     descriptor = lock.opened(directory) if os.path.isdir(directory) else -1
     try:

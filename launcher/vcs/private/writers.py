@@ -126,7 +126,6 @@ def _filtered(pid: int) -> bool:
 
 
 def _stopped(pid: int) -> bool:
-    """Whether every thread is stopped or has ended."""
     try:
         threads = os.listdir(f"/proc/{pid}/task")
     except (FileNotFoundError, ProcessLookupError):
@@ -221,8 +220,7 @@ def excluded(state: str, roots: Iterable[str], *, own: bool = False, frozen: boo
 
     Those that are frozen count for `paddock trust`.
 
-    Raises:
-        Refusal: session-running.
+    Refusals: session-running.
     """
     wanted = list(roots)
     if not wanted:
@@ -277,7 +275,6 @@ def wait(state: str, holds: Iterable[str], writes: tuple[str, ...], say: Callabl
 
 
 def _sweep(holds: str) -> None:
-    """Removes holds of processes that were killed."""
     for name in os.listdir(holds):
         path = f"{holds}/{name}"
         if name.startswith("."):

@@ -120,7 +120,6 @@ def look_at_ignored(root: str, places: Iterable[str]) -> Ignored:
 
 
 def _measured(root: str, name: str, most: int) -> tuple[int, int]:
-    """(number of files, bytes) of a file, or of a directory and all below it."""
     if not name.endswith("/"):
         with Inside(root) as inside:
             found = inside.size(name)

@@ -258,7 +258,6 @@ class Creation:
         git.run("update-ref", "-m", message, str(part.ref), part.base, zero, environment=IDENTITY)
 
     def _sparse(self, worktree: Worktree, parent: Checkout, options: Options, shared: int) -> None:
-        """Restricts the main part to some directories: the ones asked for, or the parent's."""
         git = Git(os.fspath(worktree.main.git_dir), hold=(shared,))
         if options.sparse is not None:
             directories = "".join(f"{directory}\n" for directory in options.sparse)

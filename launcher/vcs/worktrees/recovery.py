@@ -81,8 +81,7 @@ def _of_part(part: Part) -> str:
 def stand_in(directory: str, known: record.Record) -> Iterator[None]:
     """Provides a git directory while the work of a worktree is harvested that git has pruned and Paddock never made.
 
-    Raises:
-        Refusal: worktree-replaced: git has made another worktree with that git directory.
+    Refusals: worktree-replaced: git has made another worktree with that git directory.
     """
     own = known.repositories[0]
     if lock.is_of_another(own.git_dir, directory):
@@ -181,7 +180,6 @@ class Recovery:
             return self._compared(row)
 
     def _compared(self, row: Worktree) -> list[str]:
-        """A ready or missing worktree, compared with the disk."""
         git_dir = os.fspath(row.main.git_dir)
         entry = admin_files.points_to(git_dir)
         if entry is None:

@@ -166,7 +166,6 @@ def _below(part: Part, name: bytes, links: set[bytes]) -> list[bytes]:
 
 
 def _inside(part: Part, name: bytes) -> list[bytes]:
-    """The files in a directory of a part, or what is there in place of one."""
     root = os.fsencode(part.path)
     with Inside(os.fspath(part.path)) as inside:
         if not inside.is_directory(os.fsdecode(name)):
@@ -415,12 +414,10 @@ def _keep_strangers(worktree: Worktree, now: Condition) -> list[tuple[str, str]]
 
 
 def _kept(worktree: Worktree) -> str:
-    """Where git directories are kept that no ref can hold."""
     return f"{worktree.main.common_dir}/paddock-backup/{worktree.worktree_id}-{worktree.created:.6f}"
 
 
 def _stores(worktree: Worktree) -> str:
-    """Where submodules' own stores are kept."""
     return f"{_kept(worktree)}/modules"
 
 

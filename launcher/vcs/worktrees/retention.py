@@ -114,8 +114,6 @@ class _Ref(NamedTuple):
 
 
 class _Pruning:
-    """One call of `prune`."""
-
     def __init__(self, state: str, bounds: Bounds, now: float, *, dry_run: bool) -> None:
         self._state = state
         self._bounds = bounds
@@ -449,13 +447,11 @@ def _runs(journal: Journal) -> Iterator[Run]:
 
 
 def _common(git_dir: str) -> str:
-    """What all worktrees share, by a worktree's git directory, which may be gone."""
     above, _, name = git_dir.rpartition("/worktrees/")
     return above if above and "/" not in name else git_dir  # else a store in a worktree's git directory
 
 
 def _roots(store: str) -> list[str]:
-    """Roots of a repository's worktrees, as git knows them."""
     linked = [admin_files.points_to(git_dir) for git_dir in admin_files.linked(store)]
     return [
         os.path.dirname(store),

@@ -224,8 +224,7 @@ class WorktreeRepository:
 def root_of(name: str, rows: list[Worktree], *, branches: bool = True) -> str | None:
     """Root of the one worktree that a ticket, id or (with `branches`) a branch means; None when there is none.
 
-    Raises:
-        Refusal: worktree-ambiguous.
+    Refusals: worktree-ambiguous.
     """
     named = [row for row in rows if name in (row.worktree_id, row.ticket) or (branches and name == row.main.branch)]
     if len(named) > 1:
