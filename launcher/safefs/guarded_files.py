@@ -133,12 +133,6 @@ def locked_file(path: str) -> Iterator[None]:
 MOST_BYTES = 1 << 30
 _DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 
-# Not there, a link on the way (ELOOP, or EXDEV where it leads out), or nothing that could be read.
-_ABSENT = (
-    errno.ENOENT, errno.ENOTDIR, errno.ELOOP, errno.EXDEV, errno.ENXIO, errno.ENODEV, errno.ENAMETOOLONG, errno.EACCES,
-    errno.EISDIR,
-)  # fmt: skip
-
 
 class Inside:
     """A directory whose content an agent may have written. A context manager; `close` it otherwise."""
@@ -180,7 +174,7 @@ class Inside:
         try:
             return walk.reopened(walk.open_inside(self._fd, path, os.O_PATH))
         except OSError as error:
-            if error.errno in _ABSENT:
+            if error.errno in walk.ABSENT:
                 return None
             raise
 
@@ -199,7 +193,7 @@ class Inside:
         try:
             os.close(walk.open_inside(self._fd, path, _DIRECTORY))
         except OSError as error:
-            if error.errno in _ABSENT:
+            if error.errno in walk.ABSENT:
                 return False
             raise
         return True
@@ -248,7 +242,7 @@ class Inside:
         try:
             return walk.open_inside(self._fd, path, os.O_PATH | os.O_NOFOLLOW)
         except OSError as error:
-            if error.errno in _ABSENT:
+            if error.errno in walk.ABSENT:
                 return None
             raise
 
@@ -282,7 +276,7 @@ class Inside:
         try:
             directory = walk.open_inside(self._fd, head or ".", _DIRECTORY)
         except OSError as error:
-            if error.errno in _ABSENT:
+            if error.errno in walk.ABSENT:
                 return
             raise
         try:

@@ -30,6 +30,12 @@ _syscall.restype = ctypes.c_long
 _open_how = ctypes.c_uint64 * 3
 
 _BLOCK = 16 << 20
+ABSENT = (
+    errno.ENOENT, errno.ENOTDIR, errno.ELOOP, errno.EXDEV, errno.ENXIO, errno.ENODEV, errno.ENAMETOOLONG, errno.EACCES,
+    errno.EISDIR,
+)  # fmt: skip
+"""What says that no file an agent wrote can be read under a name: not there; a link on the way (ELOOP; EXDEV where it
+leads out); a socket or a device without a driver; a name too long; a mode that the agent took away."""
 _THE_LINK = os.O_PATH | os.O_NOFOLLOW
 
 

@@ -242,7 +242,7 @@ class AgentRefs:
         try:
             fd = walk.open_inside(self._descriptor, path, os.O_RDONLY | os.O_DIRECTORY | os.O_NONBLOCK)
         except OSError as error:
-            if error.errno in _ABSENT:
+            if error.errno in walk.ABSENT:
                 return [] if error.errno == errno.ENOENT else None
             raise
         found = []
@@ -262,31 +262,18 @@ class AgentRefs:
         try:
             fd = walk.open_inside(self._descriptor, path, flags)
         except OSError as error:
-            if error.errno in _ABSENT:
+            if error.errno in walk.ABSENT:
                 return None
             raise
         try:
-            found = os.fstat(fd)
-            if found.st_mode & 0o170000 != 0o100000:
+            if os.fstat(fd).st_mode & 0o170000 != 0o100000:
                 return None
-            if found.st_size > limit:
-                raise _too_many(f"{self.path}/{path} holds {found.st_size} bytes; the limit is {limit}")
-            content = b""
-            while len(content) <= limit and (block := os.read(fd, limit + 1 - len(content))):
-                content += block
+            content = walk.read_up_to(fd, limit)
         finally:
             os.close(fd)
-        if len(content) > limit:
-            raise _too_many(f"{self.path}/{path} grows while it is read")
+        if content is None:
+            raise _too_many(f"{self.path}/{path} holds more than {limit} bytes")
         return content
-
-
-# Not there, a link on the way (ELOOP, or EXDEV where it leaves), a socket or a device without a driver (ENXIO, ENODEV),
-# a name too long, or a mode that the agent took away.
-_ABSENT = (
-    errno.ENOENT, errno.ENOTDIR, errno.ELOOP, errno.EXDEV, errno.ENXIO, errno.ENODEV, errno.ENAMETOOLONG, errno.EACCES,
-    errno.EISDIR,
-)  # fmt: skip
 
 
 def plausible(ref: str) -> bool:
