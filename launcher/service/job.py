@@ -158,8 +158,14 @@ def _of_tickets(name: str, *, steps: bool = False) -> Callable[..., dict[str, An
 
     def job(**arguments: Any) -> dict[str, Any]:  # noqa: ANN401  # as JSON has them
         from launcher.service import ticket_work
+        from launcher.workflow.chain import DecoratorFailed
 
-        found: dict[str, Any] = getattr(ticket_work, name)(**arguments, **({"say": _say} if steps else {}))
+        try:
+            found: dict[str, Any] = getattr(ticket_work, name)(**arguments, **({"say": _say} if steps else {}))
+        except DecoratorFailed as error:
+            if isinstance(error.__cause__, Refusal):
+                raise error.__cause__ from None
+            raise Refusal("workflow-failed", "the request could not be dispatched", context=str(error)) from None
         return found
 
     return job

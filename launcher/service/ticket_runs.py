@@ -629,10 +629,6 @@ class TicketRuns:
         if found.get("run_id"):
             log.info("the merge %s in %s was finished: %s", found["run_id"], common_dir, found["state"])
 
-    # Writing down
-
-    # Environments, which hold keys: in the runtime directory, for as long as the run needs them
-
 
 _MOST_ATTEMPTS = 5
 """How often an agent is started, where nobody asks for it, after it was lost with the service."""

@@ -23,7 +23,6 @@ from launcher.vcs.merge.descriptors import AgentMergeStatus
 from launcher.vcs.private import record, swap
 from launcher.vcs.worktrees.models import Worktree, slug, worktree_id
 from launcher.vcs.worktrees.worktree_service import ChildWorktrees, WorktreeService
-from launcher.workflow.chain import DecoratorFailed
 from launcher.workflow.flow import Workflow, build_workflow, default_prompts
 from launcher.workflow.graph import InMemoryGraphRepository, Node
 from launcher.workflow.request_context import OperationContext, PromptContext, ToolContext
@@ -197,32 +196,29 @@ def prepare(
     context = work.children.open_trunk(found.root)
     worktrees = _worktrees(work, context, found.common_dir, tickets, set(claimed), since, say)
     top = ArtifactKey(run)
-    try:
-        _, second = work.begin(run, goal, context)
-        dispatch = work.flow.request(
-            TicketAgentRequests(
-                context_id=top.child("tickets/dispatch"),
-                goal=goal,
-                requests=tuple(
-                    TicketAgentRequest(
-                        context_id=top.child(f"tickets/dispatch/{each['number']}"),
-                        goal=goal,
-                        ticket_id=each["ticket"],
-                        details=each["details"],
-                        worktree_context=worktree,
-                    )
-                    for each, worktree in zip(tickets, worktrees, strict=True)
-                ),
+    _, second = work.begin(run, goal, context)
+    dispatch = work.flow.request(
+        TicketAgentRequests(
+            context_id=top.child("tickets/dispatch"),
+            goal=goal,
+            requests=tuple(
+                TicketAgentRequest(
+                    context_id=top.child(f"tickets/dispatch/{each['number']}"),
+                    goal=goal,
+                    ticket_id=each["ticket"],
+                    details=each["details"],
+                    worktree_context=worktree,
+                )
+                for each, worktree in zip(tickets, worktrees, strict=True)
             ),
-            second,
-            _step("dispatch"),
-        )
-        asked = {"agent_type": AgentType.TICKET_ORCHESTRATOR, "current_request": second, "previous_request": dispatch}
-        work.flow.prompt(PromptContext.model_validate(asked))
-        for child in dispatch.requests:
-            work.flow.request(child, dispatch, _step("work"))
-    except DecoratorFailed as error:
-        raise _reason(error) from None
+        ),
+        second,
+        _step("dispatch"),
+    )
+    asked = {"agent_type": AgentType.TICKET_ORCHESTRATOR, "current_request": second, "previous_request": dispatch}
+    work.flow.prompt(PromptContext.model_validate(asked))
+    for child in dispatch.requests:
+        work.flow.request(child, dispatch, _step("work"))
     # What the launch is held to is what the context says, and counts as use of it.
     agents = [
         work.place(each["number"], child.ticket_id, child.session_id)
@@ -274,12 +270,9 @@ def orchestrate(
     context = work.children.open_trunk(found.root)
     ticket = {"number": 0, "ticket": "orchestrator", "worktree_id": worktree_id}
     (own,) = _worktrees(work, context, found.common_dir, [ticket], set(claimed), since, say)
-    try:
-        first, second = work.begin(run, goal, own)
-        asked = {"agent_type": AgentType.TICKET_ORCHESTRATOR, "current_request": second, "previous_request": first}
-        work.flow.prompt(PromptContext.model_validate(asked))
-    except DecoratorFailed as error:
-        raise _reason(error) from None
+    first, second = work.begin(run, goal, own)
+    asked = {"agent_type": AgentType.TICKET_ORCHESTRATOR, "current_request": second, "previous_request": first}
+    work.flow.prompt(PromptContext.model_validate(asked))
     return {
         **work.place(0, "orchestrator", second.session_id),
         "prompt": orchestrator_prompt(work.contexts, second.session_id),
@@ -533,39 +526,36 @@ def merge(
     merged: list[AgentMergeStatus] = []
     conflicted: list[AgentMergeStatus] = []
     pending: tuple[AgentMergeStatus, ...] = ()
-    try:
-        with jailed_git.many():
-            results = [
-                work.flow.result(
-                    TicketAgentResult(context_id=child.context_id, output=outputs[child.session_id]),
-                    child,
-                    _step("bring"),
-                )
-                for child in sent.requests
-                if child.session_id in outputs
-            ]
-            waiting = results
-            while True:
-                wanted = {"context_id": sent.context_id, "results": tuple(waiting)}
-                asked = work.flow.results(TicketAgentResults.model_validate(wanted), sent, _step("collect"))
-                found = asked.merge_aggregation
-                if found is None:
-                    break
-                say({"merged": [status.model_dump(mode="json") for status in found.merged]})
-                merged += found.merged
-                pending = found.pending
-                if found.conflicted is None:
-                    break
-                conflicted.append(found.conflicted)
-                if not skip or not pending or _is_of_the_trunk(conflicted):
-                    break
-                left = {status.agent_result_id for status in pending}
-                waiting = [result for result in waiting if result.context_id.value in left]
-            if merged or conflicted:
-                arrived = [AgentMergeStatus.model_validate(status) for status in earlier]
-                work.collected(sent, results, [*arrived, *merged], conflicted, pending)
-    except DecoratorFailed as error:
-        raise _reason(error) from None
+    with jailed_git.many():
+        results = [
+            work.flow.result(
+                TicketAgentResult(context_id=child.context_id, output=outputs[child.session_id]),
+                child,
+                _step("bring"),
+            )
+            for child in sent.requests
+            if child.session_id in outputs
+        ]
+        waiting = results
+        while True:
+            wanted = {"context_id": sent.context_id, "results": tuple(waiting)}
+            asked = work.flow.results(TicketAgentResults.model_validate(wanted), sent, _step("collect"))
+            found = asked.merge_aggregation
+            if found is None:
+                break
+            say({"merged": [status.model_dump(mode="json") for status in found.merged]})
+            merged += found.merged
+            pending = found.pending
+            if found.conflicted is None:
+                break
+            conflicted.append(found.conflicted)
+            if not skip or not pending or _is_of_the_trunk(conflicted):
+                break
+            left = {status.agent_result_id for status in pending}
+            waiting = [result for result in waiting if result.context_id.value in left]
+        if merged or conflicted:
+            arrived = [AgentMergeStatus.model_validate(status) for status in earlier]
+            work.collected(sent, results, [*arrived, *merged], conflicted, pending)
     for status in merged:
         work.contexts.clear(status.agent_result_id)
     ids = [node["node_id"] for node in nodes]
@@ -611,18 +601,15 @@ def resolve(
     stored = work.contexts.get(sent.context_id)
     last = sent if stored is None else stored.current_request
     key = ArtifactKey(run).child(f"tickets/{'ask' if ask else 'merger'}/{number}")
-    try:
-        if ask:
-            choices = ("resolve the conflict in the ticket's worktree", "skip its changes", "roll the run back")
-            question = MergerInterruptRequest.model_validate(
-                {"context_id": key, "reason": why, "choices": choices, **common}
-            )
-            work.flow.request(question, last, _step("ask"))
-            return {}
-        request = MergerRequest.model_validate({"context_id": key, "summary": why, **common})
-        request = work.flow.request(request, last, _step("resolve"))
-    except DecoratorFailed as error:
-        raise _reason(error) from None
+    if ask:
+        choices = ("resolve the conflict in the ticket's worktree", "skip its changes", "roll the run back")
+        question = MergerInterruptRequest.model_validate(
+            {"context_id": key, "reason": why, "choices": choices, **common}
+        )
+        work.flow.request(question, last, _step("ask"))
+        return {}
+    request = MergerRequest.model_validate({"context_id": key, "summary": why, **common})
+    request = work.flow.request(request, last, _step("resolve"))
     commands = (descriptor.merge_commands if descriptor is not None else "") or ""
     return work.place(number, ticket, request.session_id) | {"commands": commands}
 
@@ -651,10 +638,7 @@ def review(
         content=child.details,
         return_to=AgentType.TICKET_AGENT_DISPATCH,
     )
-    try:
-        request = work.flow.request(asked, child, _step("review"))
-    except DecoratorFailed as error:
-        raise _reason(error) from None
+    request = work.flow.request(asked, child, _step("review"))
     return work.place(number, child.ticket_id, request.session_id)
 
 
@@ -680,13 +664,10 @@ def ask(database: str, run: str, number: str, session_id: str, question: str) ->
         work.graph.save(Node(node_id=run, agent_type=AgentType.ORCHESTRATOR, worktree_id=worktree_id))
     key = ArtifactKey(run).child(f"tickets/question/{number}")
     told = {"goal": last.goal, "reason": question, "return_to": last.agent_type}
-    try:
-        routed = ContextManagerRoutingRequest.model_validate({"context_id": key, **told})
-        routed = work.flow.request(routed, last, _step("ask"))
-        request = ContextManagerRequest.model_validate({"context_id": key.child("answer"), **told})
-        request = work.flow.request(request, routed, _step("answer"))
-    except DecoratorFailed as error:
-        raise _reason(error) from None
+    routed = ContextManagerRoutingRequest.model_validate({"context_id": key, **told})
+    routed = work.flow.request(routed, last, _step("ask"))
+    request = ContextManagerRequest.model_validate({"context_id": key.child("answer"), **told})
+    request = work.flow.request(request, routed, _step("answer"))
     return work.place(0, "context-manager", request.session_id)
 
 
@@ -698,10 +679,3 @@ def _is_of_the_trunk(conflicted: Sequence[AgentMergeStatus]) -> bool:
         each is not None and not each.conflict_files and first is not None and each.error_message == first.error_message
         for each in last
     )
-
-
-def _reason(error: DecoratorFailed) -> Refusal:
-    cause = error.__cause__
-    if isinstance(cause, Refusal):
-        return cause
-    return Refusal("workflow-failed", "the request could not be dispatched", context=str(error))
