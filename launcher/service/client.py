@@ -14,7 +14,7 @@ from launcher.jail.processes import jailed
 from launcher.service import instance
 from launcher.service.jobs import refusal_of
 from launcher.session.places import SYSTEM_RUNTIME, Places
-from launcher.session.state import NAME_RULE, valid_name
+from launcher.session.state import NAME_RULE, control_address, valid_name
 from policy.errors import Refusal
 
 _TIMEOUT = 330.0
@@ -232,7 +232,7 @@ def _connect(connection: socket.socket, path: str) -> None:
             raise Refusal("service-stranger", f"{path} is not a socket",
                           context="a control socket is never used through a symbolic link",
                           hint="check it, then remove it")  # fmt: skip
-        connection.connect(instance.short(directory, name))
+        connection.connect(control_address(directory, name))
     finally:
         os.close(directory)
     from launcher.service import packets

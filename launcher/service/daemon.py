@@ -32,6 +32,7 @@ from launcher.service.tables import SessionStore, StoredRequestContexts
 from launcher.service.ticket_runs import TicketRuns
 from launcher.service.upkeep import Sampler, Watch
 from launcher.session.places import Places
+from launcher.session.state import control_address
 from policy.errors import Refusal, unusable
 
 # The control socket: handed over by the service manager, or made here, in a directory that is only ours.
@@ -64,7 +65,7 @@ class Listener:
         made = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_NONBLOCK)
         before = os.umask(0o177)
         try:
-            made.bind(instance.short(directory, instance.SOCKET))
+            made.bind(control_address(directory, instance.SOCKET))
             made.listen(_BACKLOG)
         except OSError as error:
             made.close()

@@ -137,11 +137,6 @@ def _content(path: str) -> dict[str, Any] | None:
     return found if isinstance(found, dict) else None
 
 
-def short(directory: int, name: str) -> str:
-    """An address for `name` in an open directory, short enough for unix(7) whatever the directory's path."""
-    return f"/proc/self/fd/{directory}/{name}"
-
-
 def check_socket(path: str) -> bool:
     """Whether Paddock's own socket lies at `path`; False where nothing is; anything else is refused."""
     try:

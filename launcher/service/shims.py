@@ -16,8 +16,9 @@ from collections import deque
 from pathlib import Path
 from typing import Any
 
-from launcher.service import instance, packets
+from launcher.service import packets
 from launcher.service.packets import SHIM_SOCKET
+from launcher.session.state import control_address
 from policy.errors import Refusal
 
 # Control groups of sessions, where this user may make some: one for each helper and all that comes of it.
@@ -235,7 +236,7 @@ class Shim:
         connection = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         fd = os.open(directory, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC | os.O_NOFOLLOW)
         try:
-            connection.connect(instance.short(fd, SHIM_SOCKET))
+            connection.connect(control_address(fd, SHIM_SOCKET))
             peer = packets.of(connection)
             packets.check(peer, packets.owner(), set)
         except BaseException:

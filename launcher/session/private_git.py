@@ -107,7 +107,7 @@ def _make_room(state: str, plan: Plan) -> None:
 
 def _unless_waiting(directory: str, *, sign: bool, strict: bool) -> None:
     """Forgets that a session wanted signatures or a strict hand-off, where nothing of it waits and none lives."""
-    from launcher.vcs.harvest import agent_refs, outstanding
+    from launcher.vcs.harvest import agent_refs
 
     try:
         descriptor = lock.opened(directory)
@@ -116,7 +116,7 @@ def _unless_waiting(directory: str, *, sign: bool, strict: bool) -> None:
                 if sign:
                     record.forget(directory, SIGN)
                 if strict:
-                    outstanding.forget_strictness(directory)
+                    record.forget(directory, STRICT)
         finally:
             os.close(descriptor)
     except OSError as error:

@@ -135,7 +135,7 @@ def harvest(
         if not result.branches:  # nothing waits any more
             records.forget(directory, records.SIGN)
         if use is writers.Use.ENDED and result.state != "gone":
-            outstanding.forget_strictness(directory)
+            records.forget(directory, records.STRICT)
         outstanding.settle(directory, looked)
         return replace(result, notes=(*result.notes, *released))
 

@@ -66,11 +66,6 @@ def is_held(directory: str) -> bool:
     return records.noted(directory, STRICT) == _HELD
 
 
-def forget_strictness(directory: str) -> None:
-    """For when nothing of a strict session waits any more (OSError)."""
-    records.forget(directory, STRICT)
-
-
 _MOST_NAMED = 5
 _SHORT = re.compile("^refs/(heads/)?")
 COMMITS = "commits that were not harvested"
