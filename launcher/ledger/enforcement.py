@@ -182,9 +182,6 @@ def document(
     """The report as plain data.
 
     Args:
-        plan: what was asked for.
-        facts: what the jail reported.
-        session: its name.
         status: the command's exit status, None when it never started.
         changes: of hand-off files, as (what, path, mode).
         harvest: its result or refusal; None when there was nothing to harvest.

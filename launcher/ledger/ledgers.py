@@ -76,12 +76,7 @@ def path_of(state: str, session: str) -> str | None:
 
 
 def prune(state: str, now: float) -> None:
-    """Removes ledgers beyond `KEEP_FILES`, `KEEP_BYTES` and `KEEP_SECONDS`, the oldest first.
-
-    Args:
-        state: Paddock's state directory.
-        now: seconds since the epoch.
-    """
+    """Removes ledgers beyond `KEEP_FILES`, `KEEP_BYTES` and `KEEP_SECONDS`, the oldest first."""
     size = 0
     for index, one in enumerate(kept(state)):
         try:
@@ -248,12 +243,6 @@ def follow(state: str, session: str, lives: Callable[[], bool], show: Callable[[
     """Shows the denials of a live session, those that are there and those that come, until it has ended.
 
     The proxy's come into the ledger at the session's end; until then its own log has them.
-
-    Args:
-        state: Paddock's state directory.
-        session: the session's name.
-        lives: whether it runs.
-        show: called with each denial's line.
     """
     ledger: Tail | None = None
     log = Tail(f"{state}/sessions/{session}/{PROXY_LOG}")
@@ -425,7 +414,6 @@ def append(path: str, plan: Plan, denial: Denial, facts: dict[str, object] | Non
     Args:
         path: from `path_of`; made when it is missing.
         plan: of the session; says what would allow the denial.
-        denial: what was refused.
         facts: of the session, for the first line of a ledger that is made here.
 
     Raises:

@@ -32,9 +32,7 @@ def read(path: str, *, follow: bool, limit: int = CONFIG_LIMIT) -> Content | Non
     """A regular file's content; None when there is no such file.
 
     Args:
-        path: absolute.
         follow: whether `path` itself may be a symbolic link.
-        limit: most bytes.
 
     Refusals: config-symlink, config-not-a-file, config-too-large, config-unreadable.
     """
@@ -62,8 +60,6 @@ def read_private(path: str, *, limit: int, hint: str) -> bytes | None:
     """What Paddock has written for this user alone; None when there is no such file.
 
     Args:
-        path: absolute; never a link.
-        limit: most bytes.
         hint: what to do once a file that is not this user's alone has been removed.
 
     Refusals: state-not-ours, and those of `read`.
@@ -252,8 +248,6 @@ class Inside:
         An agent that could stop this with a link in place of a directory would stop every later session here.
 
         Args:
-            path: relative.
-            content: the whole of it.
             mode: permission bits; None for what the umask leaves.
             time: of its last change, in nanoseconds; None for now.
 
@@ -320,7 +314,6 @@ class Inside:
         """Frees the way to `path`, whatever modes the directories on it have: what is in the way goes to the top.
 
         Args:
-            path: relative.
             kind: what may be at `path` itself (`stat.S_IFMT`); 0 for nothing.
             move: else what is in the way is an error.
 

@@ -73,7 +73,6 @@ def open_regular(path: str, *, dir_fd: int | None = None, follow: bool = False) 
     Opening a FIFO waits, opening a device can act. What was looked at is what is opened.
 
     Args:
-        path: of the file.
         dir_fd: where a relative path starts.
         follow: whether `path` itself may be a symbolic link.
 

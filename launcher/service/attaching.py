@@ -91,8 +91,6 @@ class Attached:
         """Joins a session.
 
         Args:
-            client: asks the service.
-            name: the session.
             mode: "read"; "write" passes standard input on, and its end, and there is one such client; "acp" is an
                 editor's, whose end is not the agent's.
             take: become that one in place of another.

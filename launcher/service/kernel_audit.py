@@ -144,7 +144,6 @@ class Exchange:
         self._pending: OrderedDict[int, records.Event] = OrderedDict()
         self._unclaimed: OrderedDict[int, _Unclaimed] = OrderedDict()
         self.overflows = 0
-        self.handed_on = 0
 
     async def serve(self, directory: str) -> bool:
         """Proves that records arrive, then listens for launchers.
@@ -399,7 +398,6 @@ class Exchange:
     def _send(self, owner: int, data: bytes) -> None:
         launcher = self._launchers.get(owner)
         if launcher is not None:
-            self.handed_on += 1
             launcher.send(data)
 
 

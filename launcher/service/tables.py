@@ -271,7 +271,6 @@ class StoredRequestContexts:
 
     Args:
         database: open; this object's own connection, where several processes use the file.
-        now: the time of day.
     """
 
     def __init__(self, database: Database, *, now: Callable[[], datetime] = lambda: datetime.now(UTC)) -> None:

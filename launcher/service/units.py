@@ -182,7 +182,6 @@ def refuse_kept(files: list[File], edit: str) -> None:
     """Refuses when a file that people have edited stands where Paddock would write one.
 
     Args:
-        files: as they were found.
         edit: the command line that makes a drop-in, for the hint.
 
     Refusals: service-edited.
@@ -371,7 +370,6 @@ class Manager:
 
     Args:
         environment: of the caller: systemctl finds the bus and the user's runtime directory by it.
-        seconds: patience with each call.
     """
 
     def __init__(self, scope: Scope, environment: Mapping[str, str], seconds: float = _SECONDS) -> None:

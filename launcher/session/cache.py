@@ -90,8 +90,6 @@ def entry(words: tuple[object, ...], options: Parsed, command: list[str], where:
     Args:
         words: from `key_words`.
         options: by name, as the command line has them.
-        command: the command's words.
-        where: Paddock's own directories.
     """
     cwd = current_directory()
     # Its own directories are denied by the plan, so a plan belongs to them.

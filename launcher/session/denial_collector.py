@@ -36,8 +36,6 @@ class Denials:
         """Prepares; nothing is written before something was refused.
 
         Args:
-            state: Paddock's state directory.
-            session: the session's name.
             directory: the session's own directory, where the proxy writes.
             plan: bound.
             audit_fd: from `launcher.ledger.audit_socket.listening`, owned by this object from now on; -1 for none.

@@ -257,7 +257,6 @@ def run(connection: _socket.socket, command: minder.Command) -> int:
 
     Args:
         connection: from `connect`; closed at the end.
-        command: what to run.
 
     Refusals: it could not be started (125, 126, 127), or the session ended first (137).
     """

@@ -45,7 +45,6 @@ def take(
         sign: with the user's own signature; None for what the sessions that made the work were told.
         limits: bounds; the default ones when None.
         branches, dismiss: see `harvest.harvest`.
-        step: told each step.
 
     Refusals: the work stays where it is, for the reason that it gives.
     """
@@ -108,7 +107,6 @@ def report_lines(result: HarvestResult, *, once: bool = False, place: str = "") 
     """A result as lines for people; none when nothing happened that anybody has to know.
 
     Args:
-        result: of a harvest.
         once: leave out what an earlier harvest has told: work that it had kept already.
         place: how the user names the worktree; "" for its directory.
     """
@@ -174,8 +172,6 @@ def into(target: Target, where: Places, say: Callable[[str], None], *, files: bo
     granted the worktree beside its own may go on, and so may any in a main checkout, which is the user's.
 
     Args:
-        target: where the merge goes.
-        where: places of the user.
         say: told what was harvested.
         files: they are to follow.
 

@@ -193,9 +193,6 @@ def make(options: Options, command: list[str], cwd: str, places: Places) -> Plan
 
     Args:
         options: as `launcher.cli.parse` gives them.
-        command: the command's words.
-        cwd: the caller's current directory.
-        places: Paddock's own directories.
     """
     machine = Machine(os.environ)
     for name in (*_SWITCHES, *_PLACES):
@@ -562,9 +559,7 @@ def context_of(found: checkout.Checkout, wanted: list[str], freeze_root: bool) -
     """The worktree context of a checkout.
 
     Args:
-        found: the checkout.
         wanted: names of the submodules to grant; none named means all. A submodule inside a granted one is granted.
-        freeze_root: see `WorktreeSandboxContext`.
 
     Refusals: submodule-unknown.
     """

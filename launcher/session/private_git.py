@@ -141,8 +141,6 @@ def finish(
     A harvest that is refused is no failure of the session: the work stays where it is.
 
     Args:
-        taken: the use.
-        plan: of the session.
         strict: commits that change hand-off files are not taken over.
         hold: why nothing is taken over.
         nothing: there is nothing to take over, as `nothing_new` said when the jail was empty.

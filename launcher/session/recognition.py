@@ -97,8 +97,6 @@ def choose(settings: Settings, command: list[str], directory: str, places: Place
 
     Args:
         settings: name and dialect.
-        command: the command's words.
-        directory: where it starts.
         places: the user's own providers lie in its configuration.
         machine: the Plan depends on what is looked at.
 
@@ -310,9 +308,6 @@ def warnings(command: list[str], plan: Plan, provider: Translation, allowed: tup
     """What the user should know of a provider: logins that stay out, a command that is fetched before it is started.
 
     Args:
-        command: its words.
-        plan: what was decided.
-        provider: what was asked for.
         allowed: the hosts that may be reached, with bundles by their names.
     """
     fields: Any = [login for login in provider.logins if login not in plan.logins]

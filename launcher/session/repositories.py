@@ -98,8 +98,6 @@ def described(found: Checkout, host: GitHost, *, created: bool = False) -> Git:
     """The facts about a checkout's git data that decisions need. What was looked at becomes an input of the Plan.
 
     Args:
-        found: the checkout.
-        host: answers about the disk.
         created: whether Paddock made it.
     """
     obstacles: list[str] = []

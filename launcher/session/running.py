@@ -57,7 +57,6 @@ def run(
     Args:
         entry: the Plan with what goes with it.
         arguments: the caller's arguments for the command.
-        places: Paddock's own directories.
         given: environment variables that the caller gave a value.
         name: the session's name, None for a random one.
         report: file for the enforcement report.

@@ -67,7 +67,6 @@ def run(places: Places, *, options: tuple[str, ...] = ()) -> Result:
     Args:
         places: the miniature worktree and its state are made beside the cache, so that they lie on the disk that the
             state of real worktrees lies on, and outside what every jail gets. Nothing of them stays.
-        options: more options for `paddock run`.
 
     Refusals: the jail did not start; the text is what `paddock run` said.
     """

@@ -38,9 +38,7 @@ def say(plan: Plan, words: Sequence[str], output: bytes, places: Places) -> None
 
     Args:
         plan: of a backend with mounts.
-        words: the command's arguments.
         output: the last of what the command has written to its terminal.
-        places: Paddock's own.
     """
     lines = _lines(bound(plan, places), words, output)
     if lines:

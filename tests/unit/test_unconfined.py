@@ -2,7 +2,7 @@
 
 from tests.bench import bench_house
 
-MOST = 20_140
+MOST = 20_000
 """Lines of the modules that read what an agent wrote. The goal is 12,000: docs/security.md says who reads what. What
 `paddock trust` shows of a git directory counts here now (300 lines); it had counted as the user's own. An adapter looks
 at a command's first line, for the word that ends a task, in a process of its user's (110 lines)."""

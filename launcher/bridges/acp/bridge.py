@@ -267,7 +267,6 @@ def serve(
     Args:
         entry: the Plan with what goes with it.
         arguments: the caller's arguments for the provider.
-        places: Paddock's own directories.
         given: see `run.run`, as for `report`, `verbose`, `quiet` and `strict`.
         name: the session's name, None for a random one.
         report: file for the enforcement report.

@@ -202,7 +202,6 @@ class Decisions:
         """Something passed.
 
         Args:
-            method: of the protocol.
             subject: the path, command or address.
             detail: in what form, when it was changed.
         """
@@ -229,8 +228,6 @@ class Decisions:
         """Something did not pass.
 
         Args:
-            method: of the protocol.
-            operation: in words.
             path: canonical where there is one.
             host: with `port`, where it was about a server.
             port: 0 when it is not known.

@@ -37,7 +37,6 @@ def answer(refusal: Refusal, client: tuple[int, int], patience: float = PATIENCE
     """Answers the client's first request with an error. Whoever is no client is left alone.
 
     Args:
-        refusal: what is told.
         client: descriptors to read what it says and to write to it; nothing of it has been read.
         patience: seconds to wait for that request.
     """

@@ -247,12 +247,7 @@ def over_stdio(service: Service, session_id: str | None) -> int:
 
 
 def over_http(service: Service, address: str) -> int:
-    """Serves until a signal ends it. Says on standard output, as one line of JSON, where it is and who may come.
-
-    Args:
-        service: what is served.
-        address: see `listen`.
-    """
+    """Serves until a signal ends it. Says on standard output, as one line of JSON, where it is and who may come."""
     tokens = Tokens()
     names = [*service.directories, *([LEGACY] if service.mode is Mode.COMPATIBLE else [])]
     issued = {name: tokens.issue(name) for name in names}
@@ -269,13 +264,7 @@ def over_http(service: Service, address: str) -> int:
 
 
 def serve(router: Router, listener: socket.socket, workflow: mcp_server.Workflow | None = None) -> None:
-    """Serves over HTTP until SIGTERM or SIGINT.
-
-    Args:
-        router: answers.
-        listener: where.
-        workflow: for sessions of ticket runs.
-    """
+    """Serves over HTTP until SIGTERM or SIGINT."""
     http = uvicorn.Server(
         uvicorn.Config(
             mcp_server.application(router, workflow),

@@ -67,11 +67,7 @@ _RIGHTS = _FS.READ_FILE | _FS.READ_DIR | _FS.WRITE_FILE | _FS.MAKE_REG | _FS.MAK
 
 
 class FileTools:
-    """All tools for one session; of the shell only where it starts.
-
-    Args:
-        scope: its boundaries.
-    """
+    """All tools for one session; of the shell only where it starts."""
 
     def __init__(self, scope: Scope) -> None:
         self.scope = scope

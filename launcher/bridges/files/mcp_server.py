@@ -182,9 +182,7 @@ def build(router: Router, session_id: str | None = None, workflow: Workflow | No
     """A server over `router`.
 
     Args:
-        router: answers.
         session_id: the one session of a server on standard streams. Over HTTP each request names its own.
-        workflow: for sessions of ticket runs.
     """
     limiter: list[anyio.CapacityLimiter] = []  # belongs to the event loop, which does not run yet
 

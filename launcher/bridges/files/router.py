@@ -68,10 +68,8 @@ def run(argv: list[str], cwd: str, seconds: float, stop: Stop | None = None) -> 
     """Runs `argv` to its end: its exit status on the first line, then what it wrote to both of its outputs.
 
     Args:
-        argv: the command.
         cwd: directory that it is started from.
         seconds: after that it is ended, with all that it started.
-        stop: ends it before that.
 
     Raises:
         ToolFailed: it could not be started, or was ended (what it had written is in the message).
@@ -235,7 +233,6 @@ class Sessions:
         find: boundaries by session id, None where there are none; a Refusal says why there can be none.
         ended: whether a session has been and is no more.
         offered: the tools that a session is offered; None for all.
-        mode: see `Mode`.
         tokens: checked against when given: for callers that anybody could be.
     """
 
@@ -346,10 +343,8 @@ class Router:
     """Answers calls for all sessions. Safe to share between threads.
 
     Args:
-        sessions: from ids to boundaries.
         enter: makes a jail with a worker.
         outside: makes a worker without a jail, for the mode `compatible`.
-        pool: the workers.
     """
 
     def __init__(
@@ -381,8 +376,6 @@ class Router:
         """One call, answered whatever happens (FR-014).
 
         Args:
-            tool: its name.
-            arguments: as they came.
             session_id: from the header, or fixed at start.
             token: from the header.
             stop: ends a command that nobody waits for any more.

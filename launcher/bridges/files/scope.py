@@ -80,11 +80,7 @@ class Place:
 
 
 class Gate:
-    """Lets paths through, or denies them.
-
-    Args:
-        scope: the boundaries.
-    """
+    """Lets paths through, or denies them."""
 
     def __init__(self, scope: Scope) -> None:
         self.scope = scope

@@ -71,7 +71,6 @@ class ToolFailed(Exception):
     """Work that cannot be done, on its way to the one place where it becomes an `Answer`.
 
     Args:
-        kind: why.
         message: in words, with what the caller can do about it.
         note: what else there is to see.
     """
@@ -102,11 +101,7 @@ def error(
     """The answer for anything else that went wrong, with the same six keys.
 
     Args:
-        kind: why.
-        message: in words.
-        path: as it was given.
         root: the session's worktree, where it is known.
-        operation: what was asked for.
         note: what else there is to see, outside of the JSON.
     """
     facts = {"attemptedPath": path, "sandboxRoot": root, "operation": operation, "message": printable(message)}

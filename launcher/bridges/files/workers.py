@@ -296,7 +296,6 @@ class Pool:
 
     Args:
         most: rooms at the same time; more only while all of them are in use.
-        idle_seconds: see `IDLE_SECONDS`.
     """
 
     def __init__(self, most: int = MOST, idle_seconds: float = IDLE_SECONDS) -> None:
@@ -316,7 +315,6 @@ class Pool:
         """The session's room, made when there is none that is usable; it is not ended before the block is left.
 
         Args:
-            session_id: whose.
             key: what it was made from; another one makes a new room.
             make: makes it. What it raises is passed on.
         """
@@ -471,8 +469,6 @@ class Denials:
     """Writes denials of one session. Safe to share between threads.
 
     Args:
-        state: Paddock's state directory.
-        session: the session's name.
         plan: of its jail; says what would allow a denial.
     """
 
@@ -520,14 +516,7 @@ BEGIN = (sys.executable, "-I", "-m", __name__)
 
 
 class Jail:
-    """A jail that lives, with a worker in it.
-
-    Args:
-        name: of its session.
-        process: the worker.
-        root: the worktree.
-        denials: takes what the tools refuse.
-    """
+    """A jail that lives, with a worker in it."""
 
     def __init__(self, name: str, process: WorkerProcess, root: str, denials: Denials | None) -> None:
         self.name = name
@@ -578,7 +567,6 @@ class Jails:
     """Finds or makes jails.
 
     Args:
-        places: Paddock's own directories.
         options: launch options for jails that are made, as `launcher.cli.parse` gives them.
         live: the name of the running `paddock run --session NAME` that an id stands for, None for an id whose jail is
             to be made here.

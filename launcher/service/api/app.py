@@ -196,11 +196,7 @@ _ANY = {
 
 
 def build(context: Context, version: str) -> FastAPI:
-    """The ASGI application.
-
-    Args:
-        context: what the routes work with.
-    """
+    """The ASGI application."""
     app = FastAPI(
         title="Paddock control API",
         version=version,

@@ -38,15 +38,10 @@ def render(
     """All metrics of the service.
 
     Args:
-        supervisor: of its sessions.
-        usage: of each session.
         started: when its process was started, in seconds since the epoch.
         uptime: seconds for which it has answered.
-        descriptors: how many it has open.
         disk: bytes that are free where its directories lie, by what they are for.
-        logs: bytes of all sessions' logs.
         ticket_runs: how many there are of each state.
-        tickets: the same of their tickets.
     """
     try:
         counts = supervisor.store.counts()

@@ -95,7 +95,6 @@ def prune(
 
     Args:
         repositories: git directories of further ones (what all worktrees share).
-        dry_run: nothing is removed.
         now: seconds since the epoch.
     """
     return _Pruning(state, bounds, time.time() if now is None else now, dry_run=dry_run).run(repositories)

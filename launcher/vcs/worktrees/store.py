@@ -41,11 +41,7 @@ T = TypeVar("T")
 
 
 class WorktreeRepository:
-    """The worktrees of one user. Each call opens the database anew, so it may be used from any thread and after fork.
-
-    Args:
-        state: Paddock's state directory (mode 0700).
-    """
+    """The worktrees of one user. Each call opens the database anew: any thread may use it, also after fork."""
 
     def __init__(self, state: str) -> None:
         self._state = state
