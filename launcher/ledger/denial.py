@@ -10,9 +10,6 @@ PROXY = "proxy"
 VALIDATOR = "validator"
 BRIDGE = "bridge"
 
-LAYERS = (LANDLOCK, SECCOMP, GUARD, VIEW, PROXY, VALIDATOR, BRIDGE)
-
-
 KEY = "key"
 """Operation of what the proxy refused about a key that stays outside."""
 
@@ -33,7 +30,7 @@ class Denial(NamedTuple):
 
     Attributes:
         time: seconds since the epoch.
-        layer: of `LAYERS`.
+        layer: one of those above.
         operation: in words: "read", "write", "connect" ...
         path: what file it was about; "" when it was about none.
         host: name or address, "" when it was about none; with `port` (0: none).

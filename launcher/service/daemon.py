@@ -284,7 +284,7 @@ class Service:
                           context=f"{self.supervisor.settings.most_connections} at the same time")  # fmt: skip
         peer, launchers = packets.of(connection), self.supervisor.launchers()
         await asyncio.get_running_loop().run_in_executor(
-            self._doorkeepers, packets.check, peer, packets.owner(), lambda: launchers
+            self._doorkeepers, packets.check, peer, os.geteuid(), lambda: launchers
         )
         return peer
 

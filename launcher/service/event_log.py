@@ -61,10 +61,6 @@ class Counters:
         self.refusals: Counter[str] = Counter()
         self.spawn = Histogram()
 
-    def spawned(self, seconds: float) -> None:
-        """One command was executed."""
-        self.spawn.add(seconds)
-
     def count(self, outcome: Outcome) -> None:
         """One attempt has ended."""
         self.ended[str(outcome.reason)] += 1

@@ -16,7 +16,6 @@ from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 from urllib.parse import quote
 
-from launcher.safefs.remove import remove_tree
 from launcher.session.places import made
 
 # Credential values that must not come into a log, and taking them out of it.
@@ -252,11 +251,6 @@ def decoded(line: str) -> dict[str, Any] | None:
     except ValueError:
         return None
     return content if isinstance(content, dict) else None
-
-
-def forget(directory: str) -> list[str]:
-    """Removes a log; returns what could not be removed."""
-    return remove_tree(directory)
 
 
 class Tail:

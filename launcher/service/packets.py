@@ -141,27 +141,25 @@ class Peer(NamedTuple):
     Attributes:
         pid: process id, 0 when it is not visible from here.
         uid: effective user id.
-        gid: effective group id.
         depth: in how many PID namespaces it is, of those that are visible from here: 1 is where /proc is, more is
             inside of another one, 0 is nothing that could be found out.
     """
 
     pid: int
     uid: int
-    gid: int
     depth: int
 
 
 def of(connection: socket.socket) -> Peer:
     """The peer of a connection."""
     raw = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size)
-    pid, uid, gid = _CREDENTIALS.unpack(raw)
+    pid, uid, _ = _CREDENTIALS.unpack(raw)
     try:
         pidfd = int.from_bytes(connection.getsockopt(socket.SOL_SOCKET, _SO_PEERPIDFD, 4), sys.byteorder)
     except OSError:  # an older kernel, or the process has ended: then its number may be another one's by now
-        return Peer(pid, uid, gid, _depth(f"/proc/{pid}/status"))
+        return Peer(pid, uid, _depth(f"/proc/{pid}/status"))
     try:
-        return Peer(pid, uid, gid, depth_of(pidfd))
+        return Peer(pid, uid, depth_of(pidfd))
     finally:
         os.close(pidfd)
 
@@ -209,11 +207,6 @@ def check(peer: Peer, owner: int, launchers: Callable[[], set[int]]) -> None:
             return
         pid = parent(pid)
     raise _refused(f"cannot find out where process {peer.pid} comes from")
-
-
-def owner() -> int:
-    """The user whom this service serves."""
-    return os.geteuid()
 
 
 def _refused(why: str, hint: str = "") -> Refusal:

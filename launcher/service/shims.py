@@ -238,7 +238,7 @@ class Shim:
         try:
             connection.connect(control_address(fd, SHIM_SOCKET))
             peer = packets.of(connection)
-            packets.check(peer, packets.owner(), set)
+            packets.check(peer, os.geteuid(), set)
         except BaseException:
             connection.close()
             raise

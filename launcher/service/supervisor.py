@@ -15,7 +15,6 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from launcher.safefs.remove import remove_tree
-from launcher.service import log_files
 from launcher.service.event_log import Counters, Events
 from launcher.service.instance import Directories, Settings
 from launcher.service.schema import Outcome, Reason, Session, SessionRequest, SessionState
@@ -388,7 +387,7 @@ class Supervisor:
     def _moved(self, live: Live, move: dict[str, Any]) -> None:
         after, why = SessionState(move["after"]), move["why"]
         if after is SessionState.RUNNING:
-            self.counters.spawned(move["spawn_seconds"])
+            self.counters.spawn.add(move["spawn_seconds"])
             self._spawn(self._placed(live), f"place of {live.name}")
         if after not in (SessionState.CREATED, SessionState.STARTING) or move.get("outcome"):
             live.begun.set()
@@ -614,5 +613,5 @@ class Supervisor:
     def forget(self, name: str) -> None:
         """Forgets a session that is over, and its log."""
         self.store.forget(name)
-        for left in log_files.forget(self.log_of(name)):
+        for left in remove_tree(self.log_of(name)):
             log.warning("log of %s not removed: %s", name, left)

@@ -276,7 +276,7 @@ class Watch:
 
     def _removed(self, name: str) -> int:
         directory = self._supervisor.log_of(name)
-        for left in log_files.forget(directory):
+        for left in remove_tree(directory):
             log.warning("log of %s not removed: %s", name, left)
         bound = self._supervisor.settings.most_log_bytes
         text = f"the log was removed: all logs together may have at most {bound} bytes (most_log_bytes in service.toml)"
@@ -417,7 +417,7 @@ class Collector:
             # After a damaged database, which begins anew, logs are all that is known of sessions.
             unknown = name not in known and name not in supervisor.live
             if unknown and _changed(supervisor.log_of(name)) < now - settings.keep_seconds:
-                log_files.forget(supervisor.log_of(name))
+                remove_tree(supervisor.log_of(name))
         self._tickets.records.forget(settings.most_ticket_records, now - settings.keep_seconds, settings.most_contexts)
 
     def _bounds(self) -> dict[str, float]:

@@ -49,7 +49,7 @@ class ControlProtocol(H11Protocol):
         super().__init__(config, server_state, app_state, _loop)
         self._door: Door = config.app.door  # type: ignore[union-attr]  # `Door.application` puts it there
         self._deadline: asyncio.TimerHandle | None = None
-        self._peer = packets.Peer(0, 0, 0, 0)
+        self._peer = packets.Peer(0, 0, 0)
         self._admission: asyncio.Task[None] | None = None
         self._ahead = b""
 

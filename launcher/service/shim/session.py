@@ -337,7 +337,7 @@ class ShimSession:
             return
         launcher = {self._attempt.launcher.pid} if self._attempt is not None else set()
         try:
-            packets.check(packets.of(connection), packets.owner(), lambda: launcher)
+            packets.check(packets.of(connection), os.geteuid(), lambda: launcher)
         except Refusal as refusal:
             self.streams.log.note(refusal.message)
             connection.close()
