@@ -13,6 +13,12 @@ from tests.support.paddock import Paddock, said
 EXECUTABLE = 0o755
 
 
+@pytest.fixture
+def who(user: Who) -> Who:
+    """An ordinary user: what is wrong with a command line is so whoever types it."""
+    return user
+
+
 def script(path: Path, text: str, who: Who, mode: int = EXECUTABLE) -> Path:
     """Writes a file that belongs to `who`."""
     path.write_text(text)

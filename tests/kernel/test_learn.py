@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from tests.support.features import need
+from tests.support.identity import Who
 from tests.support.paddock import Paddock
 
 GUARDED = {"PADDOCK_NO_USERNS": "1"}
@@ -71,6 +72,12 @@ def check(paddock: Paddock, options: list[str], command: list[str], env: dict[st
         ended = paddock.run(*options, *grants, "--", *command, env=env)
         assert ended.returncode != 0, f"it passes without {left_out}"
     return found
+
+
+@pytest.fixture
+def who(user: Who) -> Who:
+    """An ordinary user: what is learned is what a command asks for, whatever its rights are."""
+    return user
 
 
 @pytest.fixture(params=[{}, GUARDED], ids=["namespaces", "guard"])

@@ -35,6 +35,10 @@ echo end $i
 COMMIT = "git -c user.name=A -c user.email=a@b.c commit -q --allow-empty -m"
 
 
+AS_A_USER = pytest.mark.parametrize("who", ["user"], indirect=True)
+"""Files and streams do not depend on rights; root, who has control groups, has the tests of processes."""
+
+
 @pytest.fixture
 def service(who: Who, installed: Installed, place: Path) -> Iterator[Served]:
     """A service that the test starts; ended in order afterwards."""
@@ -175,6 +179,7 @@ def test_what_ends_without_a_service_is_known_to_the_next_one(service: Served) -
     assert os.listdir(service.runtime / "paddock/sessions") == []
 
 
+@AS_A_USER
 def test_the_next_service_is_told_of_every_move_in_order(service: Served) -> None:
     """A move between its connection and its first word is not sent for all the others, which it would miss then."""
     service.post("/v1/sessions", {
@@ -253,6 +258,7 @@ def another(installed: Installed, place: Path) -> Installed:
     return Installed(prefix, paddock, prefix / "bin/python3", packages, installed.wheel)
 
 
+@AS_A_USER
 def test_an_upgrade_takes_the_code_away(who: Who, installed: Installed, place: Path) -> None:
     """The package is gone while sessions live, and another one is there later: they talk, and end as they would."""
     (place / "own").mkdir()
@@ -289,6 +295,7 @@ def test_an_upgrade_takes_the_code_away(who: Who, installed: Installed, place: P
         service.end()
 
 
+@AS_A_USER
 def test_a_damaged_database_loses_no_session(service: Served) -> None:
     """Those that live are adopted with all that belongs to them; the end of others is taken over."""
     service.create("sh", "-c", "echo ready; exec sleep 1000", name="lives", labels={"for": "me"})
@@ -340,6 +347,7 @@ def test_ending_in_order_ends_all_and_a_stop_reaches_what_was_adopted(service: S
     assert shown.stdout == "made\n"
 
 
+@AS_A_USER
 def test_the_runtime_directory_is_made_again(service: Served) -> None:
     """It goes when its user logs out: the service listens again where it was, and its sessions were never away."""
     service.create("sh", "-c", "echo ready; exec sleep 1000", name="stays")
@@ -374,6 +382,7 @@ def test_a_stop_between_two_attempts_is_a_stop(service: Served) -> None:
     assert (found["state"], found["outcome"]["reason"]) == ("ended", "stopped")
 
 
+@AS_A_USER
 def test_logs_are_read_as_asked_and_outlive_a_damaged_database(service: Served) -> None:
     """`--tail 0` is nothing; a line that a full disk has cut off holds up nobody; a new database forgets no log."""
     service.create("sh", "-c", "echo one; until [ -e go ]; do sleep 0.02; done; echo two", name="logged")
@@ -397,6 +406,7 @@ def test_logs_are_read_as_asked_and_outlive_a_damaged_database(service: Served) 
     assert (service.paddock.state / "service/logs/logged/log.jsonl").exists()
 
 
+@AS_A_USER
 def test_input_for_a_slow_reader_waits_and_none_is_lost(service: Served) -> None:
     """More than is kept for a command that does not read: the client waits, as at a full pipe."""
     size = 12 << 20
