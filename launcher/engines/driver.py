@@ -233,7 +233,7 @@ class Batch:
         with _signals(engine.cancel) as came:
             left: list[str] = []
             try:
-                left += engine.prepare(self.todo, self._results.prefix) if self.todo else []
+                left += engine.prepare(self.todo, self._results.prefix)
                 while running or (waiting and not came):
                     while waiting and len(running) < engine.room and not came:
                         job = self._next_attempt(waiting.pop())

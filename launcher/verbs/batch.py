@@ -10,7 +10,7 @@ from typing import Any
 from pydantic import ValidationError
 
 from launcher import cli
-from launcher.engines.driver import Batch, Ended, Progress, Results, jobs_of
+from launcher.engines.driver import Batch, Ended, Engine, Progress, Results, jobs_of
 from launcher.engines.local import Local
 from launcher.engines.row import RESULTS, Cause, Row
 from launcher.session import messages, places
@@ -45,20 +45,32 @@ def batch(
     timeout: float | None,
     retry: list[str],
     quiet: bool,
+    engine: str,
+    address: str | None,
     as_json: bool,
 ) -> int:
     """Exit status 0 when every command ran; 1 when some could not be run."""
     retries = _retries(retry)
-    rows = read_rows(file, timeout)
+    if address is not None and engine != "ray":
+        raise cli.usage("--address is for --engine ray", "batch")
+    rows = read_rows(file, timeout, here=engine == "local")
     with Results(_results_of(file, results)) as log:
         work = Batch(jobs_of(resolved(rows, file), log.prefix), log, retries)
         _say_before(work, log)
         bar = _Bar(quiet=quiet or as_json)
         try:
-            ended = work.run(Local(parallel or len(os.sched_getaffinity(0))), bar.show)
+            ended = work.run(_engine(engine, address, parallel), bar.show) if work.todo else Ended(0, [])
         finally:
             bar.end()
         return _shown(work, log, ended, as_json=as_json)
+
+
+def _engine(name: str, address: str | None, parallel: int | None) -> Engine:
+    if name == "local":
+        return Local(parallel or len(os.sched_getaffinity(0)))
+    from launcher.engines.ray import Ray
+
+    return Ray(address, parallel)
 
 
 def _results_of(file: str, given: str | None) -> str:
@@ -83,12 +95,13 @@ def _retries(given: list[str]) -> dict[Cause, int]:
 # Reading and checking all rows before anything starts: a mistake has its line.
 
 
-def read_rows(path: str, timeout: float | None) -> list[tuple[int, Row]]:
+def read_rows(path: str, timeout: float | None, *, here: bool = True) -> list[tuple[int, Row]]:
     """The rows of a file, each behind the number of its line. Empty lines are none.
 
     Args:
         path: of the file; "-" for standard input.
         timeout: of rows that have none.
+        here: they run on this machine, not on nodes of a cluster, whose ports no command may reach.
 
     Raises:
         Refusal: rows-unreadable, rows-invalid.
@@ -114,7 +127,7 @@ def read_rows(path: str, timeout: float | None) -> list[tuple[int, Row]]:
             wrong.append(f"line {number}: {_mistake(error.errors()[0])}")
             continue
         if row.policy not in checked:
-            checked[row.policy] = _policy(row.policy)
+            checked[row.policy] = _policy(row.policy, here=here)
         if checked[row.policy]:
             wrong.append(f"line {number}: policy: {checked[row.policy]}")
         rows.append((number, row if row.timeout is not None else row.model_copy(update={"timeout": timeout})))
@@ -141,7 +154,7 @@ def _mistake(error: Mapping[str, Any]) -> str:
     return f"{key}: {said}" if key else said
 
 
-def _policy(words: tuple[str, ...]) -> str:
+def _policy(words: tuple[str, ...], *, here: bool) -> str:
     """What is wrong with the options of a row; "" for nothing."""
     try:
         options, further = cli.parse(list(words), verb="run")
@@ -149,6 +162,8 @@ def _policy(words: tuple[str, ...]) -> str:
         return f"{refusal.message} ({refusal.context})" if refusal.context else refusal.message
     if further:
         return f"{further[0]} is not an option of paddock run"
+    if not here and ("--reach" in options or options.get("--net") == "open"):
+        return "a command on a cluster's node gets neither an open network nor ports of its loopback: --net proxy"
     return next((f"{name} is not for rows" for name in options if name in _NOT_IN_ROWS), "")
 
 
