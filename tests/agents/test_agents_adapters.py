@@ -7,6 +7,7 @@ import socket
 import subprocess
 import sys
 import time
+import zipfile
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
@@ -15,12 +16,14 @@ from typing import Any, NamedTuple
 import pytest
 
 from tests.kernel.conftest import user_paddock
+from tests.kernel.test_root import pattern
 from tests.support import agent_packages, install
 from tests.support.features import need
 from tests.support.identity import Word
+from tests.support.install import Installed
 from tests.support.paddock import Paddock
 
-__all__ = ("user_paddock",)
+__all__ = ("pattern", "user_paddock")
 
 MINI = "launcher.adapters.mini_swe_agent.PaddockEnvironment"
 _LOOP = """
@@ -214,3 +217,82 @@ def test_tasks_end_as_in_mini_swe_agents_own_environments(tmp_path: Path) -> Non
     ended = subprocess.run(words, cwd=install.ROOT, env=env, capture_output=True, text=True, timeout=200, check=False)
     assert ended.returncode == 0, ended.stdout + ended.stderr
     assert "5 tasks, 20 commands: the same results\n" in ended.stdout
+
+
+def harbor(tasks: Path, image: Path, installed: Installed, tmp_path: Path) -> Path:
+    """Harbor's own command runs tasks by their solutions; the directory with what it has recorded."""
+    need("harbor")
+    need("userns")
+    newer = agent_packages.newer_python()
+    assert newer is not None
+    subprocess.run([newer, "-m", "venv", "--without-pip", tmp_path / "env"], check=True)
+    (packages,) = (tmp_path / "env/lib").glob("python*/site-packages")
+    (packages / "harbor.pth").write_text(str(agent_packages.library("harbor", newer)))
+    with zipfile.ZipFile(installed.wheel) as wheel:
+        wheel.extractall(packages)
+    words: list[Word] = [
+        tmp_path / "env/bin/python",
+        "-P",
+        "-c",
+        "from harbor.cli.main import app; app()",
+        "run",
+        "-a",
+        "oracle",
+        "-y",
+    ]
+    words += [
+        "--env",
+        "launcher.adapters.harbor:PaddockEnvironment",
+        "--ek",
+        f"root={image}",
+        "-p",
+        tasks,
+        "-o",
+        tmp_path,
+    ]
+    env = {"PATH": os.environ["PATH"], "HOME": str(tmp_path), "COLUMNS": "100"}
+    ended = subprocess.run(
+        [*words, "--job-name", "job"], cwd=tmp_path, env=env, stdin=subprocess.DEVNULL, capture_output=True, text=True,
+        timeout=120, check=False,
+    )  # fmt: skip
+    assert ended.returncode == 0, ended.stdout + ended.stderr
+    return tmp_path / "job"
+
+
+def test_harbor_runs_tasks_by_their_network_policy(pattern: Path, installed: Installed, tmp_path: Path) -> None:
+    """Two layouts: an image's name with files beside it, and a Dockerfile. What is outside is out of reach in both."""
+    (tmp_path / "secret").write_text("precious")
+    policies = {
+        "no-network": 'network_mode = "no-network"\nworkdir = "/app"\ndocker_image = "an-image"\nmemory_mb = 512',
+        "allowlist": 'network_mode = "allowlist"\nallowed_hosts = ["good.example", "2001:db8::/32"]',
+        "public": 'network_mode = "public"',
+    }
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        solution = f"""#!/bin/bash
+            pwd >answer; ls >>answer; cat {tmp_path}/secret; echo x >{tmp_path}/written
+            (: </dev/tcp/127.0.0.1/{listener.getsockname()[1]}) 2>/dev/null && echo reached >>answer
+            ln -s {tmp_path}/secret /logs/verifier/link; exit 0
+        """
+        test = "#!/bin/bash\ncat /app/answer >/logs/verifier/answer; echo 1 >/logs/verifier/reward.txt\n"
+        for name, policy in policies.items():
+            task = tmp_path / "tasks" / name
+            for folder, script, text in (("solution", "solve.sh", solution), ("tests", "test.sh", test)):
+                (task / folder).mkdir(parents=True)
+                (task / folder / script).write_text(text)
+            (task / "environment").mkdir()
+            (task / "instruction.md").write_text("Do it.")
+            (task / "task.toml").write_text(f"[environment]\n{policy}\n")
+            if name == "no-network":
+                (task / "environment/given").touch()
+            else:
+                (task / "environment/Dockerfile").write_text("FROM an-image\nWORKDIR /app\n")
+        job = harbor(tmp_path / "tasks", pattern, installed, tmp_path)
+    assert not (tmp_path / "written").exists()
+    answers = {path.parent.parent.name.partition("__")[0]: path.read_text() for path in job.rglob("verifier/answer")}
+    assert answers == {
+        "no-network": "/app\nanswer\ngiven\n",
+        "allowlist": "/app\nanswer\n",
+        "public": "/app\nanswer\nreached\n",
+    }
+    assert "precious" not in "".join(path.read_text() for path in job.rglob("agent/*.txt"))
+    assert list(job.rglob("verifier/link")) == []

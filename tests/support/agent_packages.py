@@ -54,14 +54,32 @@ def programs() -> Path:
     return directory() / "node_modules/.bin"
 
 
-def library(name: str) -> Path:
-    """A directory, for PYTHONPATH of Paddock's Python, with an agent that is a Python programme; made once.
+def library(name: str, python: Path | None = None) -> Path:
+    """A directory, for PYTHONPATH of Paddock's Python or another, with an agent that is a Python programme; made once.
 
     Args:
         name: of its list in ``tests/agents/pypi``.
+        python: the other one.
     """
     lines = WHEELS.with_name(f"{name}.txt").read_text().splitlines()
-    return install.libraries("--no-deps", "--only-binary=:all:", *(line for line in lines if not line.startswith("#")))
+    wanted = [line for line in lines if not line.startswith("#")]
+    if python is not None:
+        wanted += [f"--python-version={python.name.removeprefix('python')}", "--ignore-requires-python"]
+    return install.libraries("--no-deps", "--only-binary=:all:", *wanted)
+
+
+def newer_python() -> Path | None:
+    """A Python that Harbor runs on: 3.12 or newer, the system's or pyenv's. Debian 12 has none."""
+    versions = Path(os.environ.get("PYENV_ROOT", Path.home() / ".pyenv"), "versions")
+    places = (Path("/usr/bin"), Path("/usr/local/bin"), *versions.glob("3.*/bin"))
+    return next(
+        (path for place in places for path in sorted(place.glob("python3.1[2-9]")) if os.access(path, os.X_OK)), None
+    )
+
+
+def missing_harbor() -> str:
+    """Why Harbor cannot be tried; empty when it can."""
+    return "" if newer_python() else "Harbor needs Python 3.12 or newer"
 
 
 def missing() -> str:
@@ -147,5 +165,7 @@ def _call(argv: list[str], cwd: Path) -> None:
 if __name__ == "__main__":
     try:
         print(f"agents: {install_all()}, {library('mini-swe-agent')}")
+        if newer := newer_python():
+            print(f"agents: {library('harbor', newer)}")
     except (FileNotFoundError, RuntimeError) as error:
         sys.exit(f"agents: {error}")

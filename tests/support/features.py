@@ -174,6 +174,7 @@ FEATURES: dict[str, Callable[[], str]] = {
     "bubblewrap": _bubblewrap,
     "network": _network,
     "agents": _agents,
+    "harbor": agent_packages.missing_harbor,
     "chromium": _chromium,
     "git-lfs": _git_lfs,
     "signing": _signing,
