@@ -13,6 +13,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import psutil
 import pytest
 
 from tests.kernel.conftest import user_paddock
@@ -267,8 +268,10 @@ def test_harbor_runs_tasks_by_their_network_policy(pattern: Path, installed: Ins
         "allowlist": 'network_mode = "allowlist"\nallowed_hosts = ["good.example", "2001:db8::/32"]',
         "public": 'network_mode = "public"',
     }
+    victim = subprocess.Popen(["/bin/sleep", "100"])
     with socket.create_server(("127.0.0.1", 0)) as listener:
         solution = f"""#!/bin/bash
+            kill -9 {victim.pid}; bash -c 'kill -STOP $$' left-by-{victim.pid} &
             pwd >answer; ls >>answer; cat {tmp_path}/secret; echo x >{tmp_path}/written
             (: </dev/tcp/127.0.0.1/{listener.getsockname()[1]}) 2>/dev/null && echo reached >>answer
             ln -s {tmp_path}/secret /logs/verifier/link; exit 0
@@ -287,6 +290,11 @@ def test_harbor_runs_tasks_by_their_network_policy(pattern: Path, installed: Ins
             else:
                 (task / "environment/Dockerfile").write_text("FROM an-image\nWORKDIR /app\n")
         job = harbor(tmp_path / "tasks", pattern, installed, tmp_path)
+    assert victim.poll() is None
+    victim.kill()
+    victim.wait()
+    commands = [each.info["cmdline"] or [] for each in psutil.process_iter(["cmdline"])]  # None of a zombie
+    assert not [words for words in commands if f"left-by-{victim.pid}" in words]
     assert not (tmp_path / "written").exists()
     answers = {path.parent.parent.name.partition("__")[0]: path.read_text() for path in job.rglob("verifier/answer")}
     assert answers == {
