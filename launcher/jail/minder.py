@@ -145,6 +145,9 @@ def _too_long(why: str) -> Refusal:
     return Refusal("request-too-long", "arguments and environment together are too long", context=why)
 
 
+_ENDING = 16
+"""Processes whose clients have heard of their commands' ends, and that have not quite ended themselves."""
+
 _TIOCSCTTY = 0x540E
 _AF_UNIX, _SOCK_SEQPACKET = 1, 5
 _SIGNAL_BYTES = 2
@@ -226,7 +229,9 @@ class _Many:
             return False
         client, *streams = descriptors
         try:
-            if len(self._living) - (self._ready is not None) >= init.MOST_OTHERS:
+            if len(self._living) >= init.MOST_OTHERS:
+                self._living -= set(_ended())
+            if len(self._living) - (self._ready is not None) >= init.MOST_OTHERS + _ENDING:
                 raise init.busy()
             if not self._hand_over(payload, descriptors):
                 pid = os.fork()
@@ -249,14 +254,17 @@ class _Many:
         minding, executing = self._ready
         self._ready = None
         try:
-            # In this order: one that minds has heard of no client whose command another process is then made for.
             wire.send_packet(executing, payload, tuple(descriptors))
-            wire.send_packet(minding, b"", (descriptors[0],))
-        except OSError:  # another command of the jail has ended them
+        except OSError:  # another command of the jail has ended it
+            os.close(minding)
             return False
         finally:
-            os.close(minding)
             os.close(executing)
+        try:  # the command may have run to its end by now: whatever comes, no other process is made for it
+            wire.send_packet(minding, b"", (descriptors[0],))
+        except OSError:
+            pass  # another command has ended that one, of which the client hears by the end of its connection
+        os.close(minding)
         return True
 
     def _refill(self) -> None:
@@ -314,14 +322,10 @@ class _Ahead:
             self._become(own)
         os.close(self._executes)
         _own_group(command)
-        poll = select.poll()
-        for fd in (self._minds, signals):
-            poll.register(fd, select.POLLIN)
-        if self._minds not in [fd for fd, _ in poll.poll()]:
-            return  # it has ended already: the jail's own doing, or it could not be confined
-        _, (client,) = wire.receive_packet(self._minds)
+        _, clients = wire.receive_packet(self._minds)  # none: the process has ended before it had a command
         os.close(self._minds)
-        _Minder(client, self._jail, None, []).follow(command, signals)
+        if clients:  # and the command may have ended: its signal is still to be read
+            _Minder(clients[0], self._jail, None, []).follow(command, signals)
 
     def _become(self, parent: int) -> "NoReturn":
         client, code = -1, EXIT_REFUSED

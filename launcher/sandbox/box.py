@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, ParamSpec, Self, TypeVar
 
 from launcher.jail import confined, init
 from launcher.ledger import ledgers
-from launcher.sandbox.command import Into, Kept, Running
+from launcher.sandbox.command import Into, Kept, Running, Whole
 from launcher.sandbox.live import Live
 from launcher.session import places
 from launcher.vcs import jailed_git
@@ -34,6 +34,9 @@ MOST_OUTPUT = 16 << 20
 """Bytes that are kept of each stream of a command, by default."""
 
 _MOST_PATCH = 256 << 20
+_MOST_COMMITS = 64 << 20
+_GIT_SECONDS = 300.0
+"""For git in the sandbox, by default: commands can have it run what they like, for ever too."""
 
 _GIT = "git -c core.fsmonitor= -c core.hooksPath=/dev/null"
 _DIFF = f"""
@@ -245,7 +248,7 @@ class Sandbox:
         merge: bool = False,
         cancel: int = -1,
         source: int = -1,
-        into: Into | None = None,
+        into: Whole | None = None,
     ) -> Done:
         words = ["sh", "-c", command] if isinstance(command, str) else list(command)
         for name in env or {}:
@@ -360,9 +363,13 @@ class Sandbox:
         if done.status:
             raise _failed("file-unreadable", f"cannot read {source} in the sandbox", done)
         if unpacked.returncode:
-            raise confined.refusal_in(said) or Refusal("file-unwritable", f"cannot write {path}", context=said.strip())
+            raise confined.refusal_in(said) or Refusal(
+                "file-unwritable",
+                f"cannot write {path}",
+                context=said.strip() or f"tar ended with {unpacked.returncode}: a file is larger than {limit:,} bytes",
+            )
 
-    def diff(self, *, commit: bool = False) -> bytes:
+    def diff(self, *, commit: bool = False, timeout: float | None = _GIT_SECONDS) -> bytes:
         """What was changed since the sandbox was made (or `reset`), committed or not, as a patch for ``git apply``.
 
         Of a worktree, without what git ignores; of one that is no copy, since the commit that was checked out then. Git
@@ -370,9 +377,11 @@ class Sandbox:
 
         Args:
             commit: of a copy of a worktree, too, since the commit: where nothing else was changed, that is quicker.
+            timeout: seconds, for each of at most three steps.
 
         Raises:
-            Refusal: diff-unavailable: git fails there, or it is a plain directory and no copy.
+            Refusal: diff-unavailable: git fails there, or it is a plain directory and no copy; file-too-large: it has
+                more than 256 MiB; sandbox-timeout.
         """
         if not self._cow and not self._repository:
             raise Refusal(
@@ -384,16 +393,18 @@ class Sandbox:
         if self._cow and not (commit and self._repository):
             with Sandbox(self._place, self._given, cow=True) as before:  # another copy, as it was
                 if not self._repository:
-                    return self._git(_DIFF_OF_BUNDLE, "-f", data=before._git(_SNAPSHOT, "-f"))
-                if before._git(_CHANGED):
-                    return self._git(_DIFF_OF_BUNDLE, data=before._git(_SNAPSHOT))
-        return self._git(_DIFF, self._start)
+                    snapshot = before._git(_SNAPSHOT, "-f", timeout=timeout)
+                    return self._git(_DIFF_OF_BUNDLE, "-f", data=snapshot, timeout=timeout)
+                if before._git(_CHANGED, timeout=timeout):
+                    return self._git(_DIFF_OF_BUNDLE, data=before._git(_SNAPSHOT, timeout=timeout), timeout=timeout)
+        return self._git(_DIFF, self._start, timeout=timeout)
 
-    def commits(self) -> list[Commit]:
+    def commits(self, *, timeout: float | None = _GIT_SECONDS) -> list[Commit]:
         """What was committed on a worktree's HEAD since the sandbox was made, the oldest first; see `diff`."""
         if not self._repository:
             return []
-        fields = self._git(_COMMITS, self._start).decode("utf-8", "replace").split("\0")
+        said = self._git(_COMMITS, self._start, timeout=timeout, most=_MOST_COMMITS)
+        fields = said.decode("utf-8", "replace").split("\0")
         rows = [fields[at : at + 5] for at in range(0, len(fields) - 4, 5)]
         return [Commit(oid, author, email, float(when or 0), message) for oid, author, email, when, message in rows]
 
@@ -459,11 +470,12 @@ class Sandbox:
                 raise
             self._jail.messages += f"{refusal}\n"
 
-    def _git(self, script: str, *words: str, data: bytes = b"") -> bytes:
-        done = self._exec(["sh", "-c", script, "sh", *words], data=data, limit=_MOST_PATCH)
-        if done.status or done.dropped:
-            what = "git failed in the sandbox" if done.status else f"it has more than {_MOST_PATCH:,} bytes"
-            raise _failed("diff-unavailable", what, done)
+    def _git(
+        self, script: str, *words: str, data: bytes = b"", timeout: float | None = _GIT_SECONDS, most: int = _MOST_PATCH
+    ) -> bytes:
+        done = self._exec(["sh", "-c", script, "sh", *words], timeout, data=data, into=Whole(most))
+        if done.status:
+            raise _failed("diff-unavailable", "git failed in the sandbox", done)
         return done.stdout
 
     def _new_denials(self) -> list[dict[str, Any]]:
@@ -575,13 +587,13 @@ class AsyncSandbox:
         """As `Sandbox.download`."""
         await self._later(self.sync.download, source, target, limit, timeout=timeout)
 
-    async def diff(self, *, commit: bool = False) -> bytes:
+    async def diff(self, *, commit: bool = False, timeout: float | None = _GIT_SECONDS) -> bytes:
         """As `Sandbox.diff`."""
-        return await self._later(self.sync.diff, commit=commit)
+        return await self._later(self.sync.diff, commit=commit, timeout=timeout)
 
-    async def commits(self) -> list[Commit]:
+    async def commits(self, *, timeout: float | None = _GIT_SECONDS) -> list[Commit]:
         """As `Sandbox.commits`."""
-        return await self._later(self.sync.commits)
+        return await self._later(self.sync.commits, timeout=timeout)
 
     async def reset(self) -> None:
         """As `Sandbox.reset`."""

@@ -61,20 +61,38 @@ class Kept:
             self.dropped += more
 
 
-class Into(Kept):
+class Whole(Kept):
+    """A stream that is kept as a whole, or not at all."""
+
+    def __init__(self, most: int) -> None:
+        """Args: bytes that may come."""
+        super().__init__(2 * most)
+        self._left = most
+
+    def add(self, data: bytes) -> None:
+        """What comes next. Refusal: file-too-large."""
+        self._left -= len(data)
+        if self._left < 0:
+            raise Refusal(
+                "file-too-large", "more comes out than is allowed", context="see the limit of what was called"
+            )
+        self.keep(data)
+
+    def keep(self, data: bytes) -> None:
+        """Does what is to be done with it."""
+        super().add(data)
+
+
+class Into(Whole):
     """A stream that goes into a pipe as it comes, and whose length is bounded."""
 
     def __init__(self, output: int, most: int) -> None:
         """Args: a pipe, the caller's; bytes that may come."""
-        super().__init__(0)
+        super().__init__(most)
         self._output = output
-        self._left = most
 
-    def add(self, data: bytes) -> None:
-        """What comes next. Refusal: file-too-large. What reads the pipe says itself why it does not any more."""
-        self._left -= len(data)
-        if self._left < 0:
-            raise Refusal("file-too-large", "more comes than the limit allows", hint="a larger limit=")
+    def keep(self, data: bytes) -> None:
+        """Passes it on. What reads the pipe says itself why it does not any more."""
         rest = memoryview(data)
         with contextlib.suppress(BrokenPipeError):
             while rest:

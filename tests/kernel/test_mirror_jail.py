@@ -132,7 +132,7 @@ def test_the_user_can_ask_what_is_a_mirror(paddock: Paddock) -> None:
     """`why` names the bundle, and `explain` shows hosts, variables and files with their sources, no credential."""
     settings(paddock, "private.example:8081")
     note = json.loads(paddock.call("why", "private.example:8081", "--json").stdout)["allow"]["note"]
-    assert note.startswith("--allow-domain @python allows private.example:8081")
+    assert note.startswith("@python allows private.example:8081")
     asked = json.loads(paddock.call("why", "private.example:8081", "--json", "--allow-domain", "@node").stdout)
     assert (asked["allowed"], asked["source"]) == (True, "@node: registry in ~/.npmrc")
     shown = paddock.call(

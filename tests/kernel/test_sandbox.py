@@ -612,6 +612,39 @@ def test_what_comes_out_goes_where_it_was_sent(user_paddock: Paddock) -> None:
     assert list(victim.iterdir()) == []
 
 
+def test_each_command_runs_once(user_paddock: Paddock) -> None:
+    """Whoever is first in what a command's end and its beginning tell of it; a busy machine mixes these up."""
+    found = run(
+        user_paddock,
+        """
+        others = [subprocess.Popen(["sh", "-c", "while :; do /bin/true; done"]) for _ in range(4)]
+        try:
+            with Sandbox(".", ["--net", "none"]) as box:
+                for number in range(250):
+                    box.exec(f"echo {number} >>ran")
+                found["ran"] = box.read("ran").split() == b" ".join(b"%d" % number for number in range(250)).split()
+        finally:
+            for each in others:
+                each.kill()
+        """,
+    )
+    assert found == {"ran": True}
+
+
+def test_git_of_a_sandbox_is_bounded(user_paddock: Paddock) -> None:
+    """A command can have it run what it likes, for ever too."""
+    found = run(
+        user_paddock,
+        """
+        with Sandbox(".") as box:
+            box.exec("echo '* filter=e' >.gitattributes; git config filter.e.clean 'sleep 300'; echo more >>file")
+            found["late"] = refused(box.diff, timeout=2)
+            found["commits"] = box.commits(timeout=20)
+        """,
+    )
+    assert found == {"late": "sandbox-timeout", "commits": []}
+
+
 def test_a_worktree_of_its_own(user: Who, installed: Installed, public_dir: Path) -> None:
     """`commit` makes one; at the end it goes, its branch stays with what was committed; work that is left keeps it."""
     need("landlock")

@@ -86,3 +86,19 @@ def test_a_message_that_stays_incomplete_is_given_up(monkeypatch: pytest.MonkeyP
         theirs.sendall(wire.frame(minder.SIGNAL, b"\x0f\x00")[:-1])
         with pytest.raises(Refusal, match="incomplete"):
             minder.receive(ours.fileno(), [])
+
+
+@pytest.mark.parametrize("gone", ["executes", "minds"])
+def test_a_command_is_handed_over_once(gone: str) -> None:
+    """Once the process that will execute it has it, no other one is made, whatever has become of what minds it."""
+    minding, minds = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    executing, executes = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    ends = {"minds": minds, "executes": executes}
+    ends[gone].close()
+    many = object.__new__(minder._Many)
+    many._ready = minding.detach(), executing.detach()
+    with open("/dev/null", "rb") as client:
+        assert many._hand_over(b"a command", [client.fileno()]) == (gone == "minds")
+    assert many._ready is None
+    for end in ends.values():
+        end.close()
