@@ -3,7 +3,8 @@
 Vendors say in their answers how many tokens a request took (Anthropic's Messages, OpenAI's Responses and Chat
 Completions, Gemini). The last word of an answer counts, before the client has it. Of a stream that says nothing, or
 that nobody read to its end, the tokens are estimated from its size, and of a request whose answer nobody waited for
-those of its content, so that a client cannot choose not to be counted.
+those of its content, so that a client cannot choose not to be counted. With a budget, an answer is waited for when its
+client is not there any more, and any that reports nothing is estimated, unless the request only reads.
 
 What a request will take is known afterwards. So that many at once do not pass together, each that is under way has so
 many tokens of the budget set aside as it could take: one for each byte of its content, and the largest answer there is.
@@ -42,6 +43,9 @@ _ERROR = 400
 _WIDTH = 200
 """Of the file's one line, so that a shorter one covers a longer one."""
 
+_READING = (b"GET", b"HEAD")
+_COUNTING = re.compile(rb"(/count_tokens|/input_tokens|:countTokens)$")
+
 _LAST = re.compile(rb"\[DONE\]|\"type\": ?\"(message_stop|response\.completed)\"")
 """In the last event of a stream; some clients hang up then."""
 
@@ -66,7 +70,7 @@ class Spending:
         requests: how many went to a vendor.
         input, output: tokens.
         estimated: how many of these were not reported.
-        upload: bytes of the requests' contents.
+        upload: bytes of the requests.
         refused: requests that a bound refused.
     """
 
@@ -91,6 +95,10 @@ class Spending:
     def counts_tokens(self) -> bool:
         """Whether what cannot be counted has to be refused."""
         return "tokens" in self._bounds
+
+    def reads(self, method: bytes, target: bytes) -> bool:
+        """Whether a request only asks for what is there; vendors count tokens for nothing, too."""
+        return method in _READING or bool(_COUNTING.search(target.partition(b"?")[0]))
 
     async def begin(self, method: bytes, headers: Mapping[bytes, bytes]) -> int:
         """Counts a request that is to be made, and may wait until there is room beside those that are under way.
@@ -131,7 +139,7 @@ class Spending:
 
     def _could_take(self, method: bytes, headers: Mapping[bytes, bytes]) -> int:
         """Tokens, as far as the head of a request tells; none for what only reads."""
-        if not self.counts_tokens or method in (b"GET", b"HEAD"):
+        if not self.counts_tokens or method in _READING:
             return 0
         if b"transfer-encoding" in headers:
             return self._bounds["tokens"]
@@ -160,7 +168,7 @@ class Spending:
         raise Exceeded(text, wait)
 
     def sent(self, size: int) -> None:
-        """Counts a piece of a request's content. Raises `Exceeded` in the middle of what is too much."""
+        """Counts a request's head, or a piece of its content. Raises `Exceeded` in the middle of what is too much."""
         self.upload += size
         if self.upload > (most := self._bounds.get("upload", _MOST)):
             self._refuse(f"the session's budget of {most:,} bytes to send is used up")
@@ -193,13 +201,15 @@ class Tally:
     Attributes:
         sent: bytes of the request's content so far.
         left: the client does not wait for the answer.
+        begun: the answer's head is there.
         counted: what `Spending.add` has counted of it: as `end` has it.
     """
 
-    def __init__(self) -> None:
-        """Nothing is known yet."""
+    def __init__(self, *, silent: bool = True) -> None:
+        """Nothing is known yet. `silent`: a whole answer that reports nothing took nothing."""
         self.sent = 0
-        self.left = False
+        self.left = self.begun = False
+        self._silent = silent
         self.counted = (0, 0, 0)
         self._stream = self._readable = self._known = self._complete = self._free = False
         self._text = b""
@@ -208,6 +218,7 @@ class Tally:
 
     def answered(self, status: int, headers: Mapping[bytes, bytes]) -> None:
         """The head of the answer; header names in lower case."""
+        self.begun = True
         self._stream = headers.get(b"content-type", b"").lower().startswith(b"text/event-stream")
         self._readable = headers.get(b"content-encoding", b"identity") == b"identity"
         self._readable &= status < _ERROR
@@ -250,7 +261,7 @@ class Tally:
         """Tokens in, tokens out, and how many of them are estimated."""
         if self._known and (self._complete or not self._stream):
             return self.told
-        if self._free or (not self._size and not self.left) or (self.short and self._complete):
+        if self._free or (not self._size and not self.left) or (self._silent and self.short and self._complete):
             return 0, 0, 0  # an error, a list of models, a count of tokens
         given = self._tokens[0] or self.sent // _PER_TOKEN
         made = max(self._tokens[1], self._size // _PER_TOKEN)
@@ -264,9 +275,9 @@ class Tally:
         except (ValueError, RecursionError):
             return
         for usage in _usages(found):
-            self._known = True
             self._tokens[0] = max(self._tokens[0], _sum(usage, _INPUT) + _sum(usage, _CACHED))
             self._tokens[1] = max(self._tokens[1], _sum(usage, _OUTPUT) + _sum(usage, _THOUGHT))
+            self._known = self._known or any(self._tokens)
 
 
 def _usages(found: Any) -> list[dict[str, Any]]:  # noqa: ANN401  # JSON

@@ -12,6 +12,7 @@ as long to load as everything else of the proxy.
 import hmac
 import math
 import re
+import select
 import socket
 import ssl
 import time
@@ -292,6 +293,9 @@ class Vendors:
                     ready = await self._ready(exchange, request, host)
                     if ready.counted:
                         aside = await self._spending.begin(ready.request.method, dict(ready.request.headers))
+                        if self._spending.counts_tokens and _has_left(exchange.client):  # while it waited
+                            raise ClientLeft
+                        self._spending.sent(_head_size(ready.request))
                     if vendor is None or not vendor.is_fresh(ready):
                         if vendor is not None:
                             vendor.close()
@@ -499,7 +503,8 @@ class Vendors:
         self, exchange: Exchange, connection: h11.Connection, vendor: Connection, ready: "Ready"
     ) -> bool:
         """Passes one request and its answer on; whether the client's connection can carry another one."""
-        tally = Tally()
+        final = ready.request
+        tally = Tally(silent=not self._spending.counts_tokens or self._spending.reads(final.method, final.target))
         writer = vendor.writer
 
         async def pass_on(event: h11.Event) -> None:
@@ -533,6 +538,8 @@ class Vendors:
                     ]
                     if isinstance(event, h11.Response):
                         tally.answered(event.status_code, dict(event.headers))
+                        if tally.left and not tally.short:
+                            raise ClientLeft
                         if event.status_code == _UNAUTHORIZED and ready.login is not None:
                             ready.login.refused(dict(ready.request.headers)[b"authorization"])
                     kind = type(event)
@@ -581,6 +588,7 @@ class Vendors:
     ) -> None:
         """Passes a request's body on; then ends the download once the client has left: nobody pays for more then."""
         events = http.Events(connection)
+        whole = False
         try:
             while True:
                 event = await events.next()
@@ -594,13 +602,16 @@ class Vendors:
                 elif isinstance(event, h11.EndOfMessage):
                     # Without the fields behind the content, which nobody has judged.
                     await vendor.send(vendor.writer.send(h11.EndOfMessage()) or b"")
+                    whole = True
                     break
                 else:
                     return
             connection.receive_data(await exchange.receive())  # the next request, which has its turn later
         except ClientLeft:
             tally.left = True
-            if not tally.short:
+            # What a vendor has as a whole it may answer, and charge, as a whole: with a budget that is waited for.
+            waits = whole and not tally.begun and ready.counted and self._spending.counts_tokens
+            if not tally.short and not waits:
                 download.cancel()
         except Exceeded as error:
             with suppress(OSError):
@@ -666,6 +677,16 @@ async def _joined(exchange: Exchange, connection: h11.Connection, vendor: Connec
             await exchange.send(data)
     finally:
         upload.cancel()
+
+
+def _has_left(client: socket.socket) -> bool:
+    poll = select.poll()
+    poll.register(client, select.POLLRDHUP)
+    return bool(poll.poll(0))
+
+
+def _head_size(request: h11.Request) -> int:
+    return len(request.target) + sum(len(name) + len(value) + len(": \r\n") for name, value in request.headers)
 
 
 def _is_credential(name: bytes, value: bytes, dropped: set[bytes]) -> bool:

@@ -385,12 +385,12 @@ def test_the_vendors_host_is_reached_by_the_phantom_alone(user_paddock: Paddock)
 
 def test_a_budget_ends_what_a_key_is_good_for(paddock: Paddock, api: Api, launch: Launch) -> None:
     """On every backend; the end says what was used, and what was refused."""
-    line = f"for i in 1 2 3 4; do {CURL} -d 12345 $API_URL/chat; done"
-    ended = in_jail(paddock, launch, line, api.option, "--budget", "upload=10")
+    line = f"for i in 1 2 3 4; do {CURL} -d $(printf %012000d 0) $API_URL/chat; done"
+    ended = in_jail(paddock, launch, line, api.option, "--budget", "upload=30000")
     assert ended.stdout.count("served\n") == 2
-    assert "the session's budget of 10 bytes to send is used up" in ended.stdout
-    assert len(api.seen) == 2
-    assert "paddock: 2 requests with the key in TOKEN: 0 tokens in, 0 out" in ended.stderr
+    assert "the session's budget of 30,000 bytes to send is used up" in ended.stdout
+    assert len(api.seen) <= 3  # the third was ended in the middle of its content
+    assert "paddock: 3 requests with the key in TOKEN: 0 tokens in, 0 out" in ended.stderr
     assert "paddock: 2 more were refused by the session's budget" in ended.stderr
 
 
