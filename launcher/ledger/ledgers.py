@@ -122,7 +122,7 @@ class Contents(NamedTuple):
         facts: of the session.
         denials: with their counts added up.
         end: what was said at the end.
-        decisions: what a bridge let pass (`launcher.bridges.acp.rulings.Decisions`).
+        decisions: what a bridge let pass (`launcher.bridges.acp.rulings.Decisions`), and people (`read_answers`).
     """
 
     facts: dict[str, Any]
@@ -194,7 +194,7 @@ def read_answers(path: str) -> list[dict[str, Any]]:
         if isinstance(rule, str) and rule.startswith(_ASKED) and len(found) < MOST_KINDS:
             where = f"{content.get('host')}:{content.get('port')}"
             found.setdefault((where, rule), {
-                "kind": "decision", "time": stamp(_seconds(content.get("time"))), "method": "connect", "subject": where,
+                "time": stamp(_seconds(content.get("time"))), "method": "connect", "subject": where,
                 "verdict": "allowed", "detail": rule,
             })  # fmt: skip
     return list(found.values())
@@ -237,6 +237,27 @@ def _seconds(value: object) -> float:
 
 _LOOK = 0.2
 """Seconds between two looks at the files."""
+_BEGAN = "writes"
+"""File in a session's directory that is written once, when it begins (`launcher.session.state.WRITES`)."""
+
+
+def so_far(state: str, session: str) -> Contents | None:
+    """What the ledger of a live session would hold if it ended now; None when it has ended meanwhile.
+
+    Refusals: ledger-unreadable.
+    """
+    log = f"{state}/sessions/{session}/{PROXY_LOG}"
+    refused: dict[str, dict[str, Any]] = {}
+    for denial in read_proxy_log(log)[0]:
+        merge(refused, proxied(denial))
+    answers = read_answers(log)
+    path = _current(state, session, time.time_ns())
+    contents = read(path) if path is not None else Contents({}, [], {}, [])
+    if not os.path.exists(f"{state}/sessions/{session}"):
+        return None
+    if contents.end:  # it is about to end, and the proxy's lines are in its ledger
+        return contents
+    return Contents(contents.facts, [*contents.denials, *refused.values()], {}, [*contents.decisions, *answers])
 
 
 def follow(state: str, session: str, lives: Callable[[], bool], show: Callable[[dict[str, Any]], None]) -> None:
@@ -276,12 +297,13 @@ def proxied(denial: Denial) -> dict[str, Any]:
 def _current(state: str, session: str, now: int) -> str | None:
     """The live session's own ledger: an earlier session may have had its name."""
     path = path_of(state, session)
-    if path is None:
+    if path is None or int(path.removesuffix(SUFFIX).rpartition(".")[2]) > now:
+        return path
+    try:
+        began = os.stat(f"{state}/sessions/{session}/{_BEGAN}").st_mtime_ns
+        return path if os.stat(path).st_mtime_ns >= began else None
+    except FileNotFoundError:
         return None
-    contents = read(path)
-    pid = contents.facts.get("pid")
-    newer = int(path.removesuffix(SUFFIX).rpartition(".")[2]) > now
-    return path if newer or (not contents.end and isinstance(pid, int) and os.path.exists(f"/proc/{pid}")) else None
 
 
 class Tail:

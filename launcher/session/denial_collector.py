@@ -200,7 +200,7 @@ class Denials:
         for found in refused:
             self.add(found)
         for answer in ledgers.read_answers(path):
-            self.ledger().note(answer)
+            self.ledger().note({"kind": "decision", **answer})
 
     def _belongs(self, pid: int) -> bool:
         """Whether a process is the jail's init or lives below it."""

@@ -31,7 +31,8 @@ def denials(session: str | None, *, follow: bool, show_list: bool, as_json: bool
     if follow:
         _follow(where, session or _only(live), as_json=as_json)
         return 0
-    path = _path(where.state, session, live)
+    contents = ledgers.so_far(where.state, session) if session is not None and session in live else None
+    path = _path(where.state, session) if contents is None else None
     if session is None and path is not None:
         last, started = state.last_session(where)
         (shown,) = (one for one in ledgers.kept(where.state) if one.path == path)
@@ -40,14 +41,14 @@ def denials(session: str | None, *, follow: bool, show_list: bool, as_json: bool
                 messages.show(f"{NONE.replace('recorded', f'recorded in the last session, {last}', 1)}\n"
                               f"  an earlier session had some: paddock denials {shown.session}")  # fmt: skip
             return 0
-    if path is None:
+    if path is not None:
+        contents = ledgers.read(path)
+    passed = contents.decisions if contents is not None and decisions else []
+    if contents is None or not (contents.facts or contents.denials or passed):
         if not as_json:
             messages.show(f"nothing was denied in session {session}, as far as could be recorded: "
                           "see paddock doctor" if session else NONE)  # fmt: skip
-        return 0
-    contents = ledgers.read(path)
-    passed = contents.decisions if decisions else []
-    if as_json:
+    elif as_json:
         for content in (*contents.denials, *passed):
             messages.show(json.dumps(content))
     else:
@@ -57,13 +58,13 @@ def denials(session: str | None, *, follow: bool, show_list: bool, as_json: bool
     return 0
 
 
-def _path(directory: str, session: str | None, live: list[str]) -> str | None:
-    """The ledger that is meant; None when nothing was refused."""
+def _path(directory: str, session: str | None) -> str | None:
+    """The ledger of a session that has ended, or of the last one with denials; None when there is none of any."""
     kept = ledgers.kept(directory)
     if session is None:
         return next((one.path for one in kept if (found := ledgers.read(one.path)).denials or found.end), None)
     path = ledgers.path_of(directory, session)
-    if path is None and session not in live:
+    if path is None:
         known = ", ".join(dict.fromkeys(one.session for one in kept[:10]))
         raise Refusal(
             "session-unknown",

@@ -91,6 +91,8 @@ def test_a_yes_lets_the_waiting_client_in(world: World, paddock: Paddock, backen
         at.expect("200 <0>")
         log = (paddock.state / "sessions/asked/egress.jsonl").read_text().splitlines()
         assert [json.loads(line)["rule"] for line in log] == ["asked: session"] * 2
+        said = paddock.call("denials", "asked", "--decisions").stdout
+        assert said == "allowed connect good.example:80 (asked: session)\n"
         at.type("\n")
         assert at.status() == 0
     assert reached(world, before) == 2

@@ -2,6 +2,7 @@
 
 import json
 import os
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -13,6 +14,7 @@ from launcher.egress import log
 from launcher.ledger import ledgers
 from launcher.ledger.denial import GUARD, LANDLOCK, PROXY, SECCOMP, Denial, Process, of_guard
 from launcher.session import denial_collector
+from launcher.session.state import WRITES
 from policy import egress_rules, promises
 from policy.errors import Refusal
 from policy.plan import VERSION, Plan
@@ -172,6 +174,35 @@ def test_the_proxys_log_is_read(tmp_path: Path) -> None:
     assert (found.layer, found.host, found.port, lost) == (PROXY, "example.com", 443, 7)
     assert ledgers.answer(found, plan()).flag == "--allow-domain example.com:443"
     assert ledgers.read_proxy_log(str(tmp_path / "none")) == ([], 0)
+
+
+def test_a_live_session_shows_what_the_proxy_has_decided(tmp_path: Path) -> None:
+    """Its ledger has that at the end only; an earlier session's of the same name is not meant."""
+    with ledgers.Ledger(ledgers.path_for(str(tmp_path), "review", 1), plan(), {}) as earlier:
+        earlier.add(denial("/earlier"))
+        earlier.end(0, ())
+    os.utime(earlier.path, (1, 1))
+    directory = tmp_path / "sessions/review"
+    directory.mkdir(parents=True)
+    (directory / WRITES).touch()
+    lines = [line(), line(), line(decision="allow", rule="asked: once")]
+    (directory / ledgers.PROXY_LOG).write_text("".join(json.dumps(one) + "\n" for one in lines))
+
+    def shown() -> list[object]:
+        found = ledgers.so_far(str(tmp_path), "review")
+        assert found is not None
+        assert [(each["host"], each["count"]) for each in found.denials if each["layer"] == PROXY] == [
+            ("example.com", 2)
+        ]
+        assert [ledgers.decision(each) for each in found.decisions] == ["allowed connect example.com:443 (asked: once)"]
+        return [each["path"] for each in found.denials if each["layer"] != PROXY]
+
+    assert shown() == []
+    with ledgers.Ledger(ledgers.path_for(str(tmp_path), "review", 2), plan(), {}) as ledger:
+        ledger.add(denial("/now"))
+        assert shown() == ["/now"]
+    shutil.rmtree(directory)
+    assert ledgers.so_far(str(tmp_path), "review") is None
 
 
 END = """
