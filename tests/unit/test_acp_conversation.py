@@ -213,8 +213,11 @@ def test_an_agent_can_answer_nothing(ends: Ends) -> None:
     assert ends.told(ends.agent)[0]["id"] == "paddock-1"
     ends.client.sendall(selected(number, "no"))
     assert ends.said() == (asking.ANSWER, b"8 no")
-    ends.client.sendall(selected(number, "session"))  # again: it is nobody's now
-    assert ends.told(ends.agent)[0]["id"] == number
+    ends.client.sendall(selected(number, "session") + b'{"method":"_next"}\n')  # a second answer is nobody's
+    assert ends.told(ends.agent) == [{"method": "_next"}]
+    ends.ask(QUESTION._replace(number=9))
+    ends.client.sendall(selected(ends.told(ends.client)[0]["id"], "no"))
+    assert ends.said() == (asking.ANSWER, b"9 no")  # nor has the proxy heard it
 
 
 def test_what_cannot_be_written_holds_for_the_session_of_the_editor_too(

@@ -51,7 +51,7 @@ class HostQuestions:
         """The protocol's session that began last."""
         self._allow = allow
         self._decoder = wire.Decoder(asking.MOST_BYTES)
-        self._asked: dict[object, Question] = {}
+        self._asked: dict[object, Question | None] = {}  # None: it has its answer, and its id stays taken
 
     def hear(self, tell: Callable[[bytes], None]) -> None:
         """Takes what the proxy has said; `tell` sends the client a line."""
@@ -97,7 +97,9 @@ class HostQuestions:
         number = message.get("id")
         if "method" in message or not isinstance(number, str) or number not in self._asked:
             return False
-        question = self._asked.pop(number)
+        question, self._asked[number] = self._asked[number], None
+        if question is None:
+            return True
         result = message.get("result")
         outcome = result.get("outcome") if isinstance(result, dict) else None
         selected = isinstance(outcome, dict) and outcome.get("outcome") == "selected"
