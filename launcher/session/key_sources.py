@@ -258,13 +258,14 @@ def spent(directory: str, keys: tuple[Key, ...], *, login: bool = False) -> list
     return lines
 
 
-def _missing(key: Key, why: str) -> Refusal:
+def _missing(key: Key, why: str, place: str = "") -> Refusal:
+    """`place`: to put it, where its source is none."""
     what = f"{key.origin}: the credential is not there" if key.ambient else f"the key of {key.variable} cannot be read"
     return Refusal(
         "key-missing",
         f"{what}: {why}" if key.ambient else f"{what} from {key.source}: {why}",
         context=f"it was to stay outside of the jail, as {key.origin} says",
-        hint=f"put it in {key.source or 'your own setting'}, or leave the key out (paddock help keys)",
+        hint=f"put it in {place or key.source or 'your own setting'}, or leave the key out (paddock help keys)",
     )
 
 
@@ -295,7 +296,9 @@ def _from_file(key: Key, where: str, home: str, grants: tuple[Grant, ...]) -> st
     for place in (os.path.normpath(path), os.path.realpath(path)):
         if tree := next((tree for tree, _, who in grants if who != OWN_TMP and beneath(place, tree)), None):
             # A link there would be an agent's word for which file is sent to the vendor.
-            raise _missing(key, f"{place} is in {tree}, where the command can read it, or could have made it")
+            why = f"{place} is in {tree}, where the command can read it, or could have made it"
+            safe = f"a file elsewhere, such as ~/.config/keys/{key.variable}, or in a variable (from=env:NAME)"
+            raise _missing(key, why, safe)
     try:
         data = walk.read_regular(path, _LARGEST, follow=True)
     except OSError as error:

@@ -339,6 +339,7 @@ def test_no_file_that_the_jail_could_read_or_make_holds_a_key(user_paddock: Padd
         said = user_paddock.refused("run", f"{api.option},from=file:{worktree}/{name}", "--", "true")
         assert said.reference == "key-missing"
         assert "where the command can read it, or could have made it" in said.text
+        assert "hint: put it in a file elsewhere, such as ~/.config/keys/TOKEN, or in a variable" in said.text
     assert user_paddock.refused("run", f"{api.option},from=cmd:yes", "--", "true").reference == "key-missing"
 
 
