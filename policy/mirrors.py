@@ -412,8 +412,9 @@ def _part(pattern: str, key: str, form: str) -> str | None:
 
 
 def _belongs(key: str, url: str) -> bool:
-    """Whether npm sends what this key holds to the registry: it begins with the address, scheme left out."""
-    return f"{url.partition(':')[2].rstrip('/')}/".startswith(f"{key.rpartition(':')[0].rstrip('/')}/")
+    """Whether npm sends what this key holds to the registry, or to what lies below it: addresses without a scheme."""
+    registry, place = (f"{text.rstrip('/')}/" for text in (url.partition(":")[2], key.rpartition(":")[0]))
+    return registry.startswith(place) or place.startswith(registry)
 
 
 def _path_of(key: str) -> str:

@@ -125,7 +125,11 @@ def made(paddock: Paddock) -> Iterator[tuple[Mirror, dict[str, str]]]:
         company.tls, company.vendors = tls, dict.fromkeys((HOST, OTHER), server.server_address[1])
         for name, text in (
             (".config/pip/pip.conf", f"[global]\nindex-url = https://me:{SECRET}@{HOST}/simple\n"),
-            (".npmrc", f"registry=https://{HOST}/npm/\n//{HOST}/npm/:_authToken=${{NPM_TOKEN}}\n"),
+            (
+                ".npmrc",
+                f"registry=https://{HOST}/npm/\n//{HOST}/npm/:_authToken=${{NPM_TOKEN}}\n"
+                f"//{HOST}/npm/below/:_authToken=longer\n",
+            ),
         ):
             place = shlex.quote(str(paddock.who.home / name))
             paddock.who.run(["sh", "-c", f"mkdir -p $(dirname {place}) && cat >{place}"], stdin=text)
@@ -177,11 +181,15 @@ def test_the_credential_is_for_reading_where_it_is_meant(jailed: Jailed) -> None
     """A publication has none, nor has npm's token for another path; a client's own counts, as it would in a tunnel."""
     mirror, run = jailed
     curl = f"curl -sS --max-time 20 --cacert $SSL_CERT_FILE -o /dev/null https://{HOST}"
-    ended = run(f"{curl}/npm/demo -X PUT -d x -H 'Authorization: Bearer foreign'; {curl}/npm/demo; {curl}/other -I")
+    ended = run(
+        f"{curl}/npm/demo -X PUT -d x -H 'Authorization: Bearer foreign'; {curl}/npm/demo; {curl}/npm/below/demo;"
+        f"{curl}/other -I"
+    )
     assert ended.returncode == 0, ended
     assert mirror.seen == [
         ("PUT", "/npm/demo", "Bearer foreign"),
         ("GET", "/npm/demo", BEARER),
+        ("GET", "/npm/below/demo", "Bearer longer"),
         ("HEAD", "/other", BASIC),
     ]
 

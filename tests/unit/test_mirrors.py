@@ -303,6 +303,12 @@ def test_a_token_beside_the_registry_stays_outside(home: Path, find: Find) -> No
     assert key.rules == ("GET,HEAD npm.example.com:443/a",)
     put(home / ".npmrc", "registry=https://npm.example.com/a/\n//npm.example.com/b/:_authToken=secret\n")
     assert not find().keys
+    two = "//npm.example.com/a/:_authToken=one\n//npm.example.com/a/b/:_authToken=two\n"
+    put(home / ".npmrc", f"registry=https://npm.example.com/a/\n{two}")
+    assert [key.rules for key in find().keys] == [
+        ("GET,HEAD npm.example.com:443/a",),
+        ("GET,HEAD npm.example.com:443/a/b",),
+    ]
     put(home / ".npmrc", "registry=https://npm.example.com/a/\n//npm.example.com/a/:certfile=/secret\n")
     assert "npm.example.com:443 needs a credential" in find().warnings[0]
 
