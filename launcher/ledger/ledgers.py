@@ -237,6 +237,9 @@ def _seconds(value: object) -> float:
 
 _LOOK = 0.2
 """Seconds between two looks at the files."""
+
+_TICK = 1_000_000_000
+"""Nanoseconds in which a directory may change twice and have the same time (timestamps are those of a tick)."""
 _BEGAN = "writes"
 """File in a session's directory that is written once, when it begins (`launcher.session.state.WRITES`)."""
 
@@ -261,29 +264,53 @@ def so_far(state: str, session: str) -> Contents | None:
 
 
 def follow(state: str, session: str, lives: Callable[[], bool], show: Callable[[dict[str, Any]], None]) -> None:
-    """Shows the denials of a live session, those that are there and those that come, until it has ended.
-
-    The proxy's come into the ledger at the session's end; until then its own log has them.
-    """
-    ledger: Tail | None = None
-    log = Tail(f"{state}/sessions/{session}/{PROXY_LOG}")
-    started = time.time_ns()
+    """Shows the denials of a live session, those that are there and those that come, until it has ended."""
+    coming = Coming(state, session)
     while True:
         # Asked before the files are read: what a session wrote before it ended is not missed.
         going_on = lives()
-        for content in log.new():
-            denial = of_decision(content)
-            if denial is not None:
-                show(proxied(denial))
-        if ledger is None:
-            path = _current(state, session, started)
-            ledger = Tail(path) if path is not None else None
-        for content in ledger.new() if ledger is not None else ():
-            if content.pop("kind", "") == "denial" and not (log.at and content.get("layer") == PROXY):
-                show(content)
+        for content in coming.new():
+            show(content)
         if not going_on:
             return
         time.sleep(_LOOK)
+
+
+class Coming:
+    """The denials of a live session as they come, of its ledger and of its proxy's log.
+
+    The proxy's come into the ledger at the session's end; until then its own log has them.
+    """
+
+    def __init__(self, state: str, session: str) -> None:
+        """Args: Paddock's state directory; the session's name."""
+        self._state, self._session = state, session
+        self._log = Tail(f"{state}/sessions/{session}/{PROXY_LOG}")
+        self._ledger: Tail | None = None
+        self._started = time.time_ns()
+        self._changed = -1
+
+    def new(self) -> Iterator[dict[str, Any]]:
+        """Those that have come since, as lines of the ledger."""
+        for content in self._log.new():
+            denial = of_decision(content)
+            if denial is not None:
+                yield proxied(denial)
+        if self._ledger is None:
+            self._look()
+        for content in self._ledger.new() if self._ledger is not None else ():
+            if content.pop("kind", "") == "denial" and not (self._log.at and content.get("layer") == PROXY):
+                yield content
+
+    def _look(self) -> None:
+        try:
+            changed = os.stat(directory(self._state)).st_mtime_ns
+        except FileNotFoundError:
+            return
+        if changed != self._changed and (path := _current(self._state, self._session, self._started)) is not None:
+            self._ledger = Tail(path)
+        if time.time_ns() - changed > _TICK:
+            self._changed = changed
 
 
 def proxied(denial: Denial) -> dict[str, Any]:

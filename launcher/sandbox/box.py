@@ -83,7 +83,8 @@ class Done:
         timed_out: it was ended at its timeout, with all that it had started.
         dropped: bytes between the beginnings and the ends.
         seconds: how long it took.
-        denials: what the jail refused meanwhile, as far as that is told (``paddock doctor``), as in the ledger.
+        denials: what the jail refused meanwhile for the first time, as far as that is told (``paddock doctor``), as in
+            the ledger.
     """
 
     status: int
@@ -145,8 +146,14 @@ class Sandbox:
             name: for the session; a random one by default.
 
         Raises:
-            Refusal: as ``paddock run`` and ``paddock worktree add`` say it.
+            Refusal: usage; as ``paddock run`` and ``paddock worktree add`` say it.
         """
+        if isinstance(options, str):
+            raise Refusal(
+                "usage", f"the options of a sandbox are a list of words, not {options!r}", hint='["--net", "none"]'
+            )
+        if not os.path.isdir(place):
+            raise Refusal("worktree-missing", f"{os.fspath(place)} is not a directory that exists")
         self._owner = os.getpid()
         self.name = name or f"box-{secrets.token_hex(6)}"
         self._made: Worktree | None = None
@@ -159,6 +166,7 @@ class Sandbox:
         self._repository = _in_a_repository(self._place)
         where = ["--worktree", self._place, *([] if self._repository else ["--directory"]), *(["--cow"] if cow else [])]
         self._cow = cow
+        self._gitless = ""
         self._given = (*(("--root", os.path.abspath(root)) if root is not None else ()), *options)
         self._options = (*where, *self._given)
         self._places = places.places(os.environ)
@@ -170,10 +178,15 @@ class Sandbox:
         except BaseException:
             self._remove(discard=False)
             raise
-        self._ledger: tuple[int, ledgers.Tail | None] = (-1, None)
+        self._denials = ledgers.Coming(self._places.state, self._jail.name)
         _open.add(self)
         try:
             self._start = self._git(_HEAD).decode().strip() if self._repository else ""
+        except Refusal as refusal:  # an image may have no git
+            if refusal.reference != "diff-unavailable":
+                self.close()
+                raise
+            self._start, self._gitless = "", refusal.context
         except BaseException:
             self.close()
             raise
@@ -266,7 +279,7 @@ class Sandbox:
             timed_out=running.timed_out,
             dropped=sum(each.dropped for each in kept),
             seconds=time.monotonic() - begun,
-            denials=tuple(self._new_denials()),
+            denials=tuple(self._denials.new()),
         )
 
     def read(self, path: str, limit: int = 64 << 20, *, timeout: float | None = None) -> bytes:
@@ -390,6 +403,7 @@ class Sandbox:
                 context="commands write the directory itself, and no git tells what it was",
                 hint="Sandbox(..., cow=True)",
             )
+        self._check_git()
         if self._cow and not (commit and self._repository):
             with Sandbox(self._place, self._given, cow=True) as before:  # another copy, as it was
                 if not self._repository:
@@ -403,10 +417,20 @@ class Sandbox:
         """What was committed on a worktree's HEAD since the sandbox was made, the oldest first; see `diff`."""
         if not self._repository:
             return []
+        self._check_git()
         said = self._git(_COMMITS, self._start, timeout=timeout, most=_MOST_COMMITS)
         fields = said.decode("utf-8", "replace").split("\0")
         rows = [fields[at : at + 5] for at in range(0, len(fields) - 4, 5)]
         return [Commit(oid, author, email, float(when or 0), message) for oid, author, email, when, message in rows]
+
+    def _check_git(self) -> None:
+        if self._gitless:
+            raise Refusal(
+                "diff-unavailable",
+                "git does not work in the sandbox",
+                context=self._gitless,
+                hint="an image (root=) needs a git of its own for commits() and diff()",
+            )
 
     def reset(self) -> None:
         """The tree, /tmp and processes as in the beginning: a new jail takes this one's place. Of a copy only.
@@ -428,7 +452,7 @@ class Sandbox:
                 ready.close()
                 ready = None
             before, self._jail = self._jail, ready or self._another()
-            self._ledger = (-1, None)
+            self._denials = ledgers.Coming(self._places.state, self._jail.name)
             threading.Thread(target=before.close, name=f"close {before.name}").start()
             self._spare = spare = Future()
             threading.Thread(target=_fulfil, args=(spare, self._another), name=f"make {self.name}").start()
@@ -438,9 +462,12 @@ class Sandbox:
         return Live(self._places, f"{self.name}-{self._generation}", self._place, self._options)
 
     def denials(self) -> list[dict[str, Any]]:
-        """All that the jail has refused, as far as that is told, in the order of the ledger."""
-        path = ledgers.path_of(self._places.state, self._jail.name)
-        return list(ledgers.read(path).denials) if path is not None else []
+        """All that the jail has refused, as far as that is told; what repeats is counted, by the end at the latest."""
+        state, name = self._places.state, self._jail.name
+        contents = ledgers.so_far(state, name) if os.path.isdir(f"{state}/sessions/{name}") else None
+        if contents is None and (path := ledgers.path_of(state, name)) is not None:
+            contents = ledgers.read(path)
+        return contents.denials if contents is not None else []
 
     def close(self, *, discard: bool = False) -> None:
         """Ends everything in the jail; of a worktree, what was committed is harvested. A second call does nothing.
@@ -477,20 +504,6 @@ class Sandbox:
         if done.status:
             raise _failed("diff-unavailable", "git failed in the sandbox", done)
         return done.stdout
-
-    def _new_denials(self) -> list[dict[str, Any]]:
-        seen, tail = self._ledger
-        if tail is None:
-            try:
-                changed = os.stat(ledgers.directory(self._places.state)).st_mtime_ns
-            except FileNotFoundError:
-                return []
-            if changed == seen:
-                return []
-            path = ledgers.path_of(self._places.state, self._jail.name)
-            tail = ledgers.Tail(path) if path is not None else None
-            self._ledger = changed, tail
-        return [line for line in tail.new() if "kind" in line] if tail is not None else []
 
 
 class AsyncSandbox:

@@ -631,6 +631,26 @@ def test_each_command_runs_once(user_paddock: Paddock) -> None:
     assert found == {"ran": True}
 
 
+def test_a_command_is_told_what_was_refused(user_paddock: Paddock) -> None:
+    """By the network's proxy, at once and for the first time; all of it while the sandbox lives, and afterwards."""
+    need("network")
+    found = run(
+        user_paddock,
+        """
+        with Sandbox(".", ["--allow-domain", "allowed.example"]) as box:
+            for host in ("one.example", "two.example", "one.example"):
+                done = box.exec(f"curl -sS -m 5 http://{host}")
+                found.setdefault("each", []).append([each["host"] for each in done.denials])
+            found["quiet"] = len(box.exec("true").denials)
+            found["live"] = sorted(each["host"] for each in box.denials())
+        found["over"] = sorted(each["host"] for each in box.denials())
+        """,
+    )
+    assert found["each"] == [["one.example"], ["two.example"], []]
+    assert found["quiet"] == 0
+    assert found["live"] == found["over"] == ["one.example", "two.example"]
+
+
 def test_git_of_a_sandbox_is_bounded(user_paddock: Paddock) -> None:
     """A command can have it run what it likes, for ever too."""
     found = run(
@@ -640,9 +660,14 @@ def test_git_of_a_sandbox_is_bounded(user_paddock: Paddock) -> None:
             box.exec("echo '* filter=e' >.gitattributes; git config filter.e.clean 'sleep 300'; echo more >>file")
             found["late"] = refused(box.diff, timeout=2)
             found["commits"] = box.commits(timeout=20)
+        os.makedirs("tools")
+        os.symlink("/bin/sh", "tools/sh")
+        with Sandbox(".", ["--env", "PATH=" + os.path.abspath("tools")]) as box:  # as in an image that has no git
+            found["without"] = [box.exec(["/bin/echo", "still"]).text, refused(box.diff), refused(box.commits)]
         """,
     )
-    assert found == {"late": "sandbox-timeout", "commits": []}
+    without = ["still\n", "diff-unavailable", "diff-unavailable"]
+    assert found == {"late": "sandbox-timeout", "commits": [], "without": without}
 
 
 def test_a_worktree_of_its_own(user: Who, installed: Installed, public_dir: Path) -> None:
@@ -683,7 +708,8 @@ def test_what_cannot_be_made_says_so_and_leaves_nothing(user_paddock: Paddock) -
         Sandbox(".").close()
         before = len(os.listdir("/proc/self/fd"))
         found["refused"] = [refused(Sandbox, *words) for words in
-                            ((".", ["--net", "nowhere"]), ("/nowhere",), ("/",), (".", ["--rw", "/nowhere"]))]
+                            ((".", ["--net", "nowhere"]), ("/nowhere",), ("/",), (".", ["--rw", "/nowhere"]),
+                             (".", "--net none"))]
         found["named"] = []
         with Sandbox(".", name="same"):
             found["named"].append(refused(Sandbox, ".", name="same"))
