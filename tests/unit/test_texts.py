@@ -5,7 +5,8 @@
 
 import re
 
-from tests.support import texts
+from launcher.verbs import forms
+from tests.support import day, texts
 from tests.support.manual import ROOT
 
 INSTEAD = {
@@ -65,3 +66,14 @@ def test_a_refusal_is_one_line_in_lower_case_without_a_full_stop() -> None:
         if not (named or first[:1].islower()) or message.endswith("."):
             wrong.append(f"{reference}: {message}")
     assert not wrong, "\n".join(wrong)
+
+
+def test_each_verb_is_in_the_day() -> None:
+    """So that what it prints is read (`tests/kernel/test_day.py`), sub-commands and all but what units call."""
+    typed = [line for line in day.DAY.splitlines() if "paddock" in line]
+    for name in forms.texts():
+        verb = name.partition(" ")[0]
+        if name != "service enable-audit" and not (
+            forms.subcommands(verb) and name == verb and not forms.form(name).options
+        ):
+            assert any(re.search(rf"paddock {name}\b", line) for line in typed), f"no day has paddock {name}"
