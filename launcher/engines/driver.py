@@ -11,7 +11,7 @@ import signal
 import stat
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import NamedTuple, Protocol, Self
 
 from launcher.engines import row
@@ -95,6 +95,7 @@ class Results:
         self.last: dict[str, Outcome] = {}
         self.begun: Counter[str] = Counter()
         self._files: list[int] = []
+        self._log = -1
         try:
             # Sessions may write the directory: no link that appears there leads the way.
             directory = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
@@ -138,10 +139,14 @@ class Results:
 
     def finish(self) -> None:
         """Every row has its result: what was begun need not be known any more."""
-        os.unlink(f"{os.path.basename(self.path)}.begun", dir_fd=self._directory)
+        os.ftruncate(self._log, 0)
 
     def close(self) -> None:
-        """Lets go of the files."""
+        """Lets go of the files; removes the one beside when nothing is in it."""
+        if self._log != -1 and not os.fstat(self._log).st_size:
+            with suppress(OSError):
+                os.unlink(f"{os.path.basename(self.path)}.begun", dir_fd=self._directory)
+        self._log = -1
         while self._files:
             os.close(self._files.pop())
 
@@ -202,8 +207,8 @@ class Batch:
     Attributes:
         todo: those rows.
         skipped: rows that have a result.
-        unfinished: rows of `todo` that were begun before, and have no result.
         failures: rows of `todo` that could not be performed before.
+        unfinished: further rows of `todo` that were begun before.
         strange: results of rows that are not in the file.
     """
 
@@ -216,9 +221,7 @@ class Batch:
         self.todo = [job for job in jobs if job.key not in last or last[job.key].cause not in RESULTS]
         self.skipped = len(jobs) - len(self.todo)
         self.failures = sum(job.key in last for job in self.todo)
-        self.unfinished = sum(
-            results.begun[job.key] > (last[job.key].attempt if job.key in last else 0) for job in self.todo
-        )
+        self.unfinished = sum(job.key not in last and results.begun[job.key] > 0 for job in self.todo)
         self.strange = len(last.keys() - {job.key for job in jobs})
 
     def run(self, engine: Engine, show: Callable[[Progress], None]) -> Ended:

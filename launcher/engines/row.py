@@ -146,6 +146,7 @@ class Outcome(_Strict):
     Attributes:
         key, number, attempt: as in `Job`.
         id: as in `Row`.
+        session: its sandbox's, for `paddock denials`; "" for none.
         commit: object id of what the copy was made of.
         cause: how it ended.
         status: exit status of the command, 128+N for signal N, 124 at its timeout; None when it did not run to its end.
@@ -163,6 +164,7 @@ class Outcome(_Strict):
     number: int
     id: str = ""
     attempt: int
+    session: str = ""
     commit: str
     cause: Cause
     status: int | None = None
@@ -193,8 +195,8 @@ def failed(job: Job, cause: Cause, error: Exception, begun: float) -> Outcome:
     if not isinstance(error, Refusal):
         error = Refusal("row-failed", f"paddock failed at row {job.number}", context=f"{type(error).__name__}: {error}")
     return Outcome(
-        key=job.key, number=job.number, id=job.row.id, attempt=job.attempt, commit=job.row.commit, cause=cause,
-        times=Times(begun=begun, whole=time.time() - begun), refusal=error.as_dict(), node=platform.node(),
+        key=job.key, number=job.number, id=job.row.id, attempt=job.attempt, session=job.session, commit=job.row.commit,
+        cause=cause, times=Times(begun=begun, whole=time.time() - begun), refusal=error.as_dict(), node=platform.node(),
     )  # fmt: skip
 
 
@@ -243,8 +245,8 @@ def _performed(job: Job, begun: float, cancel: int) -> Outcome:
         denials = tuple(box.denials()[:MOST_DENIALS])
     text, encoded = _as_text(patch)
     return Outcome(
-        key=job.key, number=job.number, id=row.id, attempt=job.attempt, commit=row.commit, cause=_cause(done),
-        status=done.status, patch=text, patch_base64=encoded, stdout=done.text,
+        key=job.key, number=job.number, id=row.id, attempt=job.attempt, session=job.session, commit=row.commit,
+        cause=_cause(done), status=done.status, patch=text, patch_base64=encoded, stdout=done.text,
         stderr=done.stderr.decode("utf-8", "replace"), dropped=done.dropped, denials=denials,
         times=Times(begun=begun, command=done.seconds, whole=time.time() - begun),
         refusal=refusal.as_dict() if refusal is not None else None, node=platform.node(),

@@ -4,10 +4,10 @@ import contextlib
 import os
 import sys
 import time
-from collections.abc import Mapping
-from typing import Any
+from difflib import get_close_matches
 
 from pydantic import ValidationError
+from pydantic_core import ErrorDetails
 
 from launcher import cli
 from launcher.engines.driver import Batch, Ended, Engine, Progress, Results, jobs_of
@@ -19,6 +19,7 @@ from launcher.vcs.disk import Present
 from launcher.vcs.git import Git
 from launcher.verbs import table
 from launcher.verbs.table import counted
+from policy.config import layer
 from policy.errors import Refusal, printable
 
 _MOST_BYTES = 1 << 30
@@ -29,6 +30,19 @@ _NODE_LOST = 3
 
 _NOT_IN_ROWS = (*cli.UNUSED, "--worktree", "--directory", "--cow", "--review", "--git", "--help")
 """Options of `paddock run` that a batch decides."""
+
+_FORMS = {
+    "command": 'it must be a list of words, as ["make", "test"], or a text for sh -c, and not empty',
+    "policy": 'it must be a list of words, as ["--net", "none"]',
+    "env": 'it must be an object of texts, as {"CI": "1"}',
+    "resources": 'it must be an object of numbers, as {"gpu": 1}',
+    "memory": 'it must be a size in bytes, as 2147483648 or "2G"',
+    "timeout": "it must be a number of seconds, more than 0, at most 2592000",
+}
+"""What a key of a row takes, where that is more than one word."""
+
+_SAID = ("value_error", "string_too_long")
+"""Kinds of mistakes whose own text says more than `_FORMS`."""
 
 _WORDS = {
     Cause.EXITED: "exited", Cause.SIGNAL: "ended by a signal", Cause.TIMEOUT: "timed out", Cause.REFUSED: "refused",
@@ -54,9 +68,13 @@ def batch(
     if address is not None and engine != "ray":
         raise cli.usage("--address is for --engine ray", "batch")
     rows = read_rows(file, timeout, here=engine == "local")
-    with Results(_results_of(file, results)) as log:
-        work = Batch(jobs_of(resolved(rows, file), log.prefix), log, retries)
+    path = _results_of(file, results)
+    rows = resolved(rows, file)
+    with Results(path) as log:
+        work = Batch(jobs_of(rows, log.prefix), log, retries)
         _say_before(work, log)
+        if not work.todo:
+            log.finish()  # a driver that was killed after its last row did not come to it
         bar = _Bar(quiet=quiet or as_json)
         try:
             ended = work.run(_engine(engine, address, parallel), bar.show) if work.todo else Ended(0, [])
@@ -124,7 +142,7 @@ def read_rows(path: str, timeout: float | None, *, here: bool = True) -> list[tu
         try:
             row = Row.model_validate_json(line)
         except ValidationError as error:
-            wrong.append(f"line {number}: {_mistake(error.errors()[0])}")
+            wrong.append(f"line {number}: {_mistake(error.errors())}")
             continue
         if row.policy not in checked:
             checked[row.policy] = _policy(row.policy, here=here)
@@ -143,21 +161,37 @@ def _refuse(path: str, wrong: list[str]) -> None:
         raise Refusal("rows-invalid", f"{path}: {wrong[0]}", context="\n".join(wrong[1:_MOST_TOLD]) + more, hint=_HINT)
 
 
-def _mistake(error: Mapping[str, Any]) -> str:
+def _mistake(errors: list[ErrorDetails]) -> str:
     """What is wrong with a line, in the words of the file."""
-    key = str(error["loc"][0]) if error["loc"] else ""
-    if error["type"] == "extra_forbidden":
-        return f"there is no key {key}; known: {', '.join(Row.model_fields)}"
-    if error["type"] == "missing":
+    # A misspelt key makes another one missing, and a command has an error for each of its two forms.
+    error = min(errors, key=lambda each: (each["type"] != "extra_forbidden", each["type"] not in _SAID))
+    kind = error["type"]
+    if kind == "json_invalid":
+        return error["msg"].replace(" at line 1 column ", " at column ")
+    if not error["loc"]:
+        return "it must be a JSON object"
+    key, *inner = map(str, error["loc"])
+    if kind == "extra_forbidden":
+        near = get_close_matches(key, Row.model_fields, n=1)
+        rest = f"did you mean {near[0]}?" if near else f"known: {', '.join(Row.model_fields)}"
+        return f"there is no key {key}; {rest}"
+    if kind == "missing":
         return f"{key} is missing"
-    said = str(error["msg"]).removeprefix("Value error, ").replace("Input should be", "it must be")
-    return f"{key}: {said}" if key else said
+    said = error["msg"].removeprefix("Value error, ").replace("Input should be", "it must be")
+    said = said.replace("String should", "it must").replace("a valid string", "a text").replace("a valid n", "a n")
+    said = "it must not be empty" if kind in ("too_short", "string_too_short") else said
+    if inner and key in ("env", "resources"):
+        return f"{key}: {inner[0] or 'a name'}: {said}"
+    return f"{key}: {_FORMS[key] if key in _FORMS and kind not in _SAID else said}"
 
 
 def _policy(words: tuple[str, ...], *, here: bool) -> str:
     """What is wrong with the options of a row; "" for nothing."""
     try:
         options, further = cli.parse(list(words), verb="run")
+        # Only its refusal counts. What --bring takes depends on the home directory, and nodes have other ones.
+        values = options if here else {name: value for name, value in options.items() if name != "--bring"}
+        layer.layer(values, cwd=places.current_directory(), home=places.places(os.environ).home)
     except Refusal as refusal:
         return f"{refusal.message} ({refusal.context})" if refusal.context else refusal.message
     if further:
@@ -183,7 +217,7 @@ def resolved(rows: list[tuple[int, Row]], path: str) -> list[tuple[int, Row]]:
             found[asked] = _commit(*asked)
         answer = found[asked]
         if isinstance(answer, Refusal):
-            wrong.append(f"line {number}: {answer.message} [{answer.reference}]")
+            wrong.append(f"line {number}: {answer.message}")
         else:
             named.append((number, row.model_copy(update={"repository": answer[0], "commit": answer[1]})))
     _refuse(path, wrong)
@@ -262,7 +296,8 @@ def _shown(work: Batch, log: Results, ended: Ended, *, as_json: bool) -> int:
     if as_json:
         table.show_json(
             {
-                "rows": total, "results": log.path, "skipped": work.skipped, "again": work.unfinished,
+                "rows": total, "results": log.path, "skipped": work.skipped,
+                "again": work.failures + work.unfinished,
                 "causes": dict(causes), "nonzero": nonzero, "left": ended.left, "signal": ended.signal,
             }
         )  # fmt: skip
@@ -278,7 +313,11 @@ def _shown(work: Batch, log: Results, ended: Ended, *, as_json: bool) -> int:
         lines.append(f"line {failures[0].number}: {why.get('message')} [{why.get('errorType')}]")
         lines += [f"  why:  {why['context']}"] if why.get("context") else []
         lines += [f"  hint: {why['hint']}"] if why.get("hint") else []
-    if missing or failures:
+    refused = [each for each in failures if each.cause is Cause.REFUSED]
+    if missing or len(refused) < len(failures):
         lines.append("next: run the same command again: it continues")
+    if refused:
+        what = f"what refused {counted(len(refused), 'row', 'rows')}, in the file of rows or on this machine"
+        lines.append(f"next: fix {what}, then run the same command again")
     messages.show("\n".join(printable(line) for text in lines for line in text.splitlines()))
     return status

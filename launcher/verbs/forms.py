@@ -68,7 +68,7 @@ class Option(NamedTuple):
         facts = []
         if "(default" not in self.text:
             facts += [f"default: {self.default}"] if self.default is not None else []
-            facts += [f"{self.least or 0:g} to {self.most:g}"] if self.most is not None else []
+            facts += [f"{self.least or 0:.9g} to {self.most:.9g}"] if self.most is not None else []
         facts += [f"short: {self.short}"] if self.short else []
         text = f"{self.text} ({', '.join(facts)})" if facts else self.text
         return text + ("; repeatable" if self.kind == cli.MANY else "")
@@ -90,8 +90,8 @@ class Option(NamedTuple):
         least = -math.inf if self.least is None else self.least
         if not least <= found <= (math.inf if self.most is None else self.most):
             what = "seconds" if self.metavar == "SECONDS" else "a whole number" if self.number == "int" else "a number"
-            bounds = f" from {self.least or 0:g}" if self.least is not None or self.most is not None else ""
-            bounds += f" to {self.most:g}" if self.most is not None else ""
+            bounds = f" from {self.least or 0:.9g}" if self.least is not None or self.most is not None else ""
+            bounds += f" to {self.most:.9g}" if self.most is not None else ""
             raise cli.usage(f"{self.name} takes {what}{bounds}, not {given}", verb)
         return found
 
