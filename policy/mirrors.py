@@ -16,7 +16,7 @@ from contextlib import suppress
 from functools import cache
 from pathlib import Path
 from typing import Any, NamedTuple
-from urllib.parse import unquote, urlsplit
+from urllib.parse import quote, unquote, urlsplit
 
 from policy import egress_rules, hosts
 from policy.config.values import loopback
@@ -364,10 +364,12 @@ class _Search:
             self.domains.setdefault(wanted.where, source)
             if literal is None and wanted.where not in egress_rules.require(bundle).rules:
                 self.internal.add(wanted.where)
-        needed = [(entry, "/")] if "@" in parts.netloc else []
+        login, at, _ = parts.netloc.rpartition("@")
+        needed = [(entry, "/")] if at else []
         needed += [(each, _path_of(each.place[2])) for each in tokens if _belongs(each.place[2], bare)]
         for each, path in needed:
-            if not self._held(each, wanted, path, parts.scheme, bundle):
+            known = login or each.place[0] != "maven"
+            if not known or not self._held(each, wanted, path, parts.scheme, bundle):
                 self._warn(
                     f"{source}: the mirror {wanted.where} needs a credential, which does not enter the jail; "
                     "it may refuse what it does not give to everybody"
@@ -376,12 +378,7 @@ class _Search:
 
     def _held(self, entry: _Entry, wanted: Request, path: str, scheme: str, bundle: str) -> bool:
         """Notes that a credential is put in outside, for reading; whether it can be."""
-        if (
-            scheme != "https"
-            or wanted.is_local
-            or entry.place[0] == "maven"
-            or entry.place[2].lower().endswith(":certfile")
-        ):
+        if scheme != "https" or wanted.is_local or entry.place[2].lower().endswith(":certfile"):
             return False
         url = f"https://{wanted.where}"
         try:
@@ -529,12 +526,16 @@ def _maven(text: str) -> dict[str, str]:
 
     found: dict[str, str] = {}
     tree = ElementTree.fromstring(text)
-    servers = {server.findtext("{*}id", "").strip() for server in tree.iterfind("{*}servers/{*}server")}
+    logins: dict[str, str] = {}
+    for server in tree.iterfind("{*}servers/{*}server"):
+        name, user, word = (server.findtext(f"{{*}}{field}", "").strip() for field in ("id", "username", "password"))
+        # What Maven alone can decrypt, or what stands for a variable, is no password yet.
+        logins[name] = f"{quote(user, '')}:{quote(word, '')}@" if user and word and word[0] not in "{$" else "@"
     for mirror in tree.iterfind("{*}mirrors/{*}mirror"):
         url, of, blocked = (mirror.findtext(f"{{*}}{name}", "").strip() for name in ("url", "mirrorOf", "blocked"))
         if blocked != "true":
-            needs = mirror.findtext("{*}id", "").strip() in servers
-            found.setdefault(f"mirror.{of}", url.replace("://", "://@", 1) if needs and "@" not in url else url)
+            login = logins.get(mirror.findtext("{*}id", "").strip(), "") if "@" not in url else ""
+            found.setdefault(f"mirror.{of}", url.replace("://", f"://{login}", 1))
     return found
 
 

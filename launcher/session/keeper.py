@@ -9,9 +9,11 @@ no use any more.
 
 import json
 import os
+import re
 import select
 import signal
 import time
+import warnings
 from collections.abc import Callable, Collection, Iterable
 from contextlib import suppress
 from typing import NoReturn
@@ -31,6 +33,10 @@ from policy.promises import OWN_TMP
 
 AUTHORITIES = ".paddock-authorities-*.pem"
 """In the private home: whom the agent trusts besides, for its vendor's hosts; ``*`` is the session's name."""
+
+_BLOCK = re.compile(b"-----BEGIN CERTIFICATE-----.*?-----END CERTIFICATE-----", re.DOTALL)
+_NO_SECRET = "changeit"
+"""Java wants a password for what is no secret; this is what its own file has."""
 
 _PATIENCE = 45.0
 """Seconds to wait for another jail that refreshes."""
@@ -256,6 +262,7 @@ def trusted(
     everything = b"".join(certificates(path, trees) for path in dict.fromkeys((*told, *list(known)[:1])))
     contents = {"": everything + ours} if ours else {}
     contents |= {f".{name}": certificates(where, trees) + ours for name, where in plan.authorities}
+    store = _java_store(contents[""]) if ours and "MAVEN_OPTS" in dict(plan.env_set) else b""
     head, tail = AUTHORITIES.split("*")
     try:
         with Inside(session.slots["home"]) as inside:
@@ -264,11 +271,18 @@ def trusted(
                     inside.clear(name)
             for which, content in contents.items():
                 inside.write(f"{head}{session.name}{which}{tail}", content)
+            if store:
+                inside.write(f"{head}{session.name}.p12", store)
     except OSError as error:
         why = f"no file of authorities can be written into the private home: {error.strerror or error}"
         raise Refusal("login-unusable", why, hint=f"something in {session.slots['home']} is in the way") from None
     place = f"{session.slots['home']}/{head}{session.name}"
-    return dict.fromkeys(names, place + tail) | {name: f"{place}.{name}{tail}" for name, _ in plan.authorities}
+    variables = dict.fromkeys(names, place + tail) | {name: f"{place}.{name}{tail}" for name, _ in plan.authorities}
+    if store:
+        java = f"-Djavax.net.ssl.trustStore={place}.p12 -Djavax.net.ssl.trustStorePassword={_NO_SECRET}"
+        before = dict(plan.env_set)["MAVEN_OPTS"].replace("${home}", session.slots["home"])
+        variables["MAVEN_OPTS"] = f"{before} {java}"
+    return variables
 
 
 def forget(session: Session) -> None:
@@ -278,6 +292,19 @@ def forget(session: Session) -> None:
         for name in inside.names():
             if name.startswith(f"{head}."):
                 inside.remove(name)
+
+
+def _java_store(bundle: bytes) -> bytes:
+    """These certificates as Java takes them, which reads no PEM; its password is none (keytool(1))."""
+    from cryptography import x509
+    from cryptography.hazmat.primitives.serialization import BestAvailableEncryption, pkcs12
+
+    found = []
+    for number, text in enumerate(_BLOCK.findall(bundle)):
+        with suppress(ValueError), warnings.catch_warnings():  # old authorities may have numbers that are none
+            warnings.simplefilter("ignore")
+            found.append(pkcs12.PKCS12Certificate(x509.load_pem_x509_certificate(text), b"%d" % number))
+    return pkcs12.serialize_java_truststore(found, BestAvailableEncryption(_NO_SECRET.encode()))
 
 
 def _certificate(pipe: int) -> bytes:

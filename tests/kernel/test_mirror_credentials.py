@@ -246,6 +246,24 @@ def rewritten(paddock: Paddock, **files: str) -> None:
 NPMRC = f"registry=https://{OTHER}/npm/\n//{OTHER}/npm/:_authToken={SECRET}\n"
 
 
+def test_maven_asks_with_a_credential_that_it_has_not(paddock: Paddock) -> None:
+    """Java believes the authority of the session by a store of its own, and no password is in the jail."""
+    need("userns")
+    need("maven")
+    with made(paddock) as (mirror, environment):
+        server = f"<server><id>m</id><username>me</username><password>{SECRET}</password></server>"
+        listed = f"<mirror><id>m</id><mirrorOf>*</mirrorOf><url>https://{HOST}/maven</url></mirror>"
+        text = f"<settings><servers>{server}</servers><mirrors>{listed}</mirrors></settings>"
+        place = shlex.quote(str(paddock.who.home / ".m2/settings.xml"))
+        paddock.who.run(["sh", "-c", f"mkdir -p $(dirname {place}) && cat >{place}"], stdin=text)
+        run = Run(paddock, environment, ())
+        ended = run(f"mvn -B -q nothing:at-all >said 2>&1 || tail -25 said; ! grep -rs {SECRET} ~",
+                    "--allow-domain", "@java")  # fmt: skip
+        assert ended.returncode == 0, ended
+        asked = {shown for _, path, shown in mirror.seen if path.startswith("/maven/org/apache/maven/plugins")}
+        assert asked == {BASIC}, (ended.stdout[-1500:], mirror.seen)
+
+
 @pytest.mark.parametrize("names", ["pip", "npm"])
 def test_a_tools_own_authority_is_for_its_mirror_alone(paddock: Paddock, names: str) -> None:
     """It vouches for the host that the tool is told of; another one with a certificate of the same is not believed."""

@@ -177,6 +177,7 @@ FEATURES: dict[str, Callable[[], str]] = {
     "harbor": agent_packages.missing_harbor,
     "chromium": _chromium,
     "git-lfs": _git_lfs,
+    "maven": lambda: "" if shutil.which("mvn") else "maven is not installed",
     "signing": _signing,
     "man": _man,
     "shells": _shells,

@@ -475,15 +475,21 @@ def test_a_file_that_makes_no_sense_leaves_no_tool_on_the_public_registry(
         assert own.warnings == found.warnings
 
 
-def test_a_server_of_mavens_needs_a_credential_that_is_not_put_in(home: Path, find: Find) -> None:
-    """Which is said; its password, that only Maven can decrypt, is nowhere."""
+@pytest.mark.parametrize("word", ["{secret=}", "${env.SECRET}", "s3/cr@t"])
+def test_a_server_of_mavens_has_the_credential_of_its_mirror(home: Path, find: Find, word: str) -> None:
+    """As it is written there; of what only Maven can decrypt or fill in, it is said that it is not put in."""
     mirror = "<mirror><id>a</id><mirrorOf>*</mirrorOf><url>https://m.example.com/x</url></mirror>"
-    server = "<server><id>a</id><username>me</username><password>{secret=}</password></server>"
+    server = f"<server><id>a</id><username>me</username><password>{word}</password></server>"
     put(home / ".m2/settings.xml", f"<settings><servers>{server}</servers><mirrors>{mirror}</mirrors></settings>")
     found = find()
     assert "<url>https://m.example.com/x</url>" in found.files[0][1]
-    assert not found.keys
-    assert "m.example.com:443 needs a credential, which does not enter the jail" in found.warnings[0]
+    if "{" in word:
+        assert not found.keys
+        assert "m.example.com:443 needs a credential, which does not enter the jail" in found.warnings[0]
+    else:
+        (key,) = found.keys
+        assert (key.url, found.warnings) == ("https://m.example.com:443", ())
+        assert word not in repr(found)
 
 
 def test_settings_that_protect_hold_inside(home: Path, find: Find) -> None:
