@@ -172,6 +172,7 @@ class Sandbox:
         self._places = places.places(os.environ)
         self._generation = 0
         self._resetting = threading.Lock()
+        self._closed = False
         self._spare: Future[Live] | None = None
         try:
             self._jail = Live(self._places, self.name, self._place, self._options)
@@ -186,7 +187,7 @@ class Sandbox:
             if refusal.reference != "diff-unavailable":
                 self.close()
                 raise
-            self._start, self._gitless = "", refusal.context
+            self._start, self._gitless = "", refusal.context or refusal.message
         except BaseException:
             self.close()
             raise
@@ -446,6 +447,8 @@ class Sandbox:
                 "reset-unavailable", f"what was written in {self.root} is there to stay", hint="Sandbox(..., cow=True)"
             )
         with self._resetting:
+            if self._closed:
+                raise Refusal("sandbox-closed", f"the sandbox {self.name} is closed")
             spare, self._spare = self._spare, None
             ready = spare.result() if spare is not None else None
             if ready is not None and not ready.alive:  # somebody has ended that session
@@ -479,6 +482,7 @@ class Sandbox:
         if self._owner != os.getpid():  # a forked process has a copy, which is not its to end
             return
         with self._resetting:
+            self._closed = True
             spare, self._spare = self._spare, None
         self._jail.close()
         if spare is not None and spare.exception() is None:

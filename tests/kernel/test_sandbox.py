@@ -479,6 +479,7 @@ with Sandbox(place, cow=True) as box:
         box.reset()
         found["reset"].append([box.exec("cat file; ls -d /tmp/mine-alone new").text, box.diff().decode()])
     found["patch"] = box.diff() == b""
+found["late"] = refused(box.reset)
 found["disk"] = [open(place + "/file").read(), os.path.exists(place + "/new")]
 subprocess.run(["git", "apply", "--binary", "-"], cwd=place, input=patch, check=True)
 found["applied"] = [open(place + "/file").read(), open(place + "/new/a b").read(), os.access(place + "/file", os.X_OK)]
@@ -493,6 +494,7 @@ def test_a_copy_keeps_the_worktree_as_it_is(paddock: Paddock) -> None:
     assert "new" in found["seen"]
     assert found["seen"].endswith("content\nmore\nagain\n")
     assert found["reset"] == [["content\n", ""]] * 3
+    assert found["late"] == "sandbox-closed"  # no jail that nobody would close
     assert found["disk"] == ["content\n", False]
     assert found["applied"] == ["content\nmore\nagain\n", "new\n", True]
     log = paddock.who.run(["git", "log", "--all", "--format=%s"], cwd=paddock.worktree).stdout
