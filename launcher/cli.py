@@ -34,6 +34,7 @@ VERBS = {
     "events": "show what happens in the service, as it happens",
     "attach": "attach to a session of the service, or to an agent in it",
     "stop": "end sessions of the service",
+    "page": "look at the service's sessions in a browser",
     "status": "show how the service itself is doing",
     "service": "install the service as systemd units, or remove them",
     "doctor": "prove what this machine can enforce",

@@ -9,9 +9,8 @@ import resource
 import signal
 import socket
 import time
-from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import psutil
 import uvicorn
@@ -34,6 +33,9 @@ from launcher.service.upkeep import Sampler, Watch
 from launcher.session.places import Places
 from launcher.session.state import control_address
 from policy.errors import Refusal, unusable
+
+if TYPE_CHECKING:
+    from launcher.service.page.listener import Listener as PageListener
 
 # The control socket: handed over by the service manager, or made here, in a directory that is only ours.
 
@@ -108,13 +110,8 @@ _LEAST_DESCRIPTORS = 1_024
 _STATUS_SECONDS = 5.0
 
 
-class Server(uvicorn.Server):
-    """uvicorn's, without signal handlers: those are the service's."""
-
-    @contextlib.contextmanager
-    def capture_signals(self) -> Iterator[None]:
-        """Leaves signals alone."""
-        yield
+class Server(application.Server):
+    """The control API's."""
 
     async def listen_also(self, listening: socket.socket) -> None:
         """Serves what comes in over another socket, too."""
@@ -127,7 +124,7 @@ class Server(uvicorn.Server):
         self.servers.append(await asyncio.get_running_loop().create_server(protocol, sock=listening))
 
 
-async def serve(places: Places, version: str, parse: Parse, *, audit: int = -1) -> int:
+async def serve(places: Places, version: str, parse: Parse, *, audit: int = -1, port: int | None = None) -> int:
     """Runs the service until it is asked to end (SIGTERM, SIGINT), and its sessions with it, but for SIGUSR1 before.
 
     SIGHUP reads the settings again.
@@ -136,6 +133,7 @@ async def serve(places: Places, version: str, parse: Parse, *, audit: int = -1) 
         places: of the user whom it serves.
         parse: understands the words of `paddock run`.
         audit: a socket that hears the kernel's audit (`audit.join`), owned by this call; -1 for none.
+        port: where the page listens from the start, 0 for any that is free; None: once somebody asks for it.
 
     Returns:
         The exit status.
@@ -153,7 +151,7 @@ async def serve(places: Places, version: str, parse: Parse, *, audit: int = -1) 
         listener = Listener(own, systemd.listen_sockets())
         database = Database(own.database, patience=LOOP_PATIENCE)
         service = Service(places, own, wanted, database, open_files, parse)
-        await service.run(listener, version, Audit(audit, parent, os.geteuid()) if audit != -1 else None)
+        await service.run(listener, version, Audit(audit, parent, os.geteuid()) if audit != -1 else None, port)
     finally:
         if database is not None:
             database.close()
@@ -200,15 +198,19 @@ class Service:
         self.recovery = upkeep.Recovery(self.supervisor, own, self.groups, places)
         self._ending = asyncio.Event()
         self._keeps = False
+        self._page: PageListener | None = None
         self._tasks: list[asyncio.Task[None]] = []
 
-    async def run(self, listener: Listener, version: str, audit: Audit | None) -> None:
+    async def run(self, listener: Listener, version: str, audit: Audit | None, port: int | None = None) -> None:
         """Serves until the end is asked for, and ends everything in order."""
         loop = asyncio.get_running_loop()
         for number in (signal.SIGTERM, signal.SIGINT):
             loop.add_signal_handler(number, self._ending.set)
         loop.add_signal_handler(signal.SIGHUP, self.reload)
         loop.add_signal_handler(signal.SIGUSR1, self._keep)
+        self.context.listen = self.listen
+        if port is not None:
+            log.info("the page listens on port %d; paddock page prints its address", self.listen(port).port)
         self.recovery.run()
         merging = self.tickets.recover()
         server = self._server(version)
@@ -231,6 +233,7 @@ class Service:
             await asyncio.wait([serving, ending], return_when=asyncio.FIRST_COMPLETED)
         finally:
             systemd.stopping()
+            self.context.listen = None
             log.info(
                 "the service is ending: %d session%s live", live := len(self.supervisor.live), "" if live == 1 else "s"
             )
@@ -241,6 +244,8 @@ class Service:
                 self.supervisor.closing = Reason.SERVICE_STOPPED
                 # At the same time: runs tell what became of their agents, which are the supervisor's to end.
                 await asyncio.gather(self.tickets.close(), self.supervisor.close(Reason.SERVICE_STOPPED))
+            if self._page is not None:
+                await self._page.close()
             for task in self._tasks:
                 task.cancel()
             await asyncio.gather(*self._tasks, return_exceptions=True)
@@ -253,6 +258,21 @@ class Service:
                 audit.close()
             self.groups.close()
             self._doorkeepers.shutdown(wait=False, cancel_futures=True)
+
+    def listen(self, port: int) -> "PageListener":
+        """Where the page listens, from now on where it did not; `port`: 0 for any.
+
+        Refusals: page-port.
+        """
+        if self._page is None:
+            # What renders it is loaded with the first look only.
+            from launcher.service.page.listener import Listener as PageListener
+
+            self._page = PageListener(self.context, port)
+        elif port not in (0, self._page.port):
+            raise Refusal("page-port", f"the page listens on port {self._page.port} already",
+                          hint="leave --port out, or restart the service")  # fmt: skip
+        return self._page
 
     def _keep(self) -> None:
         """Sessions are to go on without this service (SIGUSR1): it is to be restarted."""

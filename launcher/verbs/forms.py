@@ -310,7 +310,7 @@ VERB_GROUPS: tuple[tuple[str, tuple[str, ...]], ...] = (
     ("run", ("run", "exec", "acp", "files")),
     ("look", ("explain", "why", "denials", "answer", "learn")),
     ("worktrees and merge", ("worktree", "merge", "prune", "tickets", "batch")),
-    ("service", ("serve", "ps", "show", "top", "logs", "events", "attach", "stop", "status", "service")),
+    ("service", ("serve", "ps", "show", "top", "logs", "events", "attach", "stop", "page", "status", "service")),
     ("set up", ("doctor", "providers", "init", "trust", "completion")),
 )
 OPTION_GROUPS: tuple[tuple[str, tuple[str, ...]], ...] = (

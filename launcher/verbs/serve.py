@@ -9,9 +9,12 @@ from launcher import cli
 from launcher.session import places
 from launcher.verbs import acp, forms
 
+_LOOPBACK = "127.0.0.1"
 
-def serve(*, verbose: bool) -> int:
+
+def serve(*, http: str | None, verbose: bool) -> int:
     """Exit status 0 when it was asked to end."""
+    port = None if http is None else _port(http)
     from launcher.service import daemon, kernel_audit, systemd
 
     os.chdir("/")  # or the worktree that it was started in would be in use for ever
@@ -22,7 +25,15 @@ def serve(*, verbose: bool) -> int:
     logging.basicConfig(level=logging.DEBUG if verbose else logging.INFO, handlers=[handler], force=True)
     for name in ("asyncio", "uvicorn"):
         logging.getLogger(name).setLevel(logging.WARNING)
-    return asyncio.run(daemon.serve(where, forms.version(), _parse, audit=listener))
+    return asyncio.run(daemon.serve(where, forms.version(), _parse, audit=listener, port=port))
+
+
+def _port(address: str) -> int:
+    """The port of an address of the page's."""
+    host, _, port = address.rpartition(":")
+    if host != _LOOPBACK or not (port.isascii() and port.isdigit()) or int(port) > 65_535:
+        raise cli.usage(f"--http takes {_LOOPBACK}:PORT, not {address}: the page is for this machine alone", "serve")
+    return int(port)
 
 
 def _parse(words: list[str]) -> tuple[cli.Parsed, list[str]]:

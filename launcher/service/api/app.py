@@ -1,13 +1,15 @@
 """The application: routes, bounds, and one shape for everything that goes wrong."""
 
 import asyncio
+import contextlib
 import json
 import logging
 import os
-from collections.abc import Awaitable, Callable, MutableMapping
+from collections.abc import Awaitable, Callable, Iterator, MutableMapping
 from typing import Any
 
 import h11
+import uvicorn
 from fastapi import FastAPI, Request
 from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse
@@ -150,6 +152,15 @@ class ControlProtocol(H11Protocol):
             self.transport.abort()  # closes this process's descriptor; the connection is another one's
         finally:
             os.close(connection)
+
+
+class Server(uvicorn.Server):
+    """uvicorn's, without signal handlers: those are the service's."""
+
+    @contextlib.contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        """Leaves signals alone."""
+        yield
 
 
 class Door:

@@ -2,9 +2,9 @@
 
 import asyncio
 import json
-from collections.abc import AsyncIterator, Iterable
+from collections.abc import AsyncIterator, Callable, Iterable
 from dataclasses import dataclass
-from typing import Any, cast
+from typing import Any, Protocol, cast
 
 from fastapi import Request
 
@@ -113,6 +113,20 @@ async def denial_lines(supervisor: Supervisor, state: str, name: str) -> AsyncIt
             await asyncio.sleep(_LOOK)
 
 
+class Doorkeeper(Protocol):
+    """Lets browsers see the page (`launcher.service.page.listener`, which only a service with a page loads).
+
+    Attributes:
+        port: where it listens.
+    """
+
+    port: int
+
+    def invite(self, *, plain: bool) -> str:
+        """An address that lets one browser in, once; `plain`: with 127.0.0.1 in place of a name of its own."""
+        ...
+
+
 @dataclass
 class Context:
     """The service, as its API sees it.
@@ -128,6 +142,7 @@ class Context:
         process_started: when its process was started.
         notes: what is out of the ordinary, for `paddock status`.
         collector: brings home what waits, and removes what is old.
+        listen: has the page listen on a port, 0 for any; returns who lets browsers in.
     """
 
     supervisor: Supervisor
@@ -140,6 +155,7 @@ class Context:
     process_started: float
     notes: list[str]
     collector: Collector
+    listen: Callable[[int], Doorkeeper] | None = None
 
 
 def context_of(request: Request) -> Context:

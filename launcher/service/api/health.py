@@ -9,6 +9,7 @@ from typing import Annotated, Literal
 
 from fastapi import APIRouter, Header, Query, Request
 from fastapi.responses import PlainTextResponse, StreamingResponse
+from pydantic import Field
 
 from launcher.service.api.context import context_of
 from launcher.service.instance import Settings
@@ -178,6 +179,41 @@ async def read_health(request: Request) -> Health:
         settings=supervisor.settings,
         notes=context.notes,
     )
+
+
+class PageRequest(Frozen):
+    """The page that somebody wants to look at.
+
+    Attributes:
+        port: where it is to listen on the loopback interface; 0 for where it does, or any that is free.
+        plain: the address has 127.0.0.1 in it, for browsers that do not know names below `.localhost`. Their cookie
+            is sent to every server of this machine that they visit.
+    """
+
+    port: int = Field(0, ge=0, le=65_535)
+    plain: bool = False
+
+
+class PageAddress(Frozen):
+    """Where the page is.
+
+    Attributes:
+        address: lets one browser in, once, within five minutes.
+        port: where it listens.
+    """
+
+    address: str
+    port: int
+
+
+@router.post("/page", status_code=201)
+async def open_page(body: PageRequest, request: Request) -> PageAddress:
+    """Has the page listen, unless it does, and makes an address for a browser."""
+    listen = context_of(request).listen
+    if listen is None:
+        raise Refusal("service-stopping", "the service is stopping")
+    keeper = listen(body.port)
+    return PageAddress(address=keeper.invite(plain=body.plain), port=keeper.port)
 
 
 @router.get(

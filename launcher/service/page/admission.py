@@ -1,0 +1,297 @@
+"""Who may see the page: whose the connection is, the address it asks for, its cookie, and where a request comes from.
+
+The page is no Unix socket: everything on this machine can connect, every site that the user looks at can send requests,
+and cookies know no ports. So each request must pass all of this, or nothing that the service knows is in the answer:
+
+- The connecting socket belongs to the service's user, or root, as the kernel says.
+- `Host` is the name that this listener was given: random, below `.localhost`, so that no other server on this machine
+  is ever sent the cookie, and no name of somebody else's that leads here is taken for it (DNS rebinding).
+- Its cookie names a session, which a token began; a token is for one use, and a short time.
+- Requests that change something come from the page itself (`Origin`, `Sec-Fetch-Site`) and carry its session's token.
+"""
+
+import hmac
+import math
+import secrets
+import socket
+import sys
+import time
+from collections.abc import Awaitable, Callable, Mapping, MutableMapping
+from dataclasses import dataclass, field
+from http.cookies import CookieError, SimpleCookie
+from pathlib import Path
+from typing import Any
+from urllib.parse import parse_qsl
+
+from policy.errors import Refusal
+
+Scope = MutableMapping[str, Any]
+Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
+Send = Callable[[MutableMapping[str, Any]], Awaitable[None]]
+Application = Callable[[Scope, Receive, Send], Awaitable[None]]
+
+COOKIE = "paddock-page"
+FIELD, HEADER = "csrf", b"x-csrf"
+"""Where a request that changes something carries its session's token: a form's field, or a header."""
+ENTRY = "/enter"
+STATIC = "/static/"
+
+TOKEN_SECONDS = 300.0
+IDLE_SECONDS = 12 * 3_600.0
+LONGEST_SECONDS = 7 * 86_400.0
+MOST_TOKENS, MOST_SESSIONS = 16, 32
+MOST_BODY = 64 << 10
+_SAFE = ("GET", "HEAD")
+
+POLICY = (
+    "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; connect-src 'self'; "
+    "form-action 'self'; base-uri 'none'; frame-ancestors 'none'"
+)
+HEADERS = (
+    (b"content-security-policy", POLICY.encode()),
+    (b"x-content-type-options", b"nosniff"),
+    (b"referrer-policy", b"no-referrer"),
+    (b"cross-origin-opener-policy", b"same-origin"),
+    (b"cross-origin-resource-policy", b"same-origin"),
+    (b"x-frame-options", b"DENY"),
+    (b"cache-control", b"no-store"),
+)
+"""Of every answer."""
+
+
+# The peer: loopback connections have no credentials of their own (SO_PEERCRED), but the kernel's table says whose the
+# other end is. A jail with a network of its own cannot connect at all.
+
+_TABLES = {4: "/proc/net/tcp", 6: "/proc/net/tcp6"}
+_ESTABLISHED = "01"
+
+
+def owner_of(peer: tuple[str, int], own: tuple[str, int], tables: Mapping[int, str] = _TABLES) -> int | None:
+    """The user of the socket at the other end of a loopback connection; None when no process holds it any more.
+
+    Whoever has closed his end leaves a socket behind that belongs to user 0 in the table: it is not believed.
+
+    Args:
+        peer: address and port of the other end.
+        own: address and port of this end.
+        tables: proc_net_tcp(5), by the version of IP.
+    """
+    wanted = (_hexadecimal(*peer), _hexadecimal(*own))
+    try:
+        rows = Path(tables[6 if ":" in peer[0] else 4]).read_text(encoding="ascii").splitlines()[1:]
+    except OSError:
+        return None
+    for row in rows:
+        words = row.split()
+        if (words[1], words[2]) == wanted:
+            return int(words[7]) if words[3] == _ESTABLISHED and words[9] != "0" else None
+    return None
+
+
+def _hexadecimal(address: str, port: int) -> str:
+    packed = socket.inet_pton(socket.AF_INET6 if ":" in address else socket.AF_INET, address)
+    words = (packed[at : at + 4] for at in range(0, len(packed), 4))
+    return "".join(f"{int.from_bytes(word, sys.byteorder):08X}" for word in words) + f":{port:04X}"
+
+
+# Tokens and sessions.
+
+
+@dataclass
+class Visit:
+    """A browser's session.
+
+    Attributes:
+        host: the only one that its requests may name.
+        csrf: what its requests that change something carry.
+        began, seen: on the monotonic clock.
+    """
+
+    host: str
+    csrf: str = field(default_factory=lambda: secrets.token_urlsafe(32))
+    began: float = field(default_factory=time.monotonic)
+    seen: float = field(default_factory=time.monotonic)
+
+    def end(self) -> None:
+        """Lets nobody in with it any more."""
+        self.began = -math.inf
+
+    @property
+    def over(self) -> bool:
+        """Whether it has expired."""
+        now = time.monotonic()
+        return now - self.seen > IDLE_SECONDS or now - self.began > LONGEST_SECONDS
+
+
+class Admissions:
+    """Tokens that were given out, and the sessions that they have begun; in memory only.
+
+    Args:
+        port: where the page listens.
+    """
+
+    def __init__(self, port: int) -> None:
+        self.host = f"paddock-{secrets.token_hex(10)}.localhost:{port}"
+        self.plain = (f"127.0.0.1:{port}", f"localhost:{port}")
+        self._tokens: dict[str, tuple[float, bool]] = {}
+        self._visits: dict[str, Visit] = {}
+
+    def invite(self, *, plain: bool) -> str:
+        """An address that lets one browser in, once.
+
+        Args:
+            plain: with 127.0.0.1 in it, whose cookies every server on this machine is sent.
+        """
+        token = secrets.token_urlsafe(32)
+        self._tokens[token] = (time.monotonic() + TOKEN_SECONDS, plain)
+        while len(self._tokens) > MOST_TOKENS:
+            del self._tokens[next(iter(self._tokens))]
+        return f"http://{self.plain[0] if plain else self.host}{ENTRY}?token={token}"
+
+    def known_host(self, host: str) -> bool:
+        """Whether a request may name this host."""
+        return host == self.host or host in self.plain
+
+    def enter(self, token: str, host: str) -> str | None:
+        """The cookie's value for whoever has a token; None for one that is not valid, here or any more."""
+        until, plain = self._tokens.pop(token, (0.0, False))
+        if time.monotonic() > until or (host in self.plain) != plain:
+            return None
+        value = secrets.token_urlsafe(32)
+        self._visits = {name: visit for name, visit in self._visits.items() if not visit.over}
+        self._visits[value] = Visit(host)
+        while len(self._visits) > MOST_SESSIONS:
+            del self._visits[next(iter(self._visits))]
+        return value
+
+    def visit(self, value: str, host: str) -> Visit | None:
+        """The session of a cookie."""
+        visit = self._visits.get(value)
+        if visit is None or visit.over or visit.host != host:
+            return None
+        visit.seen = time.monotonic()
+        return visit
+
+
+class Gate:
+    """An ASGI application in front of the page: checks each request, and puts the headers on each answer.
+
+    The page finds the session of a request in its scope's state, as "visit".
+
+    Args:
+        page: what is behind it.
+        admissions: who may come in.
+        refused: the answer for who may not, and why.
+    """
+
+    def __init__(
+        self, page: Application, admissions: Admissions, refused: Callable[[Refusal, int], tuple[bytes, bytes]]
+    ) -> None:
+        self._page = page
+        self._admissions = admissions
+        self._refused = refused
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Answers one request, or passes it on."""
+
+        async def sent(message: MutableMapping[str, Any]) -> None:
+            if message["type"] == "http.response.start":
+                own = {name for name, _ in HEADERS}
+                others = [(name, value) for name, value in message["headers"] if name.lower() not in own]
+                message = {**message, "headers": [*others, *HEADERS]}
+            await send(message)
+
+        if scope["type"] != "http":
+            raise RuntimeError(f"the page speaks no {scope['type']}")
+        try:
+            await self._pass(scope, receive, sent)
+        except Refusal as refusal:
+            kind, body = self._refused(refusal, status := 403)
+            await _answer(sent, status, body, (b"content-type", kind))
+
+    async def _pass(self, scope: Scope, receive: Receive, send: Send) -> None:
+        headers = single_headers(scope)
+        host = headers.get(b"host", b"").decode("latin-1")
+        if not self._admissions.known_host(host):
+            raise _refusal("the address is not the page's", "open the address that paddock page prints")
+        origin, site = headers.get(b"origin", b"").decode("latin-1"), headers.get(b"sec-fetch-site", b"none")
+        method, path = scope["method"], scope["path"]
+        if method in _SAFE and path.startswith(STATIC):
+            await self._page(scope, receive, send)
+            return
+        if method in _SAFE and path == ENTRY:
+            await self._enter(scope, host, send)
+            return
+        # A link from elsewhere brings no cookie (SameSite); a request of another page's, to the same site, would.
+        if (origin and origin != f"http://{host}") or site not in (b"same-origin", b"none"):
+            raise _refusal("the request comes from another page", "")
+        visit = self._admissions.visit(cookie_of(headers), host)
+        if visit is None:
+            raise _refusal("this browser has no session here, or it has expired", "paddock page prints an address")
+        scope["state"]["visit"] = visit
+        if method not in _SAFE:
+            receive = await self._checked(visit, origin, headers, receive)
+        await self._page(scope, receive, send)
+
+    async def _enter(self, scope: Scope, host: str, send: Send) -> None:
+        token = dict(parse_qsl(scope["query_string"].decode("latin-1"))).get("token", "")
+        value = self._admissions.enter(token, host)
+        if value is None:
+            raise _refusal("the address has been used already, or is too old", "paddock page prints a fresh one")
+        cookie = f"{COOKIE}={value}; HttpOnly; SameSite=Strict; Path=/; Max-Age={int(LONGEST_SECONDS)}"
+        await _answer(send, 303, b"", (b"location", b"/"), (b"set-cookie", cookie.encode()))
+
+    async def _checked(self, visit: Visit, origin: str, headers: Mapping[bytes, bytes], receive: Receive) -> Receive:
+        """The request's body, whole, once its token is known to be the session's."""
+        if not origin:
+            raise _refusal("the request does not say which page it comes from", "")
+        body = b""
+        more = True
+        while more:
+            message = await receive()
+            if message["type"] != "http.request":
+                raise _refusal("the request was not complete", "")
+            body += message.get("body", b"")
+            more = message.get("more_body", False)
+            if len(body) > MOST_BODY:
+                raise _refusal(f"the request has more than {MOST_BODY} bytes", "")
+        given = headers.get(HEADER, b"")
+        if not given and headers.get(b"content-type", b"") == b"application/x-www-form-urlencoded":
+            given = dict(parse_qsl(body.decode("latin-1"))).get(FIELD, "").encode("latin-1", "replace")
+        if not hmac.compare_digest(given, visit.csrf.encode()):
+            raise _refusal("the request does not carry its session's token", "reload the page")
+        messages: list[MutableMapping[str, Any]] = [{"type": "http.request", "body": body, "more_body": False}]
+
+        async def replayed() -> MutableMapping[str, Any]:
+            return messages.pop(0) if messages else await receive()
+
+        return replayed
+
+
+def single_headers(scope: Scope) -> dict[bytes, bytes]:
+    """The headers of a request. Refuses one that has several of what is decided by."""
+    found: dict[bytes, bytes] = {}
+    for name, value in scope["headers"]:
+        if name in found and name in (b"host", b"origin", b"sec-fetch-site", b"cookie", HEADER, b"content-type"):
+            raise _refusal(f"the request has several {name.decode('latin-1')} headers", "")
+        found[name] = value
+    return found
+
+
+def cookie_of(headers: Mapping[bytes, bytes]) -> str:
+    """The value of the page's cookie; "" without one."""
+    try:
+        found = SimpleCookie(headers.get(b"cookie", b"").decode("latin-1")).get(COOKIE)
+    except CookieError:
+        return ""
+    return found.value if found is not None else ""
+
+
+def _refusal(message: str, hint: str) -> Refusal:
+    return Refusal("page-refused", message, hint=hint)
+
+
+async def _answer(send: Send, status: int, body: bytes, *headers: tuple[bytes, bytes]) -> None:
+    length = (b"content-length", str(len(body)).encode())
+    await send({"type": "http.response.start", "status": status, "headers": [*headers, length]})
+    await send({"type": "http.response.body", "body": body})

@@ -1,0 +1,125 @@
+"""The page's own listener: a loopback port, its connections' peers, and the application behind its gate."""
+
+import asyncio
+import os
+import socket
+from typing import Any
+
+import uvicorn
+from fastapi import FastAPI, Request, Response
+from fastapi.exceptions import RequestValidationError
+from starlette.exceptions import HTTPException
+from starlette.staticfiles import StaticFiles
+
+from launcher.service import packets
+from launcher.service.api.app import MOST_HEADERS, ControlProtocol, Door, Server
+from launcher.service.api.context import Context
+from launcher.service.page import overview
+from launcher.service.page.admission import Admissions, Gate, owner_of
+from launcher.service.page.live import Tabs
+from launcher.service.page.rendering import ROOT, page, refusal_page
+from policy.errors import Refusal
+
+LOOPBACK = "127.0.0.1"
+_BACKLOG = 128
+_KEEP_ALIVE = 75
+_CLOSE_SECONDS = 2
+
+
+def build(context: Context) -> FastAPI:
+    """The page's routes. What they do is what the control API's routes do, by the same functions."""
+    app = FastAPI(title="Paddock", openapi_url=None, docs_url=None, redoc_url=None, redirect_slashes=False)
+    app.state.context = context
+    app.state.tabs = Tabs()
+    for router in (overview.router,):
+        app.include_router(router)
+    app.mount("/static", StaticFiles(directory=ROOT / "static", follow_symlink=False))
+    app.add_exception_handler(Refusal, _refused)
+    app.add_exception_handler(RequestValidationError, _unknown)
+    app.add_exception_handler(HTTPException, _unknown)
+    return app
+
+
+async def _refused(request: Request, error: Exception) -> Response:
+    assert isinstance(error, Refusal)
+    context: Context = request.app.state.context
+    context.supervisor.counters.refused(error.as_dict())
+    return page(request, "error.html", packets.status_of(error), refusal=error)
+
+
+async def _unknown(request: Request, error: Exception) -> Response:
+    """A page that is none. What the request holds is not shown."""
+    refusal = Refusal("route-unknown", "there is no such page", hint="the links at the top name all of them")
+    if request.scope["path"].startswith("/static/"):
+        return Response(status_code=404)
+    return await _refused(request, refusal)
+
+
+class Listener:
+    """One port of this machine's loopback interface, where the page is.
+
+    Attributes:
+        port: its number.
+        admissions: who may come in.
+    """
+
+    def __init__(self, context: Context, port: int) -> None:
+        """Listens. `port`: 0 for any that is free.
+
+        Refusals: page-port.
+        """
+        self._socket = socket.socket(socket.AF_INET, socket.SOCK_STREAM | socket.SOCK_NONBLOCK)
+        try:
+            self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            self._socket.bind((LOOPBACK, port))
+            self._socket.listen(_BACKLOG)
+        except OSError as error:
+            self._socket.close()
+            raise Refusal("page-port", f"the page cannot listen on port {port}", context=error.strerror or str(error),
+                          hint="take another one, or 0 for any that is free") from None  # fmt: skip
+        self.port: int = self._socket.getsockname()[1]
+        self.admissions = Admissions(self.port)
+        self._app = build(context)
+        door = Door(self._admit, _no_upgrade, lambda: context.supervisor.settings.request_seconds,
+                    lambda refusal: context.supervisor.counters.refused(refusal.as_dict()))  # fmt: skip
+        self._context = context
+        config = uvicorn.Config(
+            door.application(Gate(self._app, self.admissions, refusal_page)),
+            http=ControlProtocol,
+            ws="none",
+            lifespan="off",
+            loop="none",
+            log_config=None,
+            access_log=False,
+            server_header=False,
+            proxy_headers=False,
+            timeout_keep_alive=_KEEP_ALIVE,
+            timeout_graceful_shutdown=_CLOSE_SECONDS,
+            h11_max_incomplete_event_size=MOST_HEADERS,
+        )
+        self._server = Server(config)
+        self._serving = asyncio.get_running_loop().create_task(self._server.serve([self._socket]), name="page")
+
+    def invite(self, *, plain: bool) -> str:
+        """See `Admissions.invite`."""
+        return self.admissions.invite(plain=plain)
+
+    async def _admit(self, connection: Any, number: int) -> packets.Peer:  # noqa: ANN401  # asyncio's view of a socket
+        if number > self._context.supervisor.settings.most_connections:
+            raise Refusal("connections-exhausted", "the page's limit of connections is reached")
+        peer, own = connection.getpeername()[:2], connection.getsockname()[:2]
+        owner = await asyncio.to_thread(owner_of, peer, own)
+        if owner not in (os.geteuid(), 0):
+            raise Refusal("peer-refused", "this connection may not use the page",
+                          context=f"only user {os.geteuid()} and root may; it belongs to user {owner}")  # fmt: skip
+        return packets.Peer(0, owner, 0)
+
+    async def close(self) -> None:
+        """Ends all streams, then all connections."""
+        self._app.state.tabs.closing.set()
+        self._server.should_exit = True
+        await self._serving
+
+
+async def _no_upgrade(path: str, query: str, ahead: bytes, connection: int) -> None:
+    raise Refusal("route-unknown", "the page has no such stream")

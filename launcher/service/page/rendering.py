@@ -1,0 +1,153 @@
+"""HTML from templates, in which everything that anybody wrote is text: escaped, bounded, and every character visible.
+
+All that a template prints goes through `shown`, so none can forget to. Only what this package itself made is markup.
+"""
+
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from functools import cache
+from pathlib import Path
+from typing import Any
+from urllib.parse import quote, urlencode
+
+from fastapi import Request
+from fastapi.responses import HTMLResponse
+from jinja2 import Environment, FileSystemLoader, StrictUndefined
+from markupsafe import Markup
+
+from launcher.service.page.admission import FIELD, Visit
+from policy.errors import Refusal, printable
+
+ROOT = Path(__file__).resolve().parent
+MOST_SHOWN = 2_000
+"""Characters of a text where a template says nothing else."""
+
+_INVISIBLE = re.compile(
+    "[\u034f\u115f\u1160\u17b4\u17b5\u180b-\u180f\u2800\u3164\ufe00-\ufe0f\uffa0\U000e0100-\U000e01ef]"
+    "|[\u0300-\u036f\u0483-\u0489\u1ab0-\u1aff\u1dc0-\u1dff\u20d0-\u20ff\ufe20-\ufe2f]{3,}"
+)
+"""What `str.isprintable` lets through and nobody can see: fillers, selectors, and marks that pile up on one letter."""
+
+
+def visible(text: str, most: int = MOST_SHOWN) -> str:
+    """A text of an agent's on one line, as a person can see all of it.
+
+    Control and formatting characters, those that turn the direction of writing, invisible ones and bytes that are no
+    UTF-8 become escapes; what is longer than `most` characters ends with how many bytes it goes on.
+    """
+    rest = text[most:]
+    text = printable(text[:most])
+    if not text.isascii():
+        text = _INVISIBLE.sub(lambda found: found[0].encode("unicode_escape").decode("ascii"), text)
+    return f"{text} … {len(rest.encode(errors='surrogatepass'))} more bytes" if rest else text
+
+
+def visible_lines(text: str, most: int = 64 << 10) -> str:
+    """The same, of a text whose line ends and tabs mean what they do."""
+    kept, rest = text[:most], text[most:]
+    lines = ("\t".join(visible(part, most) for part in line.split("\t")) for line in kept.split("\n"))
+    more = f" … {len(rest.encode(errors='surrogatepass'))} more bytes" if rest else ""
+    return "\n".join(lines) + more
+
+
+class Shown(str):
+    """A text that is visible already; it is still escaped."""
+
+    __slots__ = ()
+
+
+def shown(value: object) -> object:
+    """What a template prints for a value."""
+    if isinstance(value, Markup | Shown):
+        return value
+    return "" if value is None else visible(str(value))
+
+
+def path(*parts: object, **query: object) -> Shown:
+    """An address on the page: `/part/part?name=value`, each part one segment whatever is in it."""
+    given = {name: str(value) for name, value in query.items() if value is not None}
+    segments = "/".join(quote(str(part), safe="") for part in parts)
+    return Shown(f"/{segments}" + (f"?{urlencode(given, quote_via=quote)}" if given else ""))
+
+
+def size(number: float) -> str:
+    """Bytes for people."""
+    for unit in ("B", "K", "M", "G"):
+        if number < 1024:
+            return f"{number:.0f}{unit}" if unit == "B" or number >= 10 else f"{number:.1f}{unit}"
+        number /= 1024
+    return f"{number:.1f}T"
+
+
+def span(seconds: float) -> str:
+    """Seconds for people."""
+    for unit, long in (("s", 60), ("min", 60), ("h", 48)):
+        if seconds < long:
+            return f"{max(0, seconds):.0f} {unit}"
+        seconds /= long if unit != "h" else 24
+    return f"{seconds:.0f} d"
+
+
+def graph(values: Sequence[float], most: float, label: str) -> Markup:
+    """A line of values, the newest at the right, as an image of 100 by 20.
+
+    Args:
+        values: at most some hundred.
+        most: what the top stands for, unless a value is larger.
+        label: what it shows, for who cannot see it.
+    """
+    top = max(most, *values, 1e-9) if values else 1
+    step = 100 / max(1, len(values) - 1)
+    points = " ".join(f"{at * step:.1f},{19 - 18 * value / top:.1f}" for at, value in enumerate(values))
+    return Markup('<svg class="graph" viewBox="0 0 100 20" role="img" aria-label="{}"><polyline points="{}"/></svg>'
+                  ).format(visible(label), points)  # fmt: skip
+
+
+@cache
+def environment() -> Environment:
+    """The templates of this package."""
+    made = Environment(
+        loader=FileSystemLoader(ROOT / "templates"), autoescape=True, finalize=shown, undefined=StrictUndefined,
+        trim_blocks=True, lstrip_blocks=True,
+    )  # fmt: skip
+    made.filters |= {
+        "lines": lambda text, most=64 << 10: Shown(visible_lines(text, most)),
+        "cut": lambda text, most: Shown(visible(str(text), most)),
+        "size": size,
+        "span": span,
+    }
+    made.globals |= {"path": path, "graph": graph, "FIELD": FIELD}
+    return made
+
+
+Pages = tuple[tuple[str, str], ...]
+PAGES: Pages = (("Sessions", "/"),)
+"""What the navigation leads to: name and address."""
+
+
+def fragment(template: str, macro: str, *arguments: object, visit: Visit, **named: object) -> str:
+    """What a macro of a template makes: a part of a page, that takes the place of its former self."""
+    module = environment().get_template(template).make_module({"visit": visit})
+    return str(getattr(module, macro)(*arguments, **named))
+
+
+def page(request: Request, template: str, /, status: int = 200, **content: Any) -> HTMLResponse:  # noqa: ANN401
+    """A whole page; `content` is what its template knows."""
+    visit: Visit = request.scope["state"]["visit"]
+    text = (
+        environment()
+        .get_template(template)
+        .render(visit=visit, here=request.url.path, pages=PAGES, content=content, **content)
+    )
+    return HTMLResponse(text, status)
+
+
+def refusal_page(refusal: Refusal, _status: int = 0) -> tuple[bytes, bytes]:
+    """What somebody sees who is not let in: media type and body. Nothing that the service knows is in it."""
+    text = environment().get_template("refused.html").render(refusal=refusal, visit=None, pages=(), here="")
+    return b"text/html; charset=utf-8", text.encode()
+
+
+def changed(before: Mapping[str, str], after: Mapping[str, str]) -> Iterable[tuple[str, str]]:
+    """Fragments that are new or have another text, by their ids."""
+    return ((name, text) for name, text in after.items() if before.get(name) != text)

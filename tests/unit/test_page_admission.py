@@ -1,0 +1,252 @@
+"""Who may see the page: each check alone, by an attack that all others let through."""
+
+import asyncio
+import os
+import socket
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from launcher.service.page import admission
+from launcher.service.page.admission import HEADERS, MOST_BODY, Admissions, owner_of
+from tests.support.paged import PORT, Paged, paged
+
+
+@pytest.fixture
+def browser(tmp_path: Path) -> Iterator[Paged]:
+    """A page, and a browser that was let in."""
+    with paged(tmp_path) as made:
+        yield made
+
+
+def test_a_token_lets_one_browser_in_once(browser: Paged) -> None:
+    """The second one learns nothing, and the first one stays."""
+    address = browser.admissions.invite(plain=False)
+    path = "/enter" + address.partition("/enter")[2]
+    first, second = browser.get(path), browser.get(path)
+    assert (first.status_code, first.headers["location"]) == (303, "/")
+    assert second.status_code == 403
+    assert "set-cookie" not in second.headers
+    said = first.headers["set-cookie"]
+    for word in ("HttpOnly", "SameSite=Strict", "Path=/"):
+        assert word in said
+    assert "domain" not in said.lower()
+    assert browser.get("/").status_code == 200
+
+
+def test_tokens_and_sessions_expire(browser: Paged, monkeypatch: pytest.MonkeyPatch) -> None:
+    """After their time nobody is let in with them."""
+    address = browser.admissions.invite(plain=False)
+    now = time.monotonic()
+    monkeypatch.setattr(time, "monotonic", lambda: now + admission.TOKEN_SECONDS + 1)
+    assert browser.get("/enter" + address.partition("/enter")[2]).status_code == 403
+    assert browser.get("/").status_code == 200
+    monkeypatch.setattr(time, "monotonic", lambda: now + 2 * admission.IDLE_SECONDS)
+    assert browser.get("/").status_code == 403
+
+
+def test_there_are_few_tokens_and_sessions(browser: Paged) -> None:
+    """Whoever asks for many pushes his own oldest out, and memory stays bounded."""
+    found = [browser.admissions.invite(plain=False) for _ in range(100)]
+    token = found[0].partition("token=")[2]
+    assert browser.admissions.enter(token, browser.admissions.host) is None
+    for _ in range(admission.MOST_SESSIONS + 3):
+        address = browser.admissions.invite(plain=False)
+        assert browser.admissions.enter(address.partition("token=")[2], browser.admissions.host)
+    assert browser.get("/").status_code == 403
+
+
+@pytest.mark.parametrize(
+    "path", ["/", "/live/sessions", "/sessions/x", "/nothing", "/enter", "/enter?token=", "/static"]
+)
+def test_without_a_session_nothing_is_shown(browser: Paged, path: str) -> None:
+    """Neither a page nor whether there is one; a forged cookie is none."""
+    browser.session("secret-name")
+    for cookie in ("", "paddock-page=", "paddock-page=x", f"paddock-page={browser.csrf}", "paddock-page"):
+        answer = browser.get(path, headers={"cookie": cookie})
+        assert answer.status_code == 403
+        assert "secret-name" not in answer.text
+
+
+@pytest.mark.parametrize(
+    "host",
+    [
+        "evil.example",
+        f"evil.example:{PORT}",
+        f"paddock.localhost:{PORT}",
+        "127.0.0.1",
+        "127.0.0.1:1",
+        f"127.0.0.1.evil.example:{PORT}",
+        f"[::1]:{PORT}",
+        f"0.0.0.0:{PORT}",
+        f"127.1:{PORT}",
+    ],
+)
+def test_a_name_of_somebody_elses_is_not_answered(browser: Paged, host: str) -> None:
+    """DNS rebinding: the victim's browser believes that the page is evil.example's own, cookie or not."""
+    answer = browser.get("/", host=host)
+    assert answer.status_code == 403
+    assert "the address is not the page" in answer.text
+    token = browser.admissions.invite(plain=True).partition("token=")[2]
+    assert browser.get(f"/enter?token={token}", host=host).status_code == 403
+
+
+def test_a_session_is_of_one_host(browser: Paged) -> None:
+    """A cookie that another server of this machine was sent is worth nothing under the page's own name, nor back."""
+    for host in browser.admissions.plain:
+        assert browser.get("/", host=host).status_code == 403
+    own = browser.cookie
+    browser.enter(plain=True)
+    assert browser.get("/", host=f"127.0.0.1:{PORT}").status_code == 200
+    assert browser.get("/").status_code == 403
+    assert browser.get("/", host=f"localhost:{PORT}").status_code == 403
+    assert own != browser.cookie
+
+
+def test_a_token_is_of_one_kind_of_host(browser: Paged) -> None:
+    """A plain address lets nobody in by the page's own name, and the other way round; the token is gone then."""
+    for plain, host in ((True, browser.admissions.host), (False, browser.admissions.plain[0])):
+        token = browser.admissions.invite(plain=plain).partition("token=")[2]
+        assert browser.get(f"/enter?token={token}", host=host).status_code == 403
+
+
+def test_the_name_cannot_be_guessed() -> None:
+    """Else a server of an agent's could be visited under it, and be sent the cookie."""
+    names = {Admissions(PORT).host for _ in range(100)}
+    assert len(names) == 100
+    assert all(len(name.partition(".")[0]) >= len("paddock-") + 20 for name in names)
+
+
+@pytest.mark.parametrize(
+    "headers",
+    [
+        {"origin": "http://evil.example"},
+        {"origin": "null"},
+        {"origin": f"http://127.0.0.1:{PORT}"},
+        {"origin": f"http://localhost:{PORT + 1}"},
+        {"origin": ""},
+        {"sec-fetch-site": "cross-site"},
+        {"sec-fetch-site": "same-site"},
+        {"x-csrf": ""},
+        {"x-csrf": "x"},
+    ],
+)
+def test_what_comes_from_another_page_changes_nothing(browser: Paged, headers: dict[str, str]) -> None:
+    """Each of the three is enough: origin, fetch metadata, token."""
+    assert browser.post("/leave", headers=headers).status_code == 403
+    assert browser.get("/").status_code == 200
+
+
+@pytest.mark.parametrize("site", ["same-site", "cross-site"])
+def test_another_page_cannot_read_by_embedding(browser: Paged, site: str) -> None:
+    """A page of this machine's, to which the cookie is sent, gets no answer for an image, a script or a frame."""
+    assert browser.get("/", headers={"sec-fetch-site": site}).status_code == 403
+    assert browser.get("/live/sessions", headers={"sec-fetch-site": site}).status_code == 403
+
+
+def test_the_token_of_a_form_is_of_its_session(browser: Paged) -> None:
+    """Another session's is as good as none."""
+    own = browser.csrf
+    cookie = browser.cookie
+    browser.enter()
+    other = browser.csrf
+    assert other != own
+    without = {"x-csrf": "", "cookie": f"paddock-page={cookie}"}
+    assert browser.post("/leave", {"csrf": other}, headers=without).status_code == 403
+    assert browser.post("/leave", {"csrf": own}, headers=without).status_code in (200, 303)
+    assert browser.get("/", headers={"cookie": f"paddock-page={cookie}"}).status_code == 403
+    assert browser.get("/").status_code == 200
+
+
+def test_bodies_are_bounded_and_headers_single(browser: Paged) -> None:
+    """Before anything is made of them."""
+    answer = asyncio.run(browser.ask("POST", "/leave", body=b"x" * (MOST_BODY + 1)))
+    assert answer.status_code == 403
+    assert "more than" in answer.text
+
+
+@pytest.mark.parametrize(
+    "path", ["/", "/nothing", "/static/page.css", "/static/nothing", "/static/../admission.py", "/enter"]
+)
+def test_every_answer_has_the_headers(browser: Paged, path: str) -> None:
+    """Of a page, a file, a refusal: no frame, no script of another's, no address in a Referer, no copy in a cache."""
+    for cookie in (browser.cookie, ""):
+        answer = browser.get(path, headers={"cookie": f"paddock-page={cookie}"})
+        for name, value in HEADERS:
+            assert answer.headers.get_list(name.decode()) == [value.decode()], (path, name)
+        assert "access-control-allow-origin" not in answer.headers
+    policy = answer.headers["content-security-policy"]
+    assert "unsafe" not in policy
+    assert "default-src 'none'" in policy
+
+
+def test_what_lies_beside_the_static_files_is_not_served(browser: Paged) -> None:
+    """Neither the package's code nor anything else."""
+    for path in ("/static/../admission.py", "/static/%2e%2e/admission.py", "/static//etc/passwd", "/static/../../../x"):
+        assert browser.get(path).status_code in (403, 404)
+
+
+# The peer
+
+
+def connection() -> tuple[socket.socket, socket.socket]:
+    """Both ends of a connection over the loopback interface: who connected, and who was connected to."""
+    with socket.create_server(("127.0.0.1", 0)) as listening:
+        ours = socket.create_connection(listening.getsockname())
+        theirs, _ = listening.accept()
+    return ours, theirs
+
+
+def test_the_other_end_is_this_users(tmp_path: Path) -> None:
+    """As the kernel's own table says."""
+    ours, theirs = connection()
+    with ours, theirs:
+        assert owner_of(theirs.getpeername(), theirs.getsockname()) == os.geteuid()
+        assert owner_of(("127.0.0.1", 1), theirs.getsockname()) is None
+
+
+def test_a_closed_other_end_is_nobodys(tmp_path: Path) -> None:
+    """It is user 0's in the table: a stranger who sends and closes at once must not be taken for root."""
+    ours, theirs = connection()
+    with theirs:
+        peer, own = theirs.getpeername(), theirs.getsockname()
+        ours.close()
+        assert owner_of(peer, own) is None
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="nobody else can be played")
+def test_another_users_end_is_his(tmp_path: Path) -> None:
+    """A socket belongs to who made it."""
+    with socket.create_server(("127.0.0.1", 0)) as listening:
+        child = os.fork()
+        if child == 0:
+            os.setuid(4_321)
+            made = socket.create_connection(listening.getsockname())
+            made.recv(1)
+            os._exit(0)
+        theirs, _ = listening.accept()
+        with theirs:
+            assert owner_of(theirs.getpeername(), theirs.getsockname()) == 4_321
+        os.waitpid(child, 0)
+
+
+def test_rows_of_the_table_are_read_as_they_are(tmp_path: Path) -> None:
+    """Addresses of both versions; states other than established, and sockets that no process holds, are nobody's."""
+    head = "  sl  local_address rem_address   st tx_queue rx_queue tr tm->when retrnsmt   uid  timeout inode\n"
+    row = "   0: {} {} {} 00000000:00000000 00:00000000 00000000  {}        0 {} 1 0 20 4 30 10 -1\n"
+    mine, page = "0100007F:A1B2", "0100007F:1EC6"
+    path = tmp_path / "tcp"
+
+    def found(*rows: tuple[Any, ...]) -> int | None:
+        path.write_text(head + "".join(row.format(*each) for each in rows))
+        return owner_of(("127.0.0.1", 0xA1B2), ("127.0.0.1", 0x1EC6), {4: str(path)})
+
+    assert found((mine, page, "01", 1000, 77)) == 1000
+    assert found((page, mine, "01", 1000, 77)) is None
+    assert found((mine, page, "06", 0, 0)) is None
+    assert found((mine, page, "01", 0, 0)) is None
+    assert found(("0100007F:A1B3", page, "01", 0, 5), (mine, page, "01", 1000, 77)) == 1000
+    assert owner_of(("::1", 1), ("::1", 2), {6: str(tmp_path / "none")}) is None
