@@ -29,10 +29,12 @@ class Engine(Protocol):
     Attributes:
         name: for people.
         room: rows that it takes at the same time.
+        notes: lines on what became of it meanwhile; whoever shows them takes them away.
     """
 
     name: str
     room: int
+    notes: list[str]
 
     def prepare(self, jobs: list[Job], prefix: str) -> list[str]:
         """Makes ready for these, and removes what a killed driver has left; returns a line for each that stayed."""
@@ -51,13 +53,23 @@ class Engine(Protocol):
 
 
 class Progress(NamedTuple):
-    """How far a batch is: rows in all, those that have a result, those that run, further attempts, counts of causes."""
+    """How far a batch is.
+
+    Attributes:
+        rows: in all.
+        done: those that have a result.
+        running: those that run.
+        retried: further attempts so far.
+        causes: how many ended in which way.
+        notes: lines on what became of the engine since the last time.
+    """
 
     rows: int
     done: int
     running: int
     retried: int
     causes: Mapping[Cause, int]
+    notes: tuple[str, ...] = ()
 
 
 def jobs_of(rows: list[tuple[int, Row]], prefix: str) -> list[Job]:
@@ -243,7 +255,7 @@ class Batch:
                         self._results.begin(job)
                         running[job.key] = job
                         engine.submit(job)
-                    show(self._progress(len(running)))
+                    show(self._progress(len(running), engine))
                     outcome = engine.next(_LOOK)
                     if outcome is None:
                         continue
@@ -262,7 +274,7 @@ class Batch:
                 raise
             finally:
                 left += engine.close(self._results.prefix)
-            show(self._progress(0))
+            show(self._progress(0, engine))
         if not waiting and not came:
             self._results.finish()
         return Ended(came[0] if came else 0, list(dict.fromkeys(left)))
@@ -272,9 +284,10 @@ class Batch:
         attempt = max(self._results.begun[job.key], last.attempt if last is not None else 0) + 1
         return job.model_copy(update={"attempt": attempt, "session": f"{self._results.prefix}-{job.number}-{attempt}"})
 
-    def _progress(self, running: int) -> Progress:
+    def _progress(self, running: int, engine: Engine) -> Progress:
         causes = self.causes()
-        return Progress(len(self._jobs), sum(causes.values()), running, self._retried, causes)
+        notes, engine.notes = tuple(engine.notes), []
+        return Progress(len(self._jobs), sum(causes.values()), running, self._retried, causes, notes)
 
     def causes(self) -> Counter[Cause]:
         """How many rows of the file ended in which way, so far; those that are performed again do not count."""

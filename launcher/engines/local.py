@@ -16,6 +16,7 @@ class Local:
     def __init__(self, parallel: int) -> None:
         """Args: rows that run at the same time."""
         self.room = parallel
+        self.notes: list[str] = []
         self._threads = ThreadPoolExecutor(parallel, "row")
         self._done: queue.SimpleQueue[Outcome] = queue.SimpleQueue()
         self._cancel, self._cancelled = os.pipe()

@@ -3,6 +3,8 @@
 What comes home is bytes, bounded and checked as JSON here: no object of Ray's is made of what a command wrote.
 """
 
+import contextlib
+import io
 import json
 import os
 import platform
@@ -10,9 +12,9 @@ import stat
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from importlib import metadata
-from typing import Any
+from typing import Any, NamedTuple
 
 from launcher.engines import base, row
 from launcher.engines.base import Mirror, Part
@@ -25,7 +27,27 @@ from policy.pasted import quoted
 _READY = 180.0
 """Seconds for a node to say that it is ready: its doctor takes some."""
 
+_LOOK = 2.0
+"""Seconds between two looks at which nodes there are."""
+
 _MOST_SAID = 1 << 20
+_NODE = "ray.io/node-id"
+"""Label that Ray gives each node (Ray 2.52)."""
+
+
+class _Node(NamedTuple):
+    """A node of the cluster: Ray's id of it, what people call it, and how many processors Ray gives out there."""
+
+    id: str
+    name: str
+    processors: float
+
+
+class _Packed(NamedTuple):
+    """A pack of a part in Ray's object store, for nodes that have all `known` commits; None where none was needed."""
+
+    known: frozenset[str]
+    reference: Any
 
 
 def version() -> str:
@@ -165,62 +187,99 @@ class Ray:
             raise Refusal("ray-missing", "the package ray is not installed", context=str(error),
                           hint="install Paddock with it: paddock-launcher[ray]") from None  # fmt: skip
         self._ray = ray
+        self._out = contextlib.ExitStack()
+        # Ray prints to standard output what befalls its nodes, between lines of JSON too.
+        self._out.enter_context(contextlib.redirect_stdout(io.StringIO()))
         try:
             ray.init(
                 address=address or "auto", log_to_driver=False, configure_logging=False, include_dashboard=False,
                 _skip_env_hook=True,
             )  # fmt: skip
         except Exception as error:
+            self._out.close()
             raise Refusal("ray-unreachable", f"no Ray cluster can be joined at {address or 'this machine'}",
                           context=str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__,
                           hint="ray start --head on one node; --address HOST:PORT; the same token everywhere",
                           ) from None  # fmt: skip
         self._machine = platform.node()
         self._perform = ray.remote(max_retries=0)(performed)
-        self._bases: dict[str, tuple[bytes, list[Any]]] = {}
-        self._running: dict[Any, tuple[Job, float]] = {}
-        processors = int(ray.cluster_resources().get("CPU", 1))
-        self.room = parallel or 2 * max(1, processors)
+        self._parts: dict[str, list[Part]] = {}
+        self._packs: dict[str, list[_Packed]] = {}
+        self._asked = b""
+        self._fit: dict[str, _Node] = {}
+        """The nodes that perform rows, by their ids."""
+        self._seen: set[str] = set()
+        self._asking: dict[Any, tuple[_Node, float]] = {}
+        self._next_look = 0.0
+        self._held: list[Job] = []
+        """Rows for which there was no node."""
+        self._cancelled = False
+        self._running: dict[Any, tuple[Job, float, frozenset[str]]] = {}
+        self._parallel = parallel
+        self.room = parallel or 1
+        self.notes: list[str] = []
 
     def prepare(self, jobs: list[Job], prefix: str) -> list[str]:
-        """See `Engine`. Refusals: node-version, node-unfit, ray-without-token, row-too-wide, as of `base`."""
+        """See `Engine`. A node that is lost before it has answered is none.
+
+        Raises:
+            Refusal: node-version, node-unfit, node-lost, ray-without-token, row-too-wide, as of `base`.
+        """
         self._check_sizes(jobs)
         commits: dict[str, dict[str, None]] = {}
         for job in jobs:
             commits.setdefault(job.row.repository, {})[job.row.commit] = None
-        parts = {repository: base.parts(repository, tuple(oids)) for repository, oids in commits.items()}
-        stores = {self._mirror(repository): [part.store for part in found] for repository, found in parts.items()}
-        answers = self._everywhere(ready, json.dumps({"prefix": prefix, "stores": stores}).encode())
-        for said in answers.values():
-            self._check(said)
-        for repository, found in parts.items():
-            name = self._mirror(repository)
-            packs = []
-            for part in found:
-                have = [set(said["known"].get(name, {}).get(part.store, ())) for said in answers.values()]
-                known = tuple(sorted(set.intersection(*have)))
-                lacks = any(not set(part.commits) <= each for each in have)
-                packs.append(self._ray.put(base.packed(repository, part, known) if lacks else b""))
-            self._bases[repository] = (json.dumps(found).encode(), packs)
+        self._parts = {repository: base.parts(repository, tuple(oids)) for repository, oids in commits.items()}
+        stores = {self._mirror(repository): [part.store for part in found] for repository, found in self._parts.items()}
+        self._asked = json.dumps({"prefix": prefix, "stores": stores}).encode()
+        asked = {self._on(node, ready, self._asked): node for node in self._alive()}
+        self._seen = {node.id for node in asked.values()}
+        answers = {}
+        for reference, node in asked.items():
+            try:
+                answers[node] = self._answer(node.name, reference)
+                self._check(answers[node])
+            except Refusal as refusal:
+                if refusal.reference != "node-lost":
+                    raise
+                self.notes.append(refusal.message)
+        if not answers:
+            raise Refusal("node-lost", "no node of the cluster has answered", hint="ray status")
+        self._pack(list(answers.values()))
+        self._take_on(answers)
         return [f"{said['host']}: {line}" for said in answers.values() for line in said["left"]]
 
     def submit(self, job: Job) -> None:
         """See `Engine`."""
+        if not self._fit:
+            self._held.append(job)
+            return
         asked = job.row
         sent = job.model_copy(update={"row": asked.model_copy(update={"repository": self._mirror(asked.repository)})})
-        parts, packs = self._bases[asked.repository]
+        parts = json.dumps(self._parts[asked.repository]).encode()
+        packs = [each.reference for each in self._packs[asked.repository]]
+        # A node that joins meanwhile gets no row before it has answered.
         task = self._perform.options(
-            num_cpus=asked.cpus, memory=asked.memory or None, resources=dict(asked.resources), name=job.session
+            num_cpus=asked.cpus, memory=asked.memory or None, resources=dict(asked.resources), name=job.session,
+            label_selector={_NODE: f"in({','.join(sorted(self._fit))})"},
         )  # fmt: skip
         reference = task.remote(sent.model_dump_json().encode(), parts, version(), packs)
-        self._running[reference] = (job, time.time())
+        self._running[reference] = (job, time.time(), frozenset(self._fit))
 
     def next(self, seconds: float) -> Outcome | None:
         """See `Engine`."""
+        if time.monotonic() >= self._next_look:
+            self._look()
+            self._next_look = time.monotonic() + _LOOK
+        if self._cancelled and self._held:
+            return row.failed(self._held.pop(), Cause.CANCELLED, Refusal("row-cancelled", "the batch was ended"), 0.0)
+        if not self._running:
+            time.sleep(seconds)
+            return None
         done, _ = self._ray.wait(list(self._running), num_returns=1, timeout=seconds)
         if not done:
-            return None
-        job, begun = self._running.pop(done[0])
+            return self._stranded()
+        job, begun, _ = self._running.pop(done[0])
         try:
             outcome = row.read_outcome(_bytes(self._ray.get(done[0])))
             if (outcome.key, outcome.attempt) != (job.key, job.attempt):
@@ -229,48 +288,127 @@ class Ray:
             return row.failed(job, self._cause(error), _short(error), begun)
         return outcome.model_copy(update={"number": job.number, "id": job.row.id, "commit": job.row.commit})
 
+    def _look(self) -> None:
+        """Sees which nodes there are: those that have joined are asked, and perform rows once they have answered."""
+        alive = self._alive()
+        for lost in self._fit.keys() - {node.id for node in alive}:
+            self.notes.append(f"the node {self._fit.pop(lost).name} is lost")
+            self._take_on(())
+        for node in alive:
+            if node.id not in self._seen:
+                self._seen.add(node.id)
+                self._asking[self._on(node, ready, self._asked)] = (node, time.monotonic())
+        if self._asking:
+            done, _ = self._ray.wait(list(self._asking), num_returns=len(self._asking), timeout=0)
+            late = [each for each, (_, since) in self._asking.items() if time.monotonic() - since > _READY]
+            for reference in {*done, *late}:
+                self._join(self._asking.pop(reference)[0], reference)
+        if self._fit:
+            held, self._held = self._held, []
+            for job in held:
+                self.submit(job)
+
+    def _join(self, node: _Node, reference: Any) -> None:  # noqa: ANN401  # a reference of Ray's
+        try:
+            said = self._answer(node.name, reference, 0.1)
+            self._check(said)
+            self._pack([said])
+        except Refusal as refusal:
+            self.notes.append(f"no row for the node {node.name}, which has joined: {refusal.message}")
+            return
+        self.notes += [f"not removed: {said['host']}: {line}" for line in said["left"]]
+        self.notes.append(f"the node {node.name} has joined")
+        self._take_on([node])
+
+    def _take_on(self, nodes: Iterable[_Node]) -> None:
+        self._fit.update((node.id, node) for node in nodes)
+        processors = int(sum(node.processors for node in self._fit.values()))
+        self.room = self._parallel or 2 * max(1, processors)
+
+    def _stranded(self) -> Outcome | None:
+        """A row that waits for nodes which are all gone: Ray would wait for ever."""
+        there = {node.id for node in self._alive()}
+        for reference, (job, begun, nodes) in self._running.items():
+            if nodes.isdisjoint(there) and time.time() - begun > _LOOK:
+                del self._running[reference]
+                self._ray.cancel(reference)
+                lost = Refusal("node-lost", "every node is gone that could have performed the row")
+                return row.failed(job, Cause.NODE, lost, begun)
+        return None
+
     def cancel(self) -> None:
         """See `Engine`."""
+        self._cancelled = True
         for reference in list(self._running):
             self._ray.cancel(reference)
 
     def close(self, prefix: str) -> list[str]:
         """See `Engine`."""
+        left = []
         try:
             if self._running:
                 self._ray.wait(list(self._running), num_returns=len(self._running), timeout=_READY)
-            answers = self._everywhere(swept, prefix)
-            return [f"{node}: {line}" for node, lines in answers.items() for line in lines]
-        except Refusal as refusal:
-            return [refusal.message]
+            nodes = [node for node in self._alive() if node.id in self._fit]
+            for reference, name in {self._on(node, swept, prefix): node.name for node in nodes}.items():
+                try:
+                    left += [f"{name}: {line}" for line in self._answer(name, reference)]
+                except Refusal as refusal:
+                    left.append(refusal.message)
         finally:
             self._ray.shutdown()
+            self._out.close()
+        return left
+
+    def _pack(self, answers: list[Any]) -> None:
+        """Packs what nodes need of the bases, but for what is packed already.
+
+        Args:
+            answers: of nodes, as `ready` gives them.
+        """
+        for repository, parts in self._parts.items():
+            packs = self._packs.setdefault(repository, [_Packed(frozenset(), None) for _ in parts])
+            for number, part in enumerate(parts):
+                have = [set(said["known"].get(self._mirror(repository), {}).get(part.store, ())) for said in answers]
+                lacking = [each for each in have if not set(part.commits) <= each]
+                before = packs[number]
+                if lacking and (before.reference is None or not all(before.known <= each for each in lacking)):
+                    known = frozenset(set.intersection(*lacking))
+                    known &= known if before.reference is None else before.known
+                    pack = base.packed(repository, part, tuple(sorted(known)))
+                    packs[number] = _Packed(known, self._ray.put(pack))
+
+    def _alive(self) -> list[_Node]:
+        return [
+            _Node(
+                node["NodeID"], f"{node['NodeManagerHostname']} ({node['NodeID'][:8]})", node["Resources"].get("CPU", 0)
+            )
+            for node in self._ray.nodes()
+            if node["Alive"]
+        ]
 
     def _mirror(self, repository: str) -> str:
         return base.name_of(repository, self._machine)
 
-    def _everywhere(self, function: Callable[..., bytes], argument: bytes | str) -> dict[str, Any]:
-        """What a function answers on each node, by the node's name."""
+    def _on(self, node: _Node, function: Callable[..., bytes], argument: bytes | str) -> Any:  # noqa: ANN401
+        """Has a node answer; Ray's reference to the answer."""
         from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
-        asked = {}
-        for node in self._ray.nodes():
-            if node["Alive"]:
-                where = NodeAffinitySchedulingStrategy(node_id=node["NodeID"], soft=False)
-                task = self._ray.remote(num_cpus=0, max_retries=0, scheduling_strategy=where)(function)
-                asked[f"{node['NodeManagerHostname']} ({node['NodeID'][:8]})"] = task.remote(argument)
-        found = {}
-        for name, reference in asked.items():
-            try:
-                answer = _bytes(self._ray.get(reference, timeout=_READY))
-                found[name] = json.loads(answer) if len(answer) <= _MOST_SAID else None
-            except Exception as error:
-                hint = f"install Paddock {version()} there, in the Python that Ray uses"
-                why = _short(error).context
-                raise Refusal(
-                    "node-unfit", f"the node {name} does not answer as Paddock", context=why, hint=hint
-                ) from None
-        return found
+        where = NodeAffinitySchedulingStrategy(node_id=node.id, soft=False)
+        task = self._ray.remote(num_cpus=0, max_retries=0, scheduling_strategy=where)(function)
+        return task.remote(argument)
+
+    def _answer(self, name: str, reference: Any, seconds: float = _READY) -> Any:  # noqa: ANN401  # JSON
+        """What a node has answered. Refusals: node-lost, node-unfit."""
+        try:
+            answer = _bytes(self._ray.get(reference, timeout=seconds))
+            return json.loads(answer) if len(answer) <= _MOST_SAID else None
+        except Exception as error:
+            if self._cause(error) is Cause.NODE:
+                raise Refusal("node-lost", f"the node {name} was lost before it answered") from None
+            raise Refusal(
+                "node-unfit", f"the node {name} does not answer as Paddock", context=_short(error).context,
+                hint=f"install Paddock {version()} there, in the Python that Ray uses",
+            ) from None  # fmt: skip
 
     def _check(self, said: dict[str, Any]) -> None:
         host = said["host"]
@@ -297,7 +435,10 @@ class Ray:
         of = self._ray.exceptions
         if isinstance(error, of.TaskCancelledError):
             return Cause.CANCELLED
-        lost = (of.WorkerCrashedError, of.NodeDiedError, of.ObjectLostError, of.OutOfMemoryError, of.RaySystemError)
+        lost = (
+            of.WorkerCrashedError, of.NodeDiedError, of.ObjectLostError, of.OutOfMemoryError, of.RaySystemError,
+            of.TaskUnschedulableError,
+        )  # fmt: skip
         return Cause.NODE if isinstance(error, lost) else Cause.ENGINE
 
 

@@ -267,6 +267,9 @@ class _Bar:
 
     def show(self, progress: Progress) -> None:
         """Shows it."""
+        for note in progress.notes:
+            self._line.end()
+            messages.say(f"paddock: {printable(note)}")
         if self._first is None:
             self._first = progress.done
         full = _WIDTH * progress.done // progress.rows

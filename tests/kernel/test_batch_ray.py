@@ -12,9 +12,10 @@ from launcher.engines import ray
 from policy.errors import Refusal
 from tests.support import identity, install, repository
 from tests.support.features import need
-from tests.support.install import Installed
 
 RAY = "ray==2.58.0"
+SAME = ("status", "patch", "commit", "key", "cause")
+"""What results have in common, whoever performs a row."""
 
 CLUSTER = """
 set -e
@@ -31,7 +32,16 @@ mkdir -p -m 700 ~/.ray
 head -c 32 /dev/urandom | od -An -tx1 | tr -d ' \\n' >~/.ray/auth_token
 chmod 600 ~/.ray/auth_token
 ray start --head --port=6390 --num-cpus=1 --include-dashboard=false --disable-usage-stats --node-ip-address=127.0.0.1
-ray start --address=127.0.0.1:6390 --num-cpus=1 --resources='{"second": 1}' --disable-usage-stats
+node() {
+    mkdir -p -m 700 ~/$1/.ray
+    cp ~/.ray/auth_token ~/$1/.ray
+    HOME=~/$1 unshare -u sh -c '
+        hostname '$1'
+        readlink /proc/self/ns/uts >~/uts
+        exec "$PYTHON" -m ray.scripts.scripts start --address=127.0.0.1:6390 --num-cpus=1 --disable-usage-stats
+    ' >>~/ray.log 2>&1
+}
+node second
 main='import sys; from launcher.__main__ import main; sys.exit(main(["paddock", *sys.argv[1:]]))'
 paddock() { "$PYTHON" -c "$main" "$@"; }
 cd "$MAIN"
@@ -63,8 +73,27 @@ def rows(*found: dict[str, Any]) -> str:
     return "".join(json.dumps(row) + "\n" for row in found)
 
 
+def run(home: Path, main: Path, script: str) -> "subprocess.CompletedProcess[str]":
+    """Runs a script in namespaces of its own, in the repository; its processes end with it."""
+    environment = {
+        "HOME": str(home), "PATH": "/usr/sbin:/usr/bin:/sbin:/bin", "PYTHON": str(install.install().python),
+        "MAIN": str(main), "SUITE": str(install.public_root()), "RAY_AUTH_MODE": "token",
+        "PYTHONPATH": str(install.libraries(RAY)), "RAY_USAGE_STATS_ENABLED": "0", "LC_ALL": "C.UTF-8",
+        "RAY_health_check_period_ms": "1000", "RAY_health_check_failure_threshold": "3",
+    }  # fmt: skip
+    words = ["unshare", "-n", "-m", "-u", "-p", "-f", "--kill-child", "--mount-proc", "bash", "-c", script]
+    done = subprocess.run(words, env=environment, capture_output=True, text=True, timeout=500, check=False, cwd=home)
+    assert done.returncode == 0, done.stdout + done.stderr + (home / "ray.log").read_text()[-2000:]
+    return done
+
+
+def results(path: Path) -> dict[str, dict[str, Any]]:
+    """The last result of each row by its id."""
+    return {found["id"]: found for found in map(json.loads, path.read_text().splitlines())}
+
+
 @pytest.mark.timeout(600)
-def test_a_cluster_performs_rows_as_this_machine_does(public_dir: Path, installed: Installed) -> None:
+def test_a_cluster_performs_rows_as_this_machine_does(public_dir: Path) -> None:
     """The same results, submodule and patch; no jail reaches Ray; nothing is left, and what cannot be is refused."""
     need("network")
     home = public_dir
@@ -87,22 +116,12 @@ def test_a_cluster_performs_rows_as_this_machine_does(public_dir: Path, installe
     find ~/.local/share/paddock/mirrors -mindepth 2 -maxdepth 2 >~/mirrors
     git worktree list >~/worktrees
     """
-    environment = {
-        "HOME": str(home), "PATH": "/usr/sbin:/usr/bin:/sbin:/bin", "PYTHON": str(installed.python),
-        "MAIN": str(made.main), "SUITE": str(install.public_root()), "RAY_AUTH_MODE": "token",
-        "PYTHONPATH": str(install.libraries(RAY)), "RAY_USAGE_STATS_ENABLED": "0", "LC_ALL": "C.UTF-8",
-    }  # fmt: skip
-    words = ["unshare", "-n", "-m", "-p", "-f", "--kill-child", "--mount-proc", "bash", "-c", script]
-    done = subprocess.run(words, env=environment, capture_output=True, text=True, timeout=500, check=False, cwd=home)
-    assert done.returncode == 0, done.stdout + done.stderr + (home / "ray.log").read_text()[-2000:]
-    here, there = (
-        {found["id"]: found for found in map(json.loads, (home / name).read_text().splitlines())}
-        for name in ("local.jsonl", "ray.jsonl")
-    )
+    done = run(home, made.main, script)
+    here, there = results(home / "local.jsonl"), results(home / "ray.jsonl")
     assert here.keys() == there.keys() == {"0", "1", "2", "3", "attack"}
     for name, found in here.items():
         assert found["cause"] == "exited", found
-        for key in ("status", "patch", "commit", "key", "cause"):
+        for key in SAME:
             assert found[key] == there[name][key], (name, key)
     assert there["1"]["patch"].endswith("+1\n")
     assert there["attack"]["stdout"].split("\n")[1:] == ["[]", ""], there["attack"]["stdout"]
@@ -111,6 +130,79 @@ def test_a_cluster_performs_rows_as_this_machine_does(public_dir: Path, installe
         assert f"[{reference}]" in (home / f"{name}.said").read_text()
     assert len((home / "mirrors").read_text().split()) == 1, "worktrees are left beside the mirror"
     assert "batch-" not in (home / "worktrees").read_text()
+
+
+KILLS = r"""
+of_node() {  # its processes: those with its host name
+    for process in /proc/[0-9]*; do
+        test "$(readlink $process/ns/uts)" != "$(cat ~/$1/uts)" || echo ${process#/proc/}
+    done
+}
+await() { for i in $(seq 300); do if "$@"; then return; fi; sleep 0.1; done; echo "in vain: $*" >&2; exit 9; }
+run_at_least() { test $(pgrep -fcx 'sleep 1.77') -ge $1; }
+ended_at_least() { test -e $2 && test $(wc -l <$2) -ge $1; }
+batch() { exec "$PYTHON" -c "$main" batch ~/rows.jsonl --json --engine ray --address 127.0.0.1:6390 --results "$@"; }
+left() {
+    find ~/.local/share/paddock/mirrors ~/second/.local/share/paddock/mirrors -mindepth 2 -maxdepth 2 -not -name main
+    find ~/.local/state/paddock ~/second/.local/state/paddock -mindepth 2 -not -path '*/locks/repository-*'
+    pgrep -af '^[^ ]*python3 .*(/launcher/|launcher.__main__)|^sleep' || true
+}
+
+paddock batch ~/rows.jsonl --quiet --engine local --results ~/local.jsonl
+
+batch ~/killed.jsonl >~/killed.out 2>~/killed.said & driver=$!
+await run_at_least 2
+kill -9 $(for each in $(of_node second); do grep -lz '^ray\|/ray' /proc/$each/cmdline | cut -d/ -f3; done)  # no jails
+node second
+PYTHONPATH=~/strange:$PYTHONPATH node third
+wait $driver
+
+kill -9 $(of_node third)
+batch ~/driver.jsonl & driver=$!
+await ended_at_least 2 ~/driver.jsonl
+await run_at_least 2
+kill -9 $driver
+wait $driver || true
+cp ~/driver.jsonl ~/driver.before
+cp ~/driver.jsonl.begun ~/driver.begun
+(batch ~/driver.jsonl >~/driver.out 2>~/driver.said)
+left | sort >~/left
+"""
+
+
+@pytest.mark.timeout(600)
+def test_killed_nodes_and_drivers_lose_no_row_and_leave_nothing(public_dir: Path) -> None:
+    """What was begun is said and done again; a node that joins late performs rows once it is found fit, or none."""
+    need("network")
+    home = public_dir
+    made = repository.make(identity.root(home), home)
+    strange = home / "strange/paddock_launcher-99.dist-info"
+    strange.mkdir(parents=True)
+    (strange / "METADATA").write_text("Metadata-Version: 2.1\nName: paddock-launcher\nVersion: 99\n")
+    command = "sleep 1.77; echo $0 >new; cat library/*"
+    work = [{"id": str(number), "command": ["sh", "-c", command, str(number)]} for number in range(12)]
+    (home / "rows.jsonl").write_text(rows(*work))
+    run(home, made.main, CLUSTER + KILLS)
+    here, killed, after = (results(home / f"{name}.jsonl") for name in ("local", "killed", "driver"))
+    for there in (killed, after):
+        assert there.keys() == here.keys()
+        for name, found in there.items():
+            assert [found[key] for key in SAME] == [here[name][key] for key in SAME]
+    nodes = {found["node"] for found in killed.values()}
+    assert len(nodes) == 2, "what has joined late performed no rows, or what is not fit did"
+    assert "second" in nodes
+    assert {found["attempt"] for found in killed.values()} == {1, 2}
+    said = (home / "killed.said").read_text()
+    assert "has joined: the node third has Paddock 99, and this machine " in said
+    before = results(home / "driver.before")
+    again = {name for name, found in after.items() if found["attempt"] == 2}
+    assert len(before) + len(again) == len((home / "driver.begun").read_text().split())
+    assert not again & before.keys()
+    assert f"{len(again)} rows were begun before and have no result" in (home / "driver.said").read_text()
+    assert len((home / "driver.jsonl").read_text().splitlines()) == len(here), "a row was performed twice"
+    told = json.loads((home / "driver.out").read_text())
+    assert (told["skipped"], told["again"], told["left"]) == (len(before), len(again), [])
+    assert (home / "left").read_text() == ""
 
 
 @pytest.mark.parametrize(

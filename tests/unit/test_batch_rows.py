@@ -91,6 +91,7 @@ class _Ends:
     room = 1
 
     def __init__(self, *causes: Cause) -> None:
+        self.notes = ["a node has joined"]
         self._causes = list(causes)
         self._jobs: list[Job] = []
 
