@@ -8,8 +8,14 @@ import fcntl
 import hashlib
 import json
 import os
+import threading
+import time
+from contextlib import suppress
 from typing import NamedTuple
 
+from launcher.engines import row
+from launcher.safefs.remove import remove_tree
+from launcher.service import ticket_work
 from launcher.session import places
 from launcher.vcs import jailed_git
 from launcher.vcs.added_packs import Held, Quarantine
@@ -17,11 +23,15 @@ from launcher.vcs.git import Git, GitFailed
 from launcher.vcs.harvest import crossing
 from launcher.vcs.harvest.jail import Jailed, Reading
 from launcher.vcs.scratch import Scratch
-from launcher.vcs.worktrees import module_stores
+from launcher.vcs.worktrees import module_stores, retention
+from launcher.vcs.worktrees.retention import Unneeded
 from policy.errors import Refusal
 
 MOST_BYTES = 4 << 30
 """Of one pack."""
+
+KEPT_DAYS = 30.0
+"""How long a mirror stays that nobody uses."""
 
 _REFS = "refs/paddock/base"
 _PACK = ("pack-objects", "--revs", "--stdout", "--delta-base-offset", "-q")
@@ -30,6 +40,14 @@ _PATIENCE = 1800.0
 _PIECE = 1 << 20
 _CONFIG = "[core]\n\trepositoryformatversion = {}\n\tbare = {}\n"
 _SHA256 = "[extensions]\n\tobjectformat = sha256\n"
+_DAY = 86_400.0
+_GOING = ".going-"
+"""How the name of a mirror begins that is being removed."""
+
+_used: dict[str, int] = {}
+"""Descriptors of the directories of mirrors that this process uses, by their paths: locked for as long as it lives."""
+
+_using = threading.Lock()
 
 
 class Part(NamedTuple):
@@ -102,8 +120,98 @@ def name_of(repository: str, machine: str) -> str:
     return f"{os.path.basename(repository)}-{hashlib.sha256(os.fsencode(f'{machine}:{repository}')).hexdigest()[:16]}"
 
 
+def _mirrors() -> str:
+    home = os.environ.get("XDG_DATA_HOME", "")
+    home = home if home.startswith("/") else f"{places.places(os.environ).home}/.local/share"
+    return os.path.realpath(f"{home}/paddock/mirrors")
+
+
+def _use(directory: str) -> None:
+    """Makes the directory of a mirror, and has `prune` leave it alone until this process ends."""
+    with _using:
+        while directory not in _used:
+            places.make_private(directory)
+            try:
+                descriptor = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+            except FileNotFoundError:
+                continue  # it was removed in this moment
+            fcntl.flock(descriptor, fcntl.LOCK_SH)
+            with suppress(FileNotFoundError):
+                if os.path.samestat(os.fstat(descriptor), os.stat(directory)):
+                    _used[directory] = descriptor
+                    break
+            os.close(descriptor)
+        os.utime(_used[directory])
+
+
+def prune(days: float, *, dry_run: bool = False) -> tuple[list[Unneeded], list[str]]:
+    """Removes mirrors that no process uses, and that none has used for some days.
+
+    Worktrees of rows in them, which a killed driver has left, go too. A mirror with any other worktree stays.
+
+    Args:
+        days: since the last use.
+        dry_run: nothing is removed.
+
+    Returns:
+        what goes, and a line for each thing that could not be removed.
+    """
+    removed: list[Unneeded] = []
+    notes: list[str] = []
+    above = _mirrors()
+    try:
+        names = sorted(os.listdir(above))
+    except FileNotFoundError:
+        names = []
+    for name in names:
+        path = f"{above}/{name}"
+        try:
+            descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
+        except OSError:
+            continue  # another process was quicker, or it is no mirror
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            if name.startswith(_GOING):  # its removal was killed
+                notes += [] if dry_run else remove_tree(path)
+            elif time.time() - os.fstat(descriptor).st_mtime >= days * _DAY:
+                size = retention.size(path)
+                if _removed(path, notes, dry_run=dry_run):
+                    why = f"no batch has used it for {days:g} days"
+                    removed.append(Unneeded(above, path, "", why, lost=False, size=size))
+        except BlockingIOError:
+            continue  # in use
+        finally:
+            os.close(descriptor)
+    return removed, notes
+
+
+def _removed(mirror: str, notes: list[str], *, dry_run: bool) -> bool:
+    """Removes a mirror that is locked; False when it stays."""
+    store = f"{_root(mirror)}/.git"
+    service = ticket_work.service(places.places(os.environ))
+    if not dry_run:
+        service.settle(store)
+    worktrees = service.store.of(store)
+    if not all(each.ticket.startswith(row.PREFIX) for each in worktrees):
+        return False
+    if dry_run:
+        return True
+    if failures := row.give_up(worktrees):
+        notes += failures
+        return False
+    going = f"{os.path.dirname(mirror)}/{_GOING}{os.urandom(6).hex()}"
+    os.rename(mirror, going)  # so that nobody ever finds a half one
+    notes += remove_tree(going)
+    return True
+
+
+def _root(mirror: str) -> str:
+    name = os.path.basename(mirror)
+    return f"{mirror}/{name.rpartition('-')[0] or name}"
+
+
 class Mirror:
-    """The repository on this machine that takes in bases.
+    """The repository on this machine that takes in bases. It stays as long as this process lives.
 
     Attributes:
         root: of its (empty) main checkout.
@@ -113,10 +221,9 @@ class Mirror:
         """Finds it, or makes it. Refusal: mirror-name."""
         if not name or name.startswith(".") or "/" in name or not name.isprintable():
             raise Refusal("mirror-name", f"{name!r} does not name a mirror")
-        home = os.environ.get("XDG_DATA_HOME", "")
-        home = home if home.startswith("/") else f"{places.places(os.environ).home}/.local/share"
-        self.root = os.path.realpath(f"{home}/paddock/mirrors/{name}/{name.rpartition('-')[0] or name}")
-        places.make_private(os.path.dirname(self.root))
+        directory = f"{_mirrors()}/{name}"
+        self.root = _root(directory)
+        _use(directory)
 
     def has(self, part: Part) -> bool:
         """Whether all commits of a part are there, with all they need."""
@@ -134,7 +241,8 @@ class Mirror:
         Raises:
             Refusal: base-unreadable.
         """
-        descriptor = os.open(os.path.dirname(self.root), os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        os.makedirs(self.root, 0o700, exist_ok=True)
+        descriptor = os.open(self.root, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX)  # several processes of this machine need it at the same time
             if not self.has(part):

@@ -103,7 +103,7 @@ class Results:
             Refusal: results-unusable, results-invalid, batch-running.
         """
         self.path = os.path.realpath(path)
-        self.prefix = f"batch-{hashlib.sha256(os.fsencode(self.path)).hexdigest()[:10]}"
+        self.prefix = f"{row.PREFIX}{hashlib.sha256(os.fsencode(self.path)).hexdigest()[:10]}"
         self.last: dict[str, Outcome] = {}
         self.begun: Counter[str] = Counter()
         self._files: list[int] = []

@@ -119,8 +119,8 @@ def performed(job: bytes, bases: bytes, wanted: str, packs: list[Any]) -> bytes:
 
 
 def swept(prefix: str) -> bytes:
-    """Removes what rows of a batch have left on a node; what could not be, as JSON."""
-    return json.dumps(row.sweep(prefix)).encode("utf-8", "replace")
+    """Removes what rows of a batch have left on a node, and mirrors that are old; what could not be, as JSON."""
+    return json.dumps([*row.sweep(prefix), *base.prune(base.KEPT_DAYS)[1]]).encode("utf-8", "replace")
 
 
 def _other_version(node: str, found: str, wanted: str) -> Refusal:

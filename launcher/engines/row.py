@@ -28,6 +28,9 @@ from launcher.vcs.worktrees.models import Options, Removed, Worktree
 from launcher.vcs.worktrees.worktree_service import WorktreeService
 from policy.errors import Refusal
 
+PREFIX = "batch-"
+"""How the names of all rows' sessions and worktrees begin."""
+
 MOST_OUTPUT = 256 << 10
 """Bytes that are kept of each stream of a row's command: the beginning and the end."""
 
@@ -288,7 +291,7 @@ class _Trees:
         """Removes them all; returns a line for each that could not be."""
         with self._lock:
             idle, self._idle = [tree for _, tree in self._idle.values()], {}
-        return _removed(idle)
+        return give_up(idle)
 
 
 def _emptied(home: str) -> list[str]:
@@ -387,16 +390,17 @@ def sweep(prefix: str) -> list[str]:
     names = f"{prefix}-"
     for common_dir in {each.main.common_dir for each in service.store.all() if each.ticket.startswith(names)}:
         service.settle(os.fspath(common_dir))
-    return _removed([each for each in service.store.all() if each.ticket.startswith(names)])
+    return give_up([each for each in service.store.all() if each.ticket.startswith(names)])
 
 
-def _removed(worktrees: list[Worktree]) -> list[str]:
+def give_up(worktrees: list[Worktree]) -> list[str]:
+    """Removes worktrees of rows, and what is kept of their work; returns a line for each that could not be removed."""
     failures: list[str] = []
     deadline = time.monotonic() + _PATIENCE
     for worktree in worktrees:
         while True:
             try:
-                _service().remove(worktree, force=True)
+                _drop(_service().remove(worktree, force=True))
             except Refusal as refusal:
                 if refusal.reference in ("session-running", "worktree-busy") and time.monotonic() < deadline:
                     time.sleep(0.2)

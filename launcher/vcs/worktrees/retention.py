@@ -367,9 +367,9 @@ def gone_worktrees(
             continue
         if not _missing_for(mark, days, dry_run=dry_run) or _holds_work(private):
             continue
-        size = _size(own) + _size(private)
+        bytes_on_disk = size(own) + size(private)
         if dry_run or not (_given_up(private) or (os.path.isdir(own) and remove_tree(own))):
-            found.append(Unneeded(state, own, "", f"its worktree is gone: {root}", lost=False, size=size))
+            found.append(Unneeded(state, own, "", f"its worktree is gone: {root}", lost=False, size=bytes_on_disk))
     return found
 
 
@@ -413,7 +413,7 @@ def _given_up(directory: str) -> list[str]:
         os.close(descriptor)
 
 
-def _size(directory: str) -> int:
+def size(directory: str) -> int:
     """Bytes on the disk of what lies below a directory, which agents may have filled: no link is followed."""
     total = 0
     with suppress(OSError, RecursionError):  # gone, or nested very deep: then it is that much at least
