@@ -5,6 +5,7 @@
     shim DESCRIPTOR PREFIX      the process that a supervised session belongs to (`launcher.service.shim`)
     launchers DESCRIPTOR PREFIX what the launchers of a programme's sandboxes are forked from (`launcher.sandbox`)
     job PARENT NAME             a function of `launcher.service.job`; Python is started without `-S`
+    screen PARENT LINES         what a terminal showed, so many lines of it (`launcher.service.screen`)
 
 Started by path, because `-I` knows no other directory than Python's own.
 """
@@ -26,6 +27,12 @@ def main() -> int:
 
         job.main(first, second)
         return 0
+    if programme == "screen":
+        from launcher.jail import processes
+        from launcher.service import screen
+
+        processes.tie_to_parent(int(first))
+        screen.serve(follow=False, tail=int(second), times=False)
     from launcher import start
 
     # The finder of `launcher.start` halves the time to import what a jail is made of.

@@ -153,6 +153,32 @@ def collect(roots: dict[str, str], bounds: dict[str, Any], gone_days: float) -> 
             "notes": list(done.notes), "kept": done.kept}  # fmt: skip
 
 
+def promises() -> dict[str, Any]:
+    """What this machine can enforce, proved in a jail: what `paddock doctor --json` prints."""
+    from launcher.jail import probe
+    from launcher.ledger import switching
+    from launcher.session import places, selftest
+    from policy.plan import SYSTEM_PATH
+
+    os.environ["PATH"] = SYSTEM_PATH  # for what the self-test starts, unjailed
+    layers = (*probe.describe(probe.probe(), probe.bubblewrap(search=SYSTEM_PATH)), switching.describe_audit())
+    try:
+        return selftest.document(layers, selftest.run(places.places(os.environ)), None)
+    except Refusal as refusal:
+        return selftest.document(layers, None, refusal)
+
+
+def unneeded(roots: dict[str, str], bounds: dict[str, Any], gone_days: float) -> dict[str, Any]:
+    """What `collect` would remove now, with the same arguments: ``removed`` (`retention.Unneeded`), ``notes``."""
+    from launcher.session import places
+    from launcher.vcs.worktrees import retention
+
+    state = places.places(os.environ).state
+    gone = retention.gone_worktrees(state, roots, gone_days, dry_run=True)
+    done = retention.prune(state, bounds=retention.Bounds(**bounds), dry_run=True)
+    return {"removed": [each.as_dict() for each in (*gone, *done.removed)], "notes": list(done.notes)}
+
+
 def _of_tickets(name: str, *, steps: bool = False) -> Callable[..., dict[str, Any]]:
     """The function of `launcher.service.ticket_work` that is called so, with `say` where it tells steps."""
 
@@ -273,6 +299,8 @@ TABLE: dict[str, Callable[..., dict[str, Any]]] = {
     "harvest": harvest,
     "harvest.waiting": harvest_waiting,
     "collect": collect,
+    "promises": promises,
+    "unneeded": unneeded,
     "tickets.orchestrate": _of_tickets("orchestrate", steps=True),
     "tickets.prepare": _of_tickets("prepare", steps=True),
     "tickets.plan": _of_tickets("plan", steps=True),

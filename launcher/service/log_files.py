@@ -233,6 +233,24 @@ def read(directory: str, tail: int | None = None, until: tuple[int, int] | None 
             yield found
 
 
+def latest(directory: str, room: int) -> list[dict[str, Any]]:
+    """The last lines of a log's present file that have `room` bytes together, and before them its terminal's size."""
+    try:
+        with open(f"{directory}/{NAME}", "rb") as file:
+            size = os.fstat(file.fileno()).st_size
+            first = file.readline(MOST_LINE) if size > room else b""
+            file.seek(max(0, size - room))
+            content = file.read(room)
+    except FileNotFoundError:
+        return []
+    lines = content.split(b"\n")
+    kept = [first.removesuffix(b"\n"), *lines[1:]] if first else lines
+    found = [decoded(line.decode(errors="replace") + "\n") for line in kept[:-1]]
+    if first and found and (found[0] is None or found[0].get("stream") != "terminal"):
+        found.pop(0)
+    return [line for line in found if line is not None]
+
+
 def parts(directory: str) -> list[str]:
     """The files of a log, the oldest first."""
     try:

@@ -420,19 +420,25 @@ class Collector:
                 remove_tree(supervisor.log_of(name))
         self._tickets.records.forget(settings.most_ticket_records, now - settings.keep_seconds, settings.most_contexts)
 
-    def _bounds(self) -> dict[str, float]:
+    async def unneeded(self) -> dict[str, Any]:
+        """What `collect_private` would remove now (`launcher.service.job.unneeded`)."""
+        return await self._jobs.run("unneeded", self._bounds())
+
+    def _bounds(self) -> dict[str, Any]:
         settings = self._supervisor.settings
-        return {"days": settings.merge_days, "most": settings.most_merges, "lost_days": settings.lost_days}
+        rows = self._supervisor.store.listed(limit=1_000_000)
+        return {
+            "roots": {row["worktree_id"]: row["worktree"] for row in rows if row["worktree_id"]},
+            "bounds": {"days": settings.merge_days, "most": settings.most_merges, "lost_days": settings.lost_days},
+            "gone_days": settings.gone_days,
+        }
 
     async def collect_private(self) -> None:
         """Removes homes and private git directories of worktrees that have long been missing.
 
         By a job: a home may hold a hundred thousand files.
         """
-        rows = self._supervisor.store.listed(limit=1_000_000)
-        roots = {row["worktree_id"]: row["worktree"] for row in rows if row["worktree_id"]}
-        gone_days = self._supervisor.settings.gone_days
-        done = await self._jobs.run("collect", {"roots": roots, "bounds": self._bounds(), "gone_days": gone_days})
+        done = await self._jobs.run("collect", self._bounds())
         self.kept_refs = done["kept"]
         for each in done["gone"]:
             log.info("removed %s, %d bytes with its git directory: %s", each["name"], each["size"], each["why"],

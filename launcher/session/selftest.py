@@ -12,6 +12,7 @@ import socket
 import subprocess
 import sys
 import tempfile
+from collections.abc import Iterable
 from contextlib import ExitStack
 from pathlib import Path
 from typing import NamedTuple
@@ -24,6 +25,9 @@ from policy.errors import Refusal
 from policy.plan import SYSTEM_PATH
 
 _OPEN_FILES = "200"
+
+Layer = tuple[str, bool, bool, str, str]
+"""Name, whether it is present, whether usable, why not, what to do."""
 
 Attempt = tuple[str, str, str, str]
 """("attack" | "twin", what, "denied" | "done", detail)."""
@@ -246,3 +250,32 @@ def _judged(backend: str, name: str, attempts: list[tuple[str, str, str, str]]) 
         and set(states["twin"]) == {"done"}
     )
     return Proof(name, promise, expected, proven, tuple(attempts), reason)
+
+
+def verdict(result: Result) -> str:
+    """One sentence on what all of it comes to."""
+    broken = [proof.row for proof in result.proofs if not proof.honest]
+    if broken:
+        return f"BROKEN: do not run agents here; these promises do not hold: {', '.join(broken)}"
+    missing = [proof.row for proof in result.proofs if proof.expected != "held"]
+    if missing:
+        return f"agents can run here; this backend does not hold {', '.join(missing)}, the rest was tested and holds"
+    return "agents can run here; every promise was tested and holds"
+
+
+def document(layers: Iterable[Layer], result: Result | None, refused: Refusal | None) -> dict[str, object]:
+    """All of it, as JSON has it.
+
+    Args:
+        layers: as `launcher.jail.probe.describe` tells of them.
+        result: of the test; None when it was refused.
+        refused: why.
+    """
+    names = ("layer", "present", "usable", "why", "remedy")
+    return {
+        "layers": [dict(zip(names, row, strict=True)) for row in layers],
+        "backend": result.backend if result else None,
+        "verdict": verdict(result) if result else None,
+        "promises": [proof._asdict() | {"honest": proof.honest} for proof in result.proofs] if result else [],
+        "refusal": refused.as_dict() if refused else None,
+    }

@@ -22,12 +22,12 @@ def doctor(*, as_json: bool, verbose: bool) -> int:
     except Refusal as refusal:
         refused = refusal
     if as_json:
-        messages.show(json.dumps(_document(layers, result, refused), indent=2))
+        messages.show(json.dumps(selftest.document(layers, result, refused), indent=2))
     else:
         _print_layers(layers)
         if result is not None:
             _print_proofs(result, verbose)
-            verdict = _verdict(result)
+            verdict = selftest.verdict(result)
             print(f"\nverdict: {style.styled(verdict, style.RED if verdict.startswith('BROKEN') else style.GREEN)}")
     if refused is not None:
         raise refused
@@ -56,27 +56,3 @@ def _print_proofs(result: selftest.Result, verbose: bool) -> None:
         for kind, what, state, detail in proof.attempts:
             if verbose or verdict == "BROKEN":
                 print(f"  {'':<9} {kind:<6} {what}: {state}" + (f" ({detail})" if detail else ""))
-
-
-def _verdict(result: selftest.Result) -> str:
-    """One sentence on what all of it comes to."""
-    broken = [proof.row for proof in result.proofs if not proof.honest]
-    if broken:
-        return f"BROKEN: do not run agents here; these promises do not hold: {', '.join(broken)}"
-    missing = [proof.row for proof in result.proofs if proof.expected != "held"]
-    if missing:
-        return f"agents can run here; this backend does not hold {', '.join(missing)}, the rest was tested and holds"
-    return "agents can run here; every promise was tested and holds"
-
-
-def _document(
-    layers: tuple[tuple[str, bool, bool, str, str], ...], result: selftest.Result | None, refused: Refusal | None
-) -> dict[str, object]:
-    names = ("layer", "present", "usable", "why", "remedy")
-    return {
-        "layers": [dict(zip(names, row, strict=True)) for row in layers],
-        "backend": result.backend if result else None,
-        "verdict": _verdict(result) if result else None,
-        "promises": [proof._asdict() | {"honest": proof.honest} for proof in result.proofs] if result else [],
-        "refusal": refused.as_dict() if refused else None,
-    }

@@ -3,19 +3,15 @@
 import json
 import os
 import time
-from contextlib import suppress
 from typing import Any
 
 from launcher.service.client import session_name, session_path
 from launcher.session import messages
 from launcher.session import places as paddock_places
-from launcher.vcs import checkout
-from launcher.vcs.disk import Present
-from launcher.vcs.private import ref_files
-from launcher.vcs.worktrees.store import WorktreeRepository
+from launcher.vcs.worktrees import labels
 from launcher.verbs import table
 from launcher.verbs.table import ago, brief_ending, client, columns, counted, cut, ending, show_json, size, tokens
-from policy.errors import Refusal, printable
+from policy.errors import printable
 from policy.pasted import joined
 
 _HEADING = ("SESSION", "STATE", "AGE", "CPU", "MEMORY", "TOKENS", "WORKTREE", "ENDED BY", "COMMAND")
@@ -67,17 +63,8 @@ def session_lines(sessions: list[dict[str, Any]]) -> list[str]:
 
 def worktrees(sessions: list[dict[str, Any]]) -> dict[str, tuple[str, str]]:
     """Root of each session's worktree -> (ticket, branch that is checked out), "" for what it has not."""
-    state = paddock_places.places(os.environ).state
-    store = WorktreeRepository(state)
-    tickets = {row.path: row.ticket for row in store.all()} if os.path.exists(store.path) else {}
-    found = {}
-    for root in {session["worktree"] for session in sessions if session["worktree"]}:
-        branch = ""
-        with suppress(Refusal, OSError):  # gone, or an agent is at its `.git`
-            git_dir = checkout.find(root, Present(), exact=True).git_dir
-            branch = ref_files.named(git_dir).removeprefix("refs/heads/") or "detached"
-        found[root] = (tickets.get(root, ""), branch)
-    return found
+    roots = {session["worktree"] for session in sessions if session["worktree"]}
+    return labels.of(paddock_places.places(os.environ).state, roots)
 
 
 def short_place(places: dict[str, tuple[str, str]], session: dict[str, Any]) -> str:

@@ -61,6 +61,7 @@ ENTRIES = {
     "launcher.bridges.acp.start_failed": "writes to a client when nothing was started, so no agent is there",
     "launcher.bridges.files.workers": "makes the worker's Scope of the Plan, sends it, and names its module",
     "launcher.egress.handle": "starts the proxy",
+    "launcher.helper": "starts the renderer in a process of its own, for the page",
     "launcher.session.keeper": "asks for new tokens, with the authorities that vendors are asked with",
     "launcher.verbs.acp": "makes the Choices of a command line",
     "launcher.verbs.logs": "starts the renderer in a process of its own, and prints what it says, made safe",

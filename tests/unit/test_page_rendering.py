@@ -109,4 +109,4 @@ def test_sessions_of_hostile_names_are_text(tmp_path: Path) -> None:
     assert "<img" not in text
     assert "<iframe" not in text
     assert "&lt;script&gt;alert(1)&lt;/script&gt;" in text
-    assert text.count("<tr>") == len(ATTACKS) + 1
+    assert text.count("<tr") == len(ATTACKS) + 1

@@ -5,7 +5,7 @@ import platform
 import resource
 import time
 from collections.abc import AsyncIterator, Iterable, Mapping
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 from fastapi import APIRouter, Header, Query, Request
 from fastapi.responses import PlainTextResponse, StreamingResponse
@@ -13,7 +13,7 @@ from pydantic import Field
 
 from launcher.service.api.context import context_of
 from launcher.service.instance import Settings
-from launcher.service.schema import Condition, Error, Event, EventKind, Frozen, SessionName, Usage
+from launcher.service.schema import Condition, Error, Event, EventKind, Frozen, SessionName, Told, Usage
 from launcher.service.supervisor import Supervisor
 from policy.errors import Refusal
 
@@ -179,6 +179,51 @@ async def read_health(request: Request) -> Health:
         settings=supervisor.settings,
         notes=context.notes,
     )
+
+
+class Promises(Told):
+    """What this machine can enforce: `paddock doctor --json`.
+
+    Attributes:
+        layers: of the kernel, and whether each is usable.
+        backend: that was tested; none when no jail could be started.
+        verdict: one sentence on all.
+        promises: each with its verdict and what tried to break it.
+        refusal: why no jail could be started.
+    """
+
+    layers: list[dict[str, Any]]
+    backend: str | None
+    verdict: str | None
+    promises: list[dict[str, Any]]
+    refusal: dict[str, Any] | None
+
+
+class Removable(Frozen):
+    """What nothing needs any more.
+
+    Attributes:
+        removed: refs, journals and private directories (`launcher.vcs.worktrees.retention.Unneeded`).
+        notes: what could not be looked at.
+        size: bytes of the directories.
+    """
+
+    removed: list[dict[str, Any]]
+    notes: list[str]
+    size: int
+
+
+@router.post("/promises")
+async def test_promises(request: Request) -> Promises:
+    """Proves what this machine can enforce, in a jail of its own; takes seconds."""
+    return Promises.model_validate(await context_of(request).jobs.run("promises", {}))
+
+
+@router.get("/unneeded")
+async def read_unneeded(request: Request) -> Removable:
+    """Lists what the service's next collection would remove, within its settings' bounds."""
+    found = await context_of(request).collector.unneeded()
+    return Removable(**found, size=sum(each["size"] for each in found["removed"]))
 
 
 class PageRequest(Frozen):

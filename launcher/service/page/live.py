@@ -12,8 +12,9 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from fastapi import Request
 from fastapi.responses import StreamingResponse
 
-from launcher.service.api.context import context_of
+from launcher.service.api.context import Context, context_of
 from launcher.service.page.admission import Visit
+from launcher.service.page.watcher import Watcher
 from policy.errors import Refusal
 
 LOOK_SECONDS = 1.0
@@ -25,12 +26,19 @@ Make = Callable[[], Awaitable[Mapping[str, str]]]
 
 
 class Tabs:
-    """Counts the streams of one page, and ends them."""
+    """The open tabs of one service: counts their streams, looks for them, and ends them."""
 
-    def __init__(self) -> None:
+    def __init__(self, context: Context) -> None:
         """Starts with none."""
         self.number = 0
+        self.watcher = Watcher(context)
         self.closing = asyncio.Event()
+
+
+def watcher_of(request: Request) -> Watcher:
+    """Who looks at live sessions."""
+    tabs: Tabs = request.app.state.tabs
+    return tabs.watcher
 
 
 def stream(request: Request, make: Make, seconds: float = LOOK_SECONDS) -> StreamingResponse:
@@ -54,7 +62,9 @@ def stream(request: Request, make: Make, seconds: float = LOOK_SECONDS) -> Strea
 async def _sent(tabs: Tabs, visit: Visit, make: Make, seconds: float) -> AsyncIterator[bytes]:
     tabs.number += 1
     try:
+        tabs.watcher.hear()
         shown: dict[str, bytes] = {}
+        told = tabs.watcher.number
         quiet = time.monotonic()
         yield b"retry: 3000\n\n"
         while not (tabs.closing.is_set() or visit.over):
@@ -72,6 +82,9 @@ async def _sent(tabs: Tabs, visit: Visit, make: Make, seconds: float) -> AsyncIt
                     yield f"data: {json.dumps({'id': name, 'html': text})}\n\n".encode()
                     quiet = time.monotonic()
             shown = digests or shown
+            for note in [each for each in tabs.watcher.notes if each.number > told]:
+                told = note.number
+                yield f"event: note\ndata: {json.dumps(note._asdict())}\n\n".encode()
             if time.monotonic() - quiet > _QUIET_SECONDS:
                 yield b": nothing new\n\n"
                 quiet = time.monotonic()
@@ -81,3 +94,5 @@ async def _sent(tabs: Tabs, visit: Visit, make: Make, seconds: float) -> AsyncIt
                 continue
     finally:
         tabs.number -= 1
+        if not tabs.number:
+            tabs.watcher.rest()

@@ -4,7 +4,7 @@ All that a template prints goes through `shown`, so none can forget to. Only wha
 """
 
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Sequence
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -120,15 +120,13 @@ def environment() -> Environment:
     return made
 
 
-Pages = tuple[tuple[str, str], ...]
-PAGES: Pages = (("Sessions", "/"),)
+PAGES = (("Sessions", "/"), ("Denials", "/denials"), ("Health", "/health"))
 """What the navigation leads to: name and address."""
 
 
-def fragment(template: str, macro: str, *arguments: object, visit: Visit, **named: object) -> str:
-    """What a macro of a template makes: a part of a page, that takes the place of its former self."""
-    module = environment().get_template(template).make_module({"visit": visit})
-    return str(getattr(module, macro)(*arguments, **named))
+def macros(template: str, visit: Visit) -> Any:  # noqa: ANN401  # attributes are the template's
+    """The macros of a template: each makes a part of a page, that takes the place of its former self."""
+    return environment().get_template(template).make_module({"visit": visit})
 
 
 def page(request: Request, template: str, /, status: int = 200, **content: Any) -> HTMLResponse:  # noqa: ANN401
@@ -146,8 +144,3 @@ def refusal_page(refusal: Refusal, _status: int = 0) -> tuple[bytes, bytes]:
     """What somebody sees who is not let in: media type and body. Nothing that the service knows is in it."""
     text = environment().get_template("refused.html").render(refusal=refusal, visit=None, pages=(), here="")
     return b"text/html; charset=utf-8", text.encode()
-
-
-def changed(before: Mapping[str, str], after: Mapping[str, str]) -> Iterable[tuple[str, str]]:
-    """Fragments that are new or have another text, by their ids."""
-    return ((name, text) for name, text in after.items() if before.get(name) != text)
