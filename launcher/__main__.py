@@ -73,9 +73,7 @@ def _dispatch(called: str, words: list[str]) -> int:
 
         return run.main(words[1:])
     if verb in ("--version", "version"):
-        from launcher.verbs import forms
-
-        print(f"paddock {forms.version()}")
+        print(f"paddock {cli.version()}")
         return 0
     if verb not in cli.VERBS:
         raise cli.unknown_verb(verb)

@@ -268,7 +268,7 @@ def harvest(worktree: str | os.PathLike[str], *, strict: bool = False) -> "Harve
     """
     from launcher.session import configuration, harvesting
     from launcher.vcs.private import record
-    from launcher.vcs.worktrees.models import worktree_id
+    from policy.launch import worktree_id
 
     root = os.path.realpath(worktree)
     directory = record.directory_of(_places().state, worktree_id(root))

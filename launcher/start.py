@@ -259,6 +259,7 @@ SOMETIMES = (
     "launcher.session.limits",
     "launcher.jail.guard.server",
     "launcher.vcs.private.swap",
+    "launcher.session.planning",
 )
 """What launches import at use, each with what it needs itself."""
 

@@ -8,7 +8,6 @@ Order of the decisions: backend, network, git, grants, exceptions, environment, 
 
 import posixpath
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import replace
 
 from policy import bring, egress_rules, ingredients, keys, promises
 from policy.config.settings import Rules
@@ -32,9 +31,8 @@ from policy.ingredients import (
     program_grants,
     socket_warning,
 )
-from policy.launch import Command, Git, Host, Support, Trail, Translation, led_by, left_by, linked_by
+from policy.launch import Boundaries, Command, Git, Host, Support, Trail, Translation, led_by, left_by, linked_by
 from policy.plan import VERSION, Bind, Grant, Plan, beneath
-from policy.sandbox_context import WorktreeSandboxContext
 from policy.toolchains import Toolchains
 
 NAME_FILES = ("/etc/hosts", "/etc/resolv.conf")
@@ -104,7 +102,7 @@ def _expanded(path: str, access: str, source: str, exceptions: Mapping[str, str]
 
 
 def derive(
-    context: WorktreeSandboxContext,
+    boundaries: Boundaries,
     git: Git,
     command: Command,
     rules: Rules,
@@ -120,14 +118,14 @@ def derive(
     """Decides everything one launch may do.
 
     Args:
-        context: the worktree, its submodules (granted or not) and exceptions.
+        boundaries: the worktree and its submodules, granted or not.
         git: where its git data lies.
         command: what will be executed.
         rules: the merged configuration, command-line flags included.
         support: what the machine's probe found.
         host: answers about the disk and the environment.
         toolchains: what was found from PATH.
-        provider: the provider's translation of the context.
+        provider: what the provider is told.
         own: Paddock's own directories, which no jail may reach.
         written: trees that other jails of this user can write or once could: links in them grant nothing.
         secrets: what is never brought.
@@ -136,13 +134,13 @@ def derive(
         Refusal: what is asked for cannot be held here; the text says what to change.
     """
     provider = provider or Translation()
-    root = str(context.main_worktree_path)
+    root = boundaries.root
     backend = choose_backend(rules.backend, support)
     mounts = promises.has_mounts(backend)
-    hidden = frozenset(name for name, _ in _ungranted(context))
+    hidden = frozenset(name for name, _ in boundaries.ungranted)
     mode, doubts = ingredients.choose(rules, git, host, mounts=mounts, root=root, hidden=hidden)
     unpopulated, left_open = ingredients.unpopulated(git, mode, mounts=mounts)
-    rules = replace(rules, git=mode, net=network_mode(rules, provider))
+    rules = rules._replace(git=mode, net=network_mode(rules, provider))
     check_publish(rules, mounts=mounts)
     check_git_grants(rules, git, host)
     warnings = [*rules.warnings, *doubts]
@@ -209,9 +207,8 @@ def derive(
     if not rules.root:
         links.update(host.trail(command.path).links)
 
-    denied = {path: not_granted(name) for name, path in _ungranted(context)} | covered
-    denied |= {path: not_granted(name) for name, path in _ungranted_modules(context, git)}
-    denied |= {str(path): "worktree context" for path in context.denied_paths}
+    denied = {path: not_granted(name) for name, path in boundaries.ungranted} | covered
+    denied |= {path: not_granted(name) for name, path in _ungranted_modules(boundaries, git)}
     denied |= dict(toolchains.denied)
     for path, source in rules.deny:
         canonical = host.resolve(path)
@@ -231,14 +228,14 @@ def derive(
     )
     grants += own_things.grants
     warnings += own_things.warnings
-    read_only = {str(path): "worktree context" for path in context.read_only_paths}
+    read_only: dict[str, str] = {}
     if git.kind == "main" and rules.git == "readonly":
         read_only[git.git_dir] = "--git readonly"
-    if mode != "shared" and (mounts or context.freeze_root):
+    if mode != "shared" and (mounts or boundaries.freeze_root):
         read_only |= dict.fromkeys(git.untouched, promises.OTHER_GIT)
     if mounts:
         # Whoever replaces a pointer decides which configuration the user's own git obeys there next.
-        for where in (root, *(str(submodule.worktree_path) for submodule in context.submodule_worktrees)):
+        for where in (root, *(path for _, path in boundaries.granted)):
             if host.kind(f"{where}/.git") == "file":
                 read_only[f"{where}/.git"] = "git pointer"
         # Of other worktrees in this one, and of submodules that carry their git directory inside, the same is true.
@@ -250,7 +247,7 @@ def derive(
     _check_own(grants, own, host)
     closed = {path: source for path, access, source in narrowed if access == "r"}
     exceptions = dict.fromkeys((*read_only, *closed), READ) | dict.fromkeys(denied, "")
-    nested = _nested(context, denied, git, mode, unpopulated)
+    nested = _nested(boundaries, denied, git, mode, unpopulated)
     named = [rule for rule, _ in (*rules.domains, *provider.domains)] if by_name else []
     taken: list[int] = []
     if by_name:
@@ -265,7 +262,7 @@ def derive(
     binds = ingredients.reachable(binds, denied, [inner for inner, _, _ in nested])
     nested += [(path, WRITE, source) for path, access, source in narrowed if access == "w"]
     if not mounts:
-        _check_writable_exceptions(grants, exceptions, context.freeze_root, closed | denied | read_only, git)
+        _check_writable_exceptions(grants, exceptions, boundaries.freeze_root, closed | denied | read_only, git)
         grants = list(expand_grants(grants, exceptions, listing_of(host)))
         # What is denied above a granted submodule does not count in it, nor what is read-only above a writable path.
         nested = [
@@ -312,7 +309,7 @@ def derive(
     return Plan(
         version=VERSION,
         worktree=root,
-        worktree_id=context.main_worktree_id,
+        worktree_id=boundaries.worktree_id,
         cwd=command.cwd,
         provider=provider.provider,
         provider_source=provider.source,
@@ -439,17 +436,14 @@ def network_mode(rules: Rules, provider: Translation) -> str:
     return "proxy" if wanted else "none"
 
 
-def _nested(
-    context: WorktreeSandboxContext, denied: dict[str, str], git: Git, mode: str, empty: tuple[str, ...]
-) -> list[Grant]:
+def _nested(boundaries: Boundaries, denied: dict[str, str], git: Git, mode: str, empty: tuple[str, ...]) -> list[Grant]:
     """Granted submodules inside ones that are not: the deepest root wins, but `--deny` beats both.
 
     The same for their git directories, which git puts into those of the outer ones; a private one lies elsewhere.
     """
-    hidden = {path: not_granted(name) for name, path in (*_ungranted(context), *_ungranted_modules(context, git))}
-    granted = {submodule.submodule_name for submodule in context.submodule_worktrees}
-    inner = (str(submodule.worktree_path) for submodule in context.submodule_worktrees)
-    places = [(path, READ if path in empty else WRITE) for path in inner]
+    hidden = {path: not_granted(name) for name, path in (*boundaries.ungranted, *_ungranted_modules(boundaries, git))}
+    granted = {name for name, _ in boundaries.granted}
+    places = [(path, READ if path in empty else WRITE) for _, path in boundaries.granted]
     if mode != "private":
         access = WRITE if mode == "shared" else DATA
         places += [(path, access) for name, path in git.modules if name in granted]
@@ -466,12 +460,8 @@ def not_granted(name: str) -> str:
     return f"submodule {name} is not granted"
 
 
-def _ungranted(context: WorktreeSandboxContext) -> list[tuple[str, str]]:
-    return [(sub.submodule_name, str(sub.worktree_path)) for sub in context.ungranted_submodules]
-
-
-def _ungranted_modules(context: WorktreeSandboxContext, git: Git) -> list[tuple[str, str]]:
-    names = {sub.submodule_name for sub in context.ungranted_submodules}
+def _ungranted_modules(boundaries: Boundaries, git: Git) -> list[tuple[str, str]]:
+    names = {name for name, _ in boundaries.ungranted}
     return [(name, path) for name, path in git.modules if name in names]
 
 

@@ -1,9 +1,23 @@
 """What `policy.derive` decides from: facts of one launch, and what may be asked of the machine."""
 
+import os
 from collections.abc import Iterable
+from pathlib import Path
 from typing import NamedTuple, Protocol
 
 from policy.plan import Conditional, Place, Repository, beneath
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from hashlib import sha256
+else:
+    try:
+        from _sha256 import sha256  # Python 3.11; `hashlib` loads OpenSSL, which takes 3 ms
+    except ImportError:
+        try:
+            from _sha2 import sha256
+        except ImportError:  # some distributions build neither
+            from hashlib import sha256
 
 # What decisions may ask of the machine. The launcher answers; tests answer from a table.
 #
@@ -100,6 +114,40 @@ class Support(Protocol):
     bubblewrap: str
     bubblewrap_why: str
     uid: int
+
+
+class Boundaries(NamedTuple):
+    """The worktree of one launch with its populated submodules; a `WorktreeSandboxContext` without the models.
+
+    Attributes:
+        root: canonical.
+        worktree_id: stable id.
+        granted: (name, canonical path) of submodules that the command may use.
+        ungranted: the same of those that it may not.
+        freeze_root: see `WorktreeSandboxContext`.
+    """
+
+    root: str
+    worktree_id: str
+    granted: tuple[tuple[str, str], ...] = ()
+    ungranted: tuple[tuple[str, str], ...] = ()
+    freeze_root: bool = False
+
+    @property
+    def worktree_path(self) -> Path:
+        """The root (contracts section 7)."""
+        return Path(self.root)
+
+    @property
+    def submodule_paths(self) -> tuple[Path, ...]:
+        """Roots of the granted submodules (contracts section 7)."""
+        return tuple(Path(path) for _, path in self.granted)
+
+
+def worktree_id(path: str) -> str:
+    """A stable id for a worktree: readable, and unique by the hash of its canonical path."""
+    name = "".join(char if char.isascii() and char.isalnum() else "-" for char in os.path.basename(path))[:32]
+    return f"{name.strip('-') or 'worktree'}-{sha256(os.fsencode(path)).hexdigest()[:12]}"
 
 
 class Git(NamedTuple):

@@ -13,13 +13,12 @@ import tomllib
 from collections.abc import Iterable, Iterator, Sequence
 from fnmatch import fnmatchcase
 from pathlib import Path
-from typing import Annotated, Literal, NamedTuple
-
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError
+from typing import NamedTuple
 
 from policy.errors import Refusal
 from policy.launch import Host, Trail, led_by, linked_by
 from policy.plan import Grant, beneath
+from policy.tables import Many, Pairs, Part, Version, boolean, checked, key, matching, string
 
 # The table of known toolchains (`toolchains.toml`): its format and its loader.
 
@@ -27,87 +26,83 @@ from policy.plan import Grant, beneath
 TABLE_FILE = Path(__file__).with_name("toolchains.toml")
 
 
-def _below(pattern: str) -> str:
+def _below(value: object) -> str:
+    pattern = string(value)
     parts = pattern.split("/")
     if pattern != "." and (not all(parts) or {".", ".."} & set(parts) or "\0" in pattern):
         raise ValueError("must be relative, without empty, . or .. components")
     return pattern
 
 
-def _placed(path: str) -> str:
+def _placed(value: object) -> str:
+    path = string(value)
     if not path.startswith(("/", "~/")) or ".." in path.split("/") or path.rstrip("/") in {"", "~"}:
         raise ValueError("must start with / or ~/, name something below it and hold no ..")
     return path.rstrip("/")
 
 
-Pattern = Annotated[str, AfterValidator(_below)]
-Place = Annotated[str, AfterValidator(_placed)]
-Variable = Annotated[str, Field(pattern=r"^[A-Za-z_][A-Za-z0-9_]*$")]
+_variable = matching(r"[A-Za-z_][A-Za-z0-9_]*", "a variable's name")
 
 
-class _Frozen(BaseModel):
-    model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
-
-
-class Toolchain(_Frozen):
+class Toolchain(Part):
     """One kind of installation. Patterns are relative to its root; ``*`` stands for part of one component."""
 
-    name: str
+    name: str = key(string)
     """Short name, shown in `paddock explain`."""
-    variables: list[Variable] = []
+    variables: tuple[str, ...] = key(Many(_variable), ())
     """Variables whose value is a root, when it bears the markers."""
-    active_variables: list[Variable] = []
+    active_variables: tuple[str, ...] = key(Many(_variable), ())
     """Those of them that select the toolchain even when PATH does not lead there, and that pass through."""
-    roots: list[Place] = []
+    roots: tuple[str, ...] = key(Many(_placed), ())
     """Where it is usually installed."""
-    anywhere: bool = False
+    anywhere: bool = key(boolean, False)
     """Whether any ancestor of a reached programme that bears the markers is a root."""
-    shared_prefix: bool = False
+    shared_prefix: bool = key(boolean, False)
     """Whether a directory of `ToolchainTable.shared_prefixes` may be such a root."""
-    markers: list[str] = Field(min_length=1)
+    markers: tuple[str, ...] = key(Many(string, least=1))
     """Patterns that must all exist; ``a|b`` means either. A root without them is never granted."""
-    touched_by: list[Pattern] = ["."]
+    touched_by: tuple[str, ...] = key(Many(_below), (".",))
     """The parts of the root that select it when PATH or a link leads there."""
-    grants: list[Pattern] = Field(min_length=1)
+    grants: tuple[str, ...] = key(Many(_below, least=1))
     """What is granted, read and execute."""
-    excluded: list[Pattern] = []
+    excluded: tuple[str, ...] = key(Many(_below), ())
     """What stays closed below the grants: files that may hold credentials."""
-    follow: list[Pattern] = []
+    follow: tuple[str, ...] = key(Many(_below), ())
     """Links and programmes that may lead on to further installations."""
-    brings: list[str] = []
+    brings: tuple[str, ...] = key(Many(string), ())
     """Toolchains that this one runs, selected at their roots as well."""
-    set: dict[Variable, str] = {}
+    set: dict[str, str] = key(Pairs(_variable, string), {})
     """Variables to set; ``${root}`` and ``${home}`` (the private home) may be used."""
-    passed: list[Variable] = Field(default=[], alias="pass")
+    pass_: tuple[str, ...] = key(Many(_variable), ())
     """Plain variables that pass through."""
-    pass_paths: list[Variable] = []
+    pass_paths: tuple[str, ...] = key(Many(_variable), ())
     """Variables that hold one path, and pass through when it can be reached in the jail."""
-    seeds: list[Pattern] = []
+    seeds: tuple[str, ...] = key(Many(_below), ())
     """Plain files in the home directory that it needs in the private home: versions, never credentials."""
-    notes: list[str] = []
+    notes: tuple[str, ...] = key(Many(string), ())
     """What people should know when it is found."""
 
 
-class ToolchainTable(_Frozen):
+class ToolchainTable(Part):
     """All of `toolchains.toml`."""
 
-    schema_version: Literal[1] = Field(alias="schema")
+    schema_: int = key(Version(1))
     """Version of the format."""
-    system: list[Place]
+    system: tuple[str, ...] = key(Many(_placed))
     """Trees that every plan grants anyway."""
-    followed: list[Place]
+    followed: tuple[str, ...] = key(Many(_placed))
     """System directories whose links are followed."""
-    worktree_interpreters: list[Pattern]
+    worktree_interpreters: tuple[str, ...] = key(Many(_below))
     """Links in the worktree that lead to interpreters."""
-    credentials: list[Pattern]
+    credentials: tuple[str, ...] = key(Many(_below))
     """Below the home directory; never granted."""
-    programmes_inside: list[Pattern]
+    programmes_inside: tuple[str, ...] = key(Many(_below))
     """Below the home directory: parts of `credentials` that hold programmes after all."""
-    shared_prefixes: list[Place]
+    shared_prefixes: tuple[str, ...] = key(Many(_placed))
     """Directories that are no toolchain's own."""
-    credential_names: list[str]
+    credential_names: tuple[str, ...] = key(Many(string))
     """File names that are never granted one by one."""
-    toolchain: list[Toolchain]
+    toolchain: tuple[Toolchain, ...] = key(Many(Toolchain))
     """The toolchains, the more particular first."""
 
 
@@ -118,8 +113,8 @@ def load_table(path: Path = TABLE_FILE) -> ToolchainTable:
         Refusal: `toolchains-invalid`, with the file and what is wrong in it.
     """
     try:
-        return ToolchainTable.model_validate(tomllib.loads(path.read_text(encoding="utf-8")))
-    except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError, ValidationError) as error:
+        return checked(ToolchainTable, tomllib.loads(path.read_text(encoding="utf-8")))
+    except (OSError, ValueError) as error:
         raise Refusal("toolchains-invalid", f"{path} is not a table of toolchains", context=str(error)) from error
 
 
@@ -503,7 +498,7 @@ class _Search:
         )
 
     def _passed(self) -> list[str]:
-        names = {name for tool in self.selected.values() for name in tool.passed}
+        names = {name for tool in self.selected.values() for name in tool.pass_}
         return sorted(name for name in names if self.host.env(name) is not None)
 
     def _environment(self) -> dict[str, str]:

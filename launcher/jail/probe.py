@@ -111,8 +111,11 @@ class Support:
         return cls(**dict(zip(cls.FIELDS, data, strict=True)))
 
 
-def probe() -> Support:
+def probe(*, whole: bool = False) -> Support:
     """Tries out what this machine offers to this user, in child processes where trying leaves traces.
+
+    Args:
+        whole: try the guard, too, where there are user namespaces and no Plan needs it.
 
     Raises:
         Refusal: one of the PADDOCK_* variables that lower abilities holds nonsense (see `landlock.abi`).
@@ -121,7 +124,7 @@ def probe() -> Support:
     why = "" if abi else landlock.kernel_abi()[1] or "switched off by the environment"
     seccomp, seccomp_why = _seccomp()
     userns, userns_why, proc, proc_why = _namespaces()
-    guard, guard_why = _guard()
+    guard, guard_why = _guard() if whole or not userns else (False, "not probed")
     cgroup, cgroup_why = _cgroup()
     uname = os.uname()
     return Support(

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 from launcher.jail import init, processes
 from launcher.vcs.private import record
-from launcher.vcs.worktrees.models import worktree_id
 from policy.errors import Refusal
+from policy.launch import worktree_id
 
 if TYPE_CHECKING:
     from launcher.vcs.harvest.parts import HarvestResult

@@ -24,6 +24,7 @@ from launcher.service.tables import SessionStore, exists, recorded, session_of
 from launcher.session import planning
 from launcher.vcs import checkout
 from launcher.vcs.disk import Present
+from launcher.vcs.worktrees import models
 from launcher.workflow.request_context import RequestContext, RequestContextRepository
 from launcher.workflow.requests import ArtifactKey
 from policy.errors import Refusal
@@ -121,7 +122,8 @@ class Registration:
 def _boundaries(worktree: str, options: Mapping[str, str | list[str] | bool]) -> WorktreeSandboxContext:
     wanted = options.get("--submodule")
     found = checkout.find(worktree, Present(), exact=True)
-    return planning.context_of(found, wanted if isinstance(wanted, list) else [], "--freeze-root" in options)
+    boundaries = planning.boundaries_of(found, wanted if isinstance(wanted, list) else [], "--freeze-root" in options)
+    return models.context_of(boundaries)
 
 
 _OF_SHIMS = (

@@ -21,7 +21,7 @@ from launcher.vcs.disk import Present
 from launcher.vcs.harvest.outstanding import outstanding
 from launcher.vcs.merge.descriptors import AgentMergeStatus
 from launcher.vcs.private import record, swap
-from launcher.vcs.worktrees.models import Worktree, slug, worktree_id
+from launcher.vcs.worktrees.models import Worktree, slug
 from launcher.vcs.worktrees.worktree_service import ChildWorktrees, WorktreeService
 from launcher.workflow.flow import Workflow, build_workflow, default_prompts
 from launcher.workflow.graph import InMemoryGraphRepository, Node
@@ -44,6 +44,7 @@ from launcher.workflow.requests import (
     TicketOrchestratorRequest,
 )
 from launcher.workflow.worktrees import run_options, worktree_of_session
+from policy import launch
 from policy.config import layer
 from policy.errors import Refusal
 from policy.sandbox_context import WorktreeSandboxContext
@@ -64,7 +65,7 @@ def service(where: places.Places) -> WorktreeService:
     state = places.made(where.state)
 
     def unharvested(root: os.PathLike[str]) -> bool:
-        return outstanding(record.directory_of(state, worktree_id(os.fspath(root))))
+        return outstanding(record.directory_of(state, launch.worktree_id(os.fspath(root))))
 
     user = git_config.read(where.home, os.path.dirname(where.config))
     return WorktreeService(state, unharvested=unharvested, user=user)

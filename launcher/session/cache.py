@@ -104,7 +104,7 @@ def entry(words: tuple[object, ...], options: Parsed, command: list[str], where:
         packages.enable()
         return planned_anew(options, command, cwd, where, key_bytes)
 
-    return planned() if "pydantic" in sys.modules else _in_child(planned)
+    return planned() if "launcher.session.planning" in sys.modules else _in_child(planned)
 
 
 def planned_anew(options: Parsed, command: list[str], cwd: str, where: Places, key_bytes: bytes) -> Entry:
@@ -121,7 +121,7 @@ def planned_anew(options: Parsed, command: list[str], cwd: str, where: Places, k
 
 
 def _in_child(planned: "Callable[[], Entry]") -> Entry:
-    """Has a child process make the Plan, so that what this imports (20 MiB) is gone while the session lives."""
+    """Has a child process make the Plan, so that what this imports is gone while the session lives."""
     source, sink = os.pipe()
     child = os.fork()
     if child == 0:

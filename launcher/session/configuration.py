@@ -5,7 +5,6 @@ Every file is read once; what is hashed, judged and parsed are the same bytes.
 
 import os
 from contextlib import suppress
-from dataclasses import replace
 from pathlib import Path
 from typing import NamedTuple
 
@@ -177,7 +176,7 @@ def _project(path: str, kind: Kind, root: str, own: Places, trust: Trust) -> Lay
         return None
     layer = parse(content.data, kind, path, Base(root, own.home), trusted=False)
     if trust.is_trusted(path, content.data):
-        return replace(layer, trusted=True)
+        return layer._replace(trusted=True)
     return _as_in_main(layer, content.data, root, own, trust) if kind == Kind.PROJECT else layer
 
 
@@ -205,16 +204,16 @@ def _as_in_main(layer: Layer, content: bytes, root: str, own: Places, trust: Tru
     for path in paths:
         # Behind .. may be what lies beside this worktree; and what lies in the main checkout is no further grant there.
         if ".." in path.split("/") and not _same_place(path, root, main):
-            return replace(layer, elsewhere=path)
+            return layer._replace(elsewhere=path)
         where = os.path.normpath(path)
         if beneath(where, main) and not beneath(where, root):
-            return replace(layer, elsewhere=path)
+            return layer._replace(elsewhere=path)
     file = os.path.join(main, PROJECT_NAME)
     if trust.is_trusted(file, content):
-        return replace(layer, trusted=True)
+        return layer._replace(trusted=True)
     with suppress(Refusal):  # only to say what would help
         there = guarded_files.read(file, follow=False)
-        return replace(layer, same_as=file if there is not None and there.data == content else "")
+        return layer._replace(same_as=file if there is not None and there.data == content else "")
     return layer
 
 

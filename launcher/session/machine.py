@@ -163,6 +163,10 @@ class Machine:
         """Records that the Plan depends on this file's content (or absence)."""
         self._ask(inputs.CONTENT, path)
 
+    def depends_on_own(self, path: str) -> None:
+        """The same of a file of Paddock's own, whose name only who installs it can lead elsewhere."""
+        self._inputs[inputs.CONTENT, path] = inputs.ask(inputs.CONTENT, path, self._environ)
+
     def depends_on_setting(self, path: str) -> None:
         """Records that the Plan depends on the text of a kernel setting (or its absence)."""
         self._ask(inputs.TEXT, path)

@@ -2,9 +2,8 @@
 
 import os
 import sys
-from dataclasses import replace
 from pathlib import Path
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from launcher.jail import probe, seccomp
 from launcher.safefs import guarded_files
@@ -15,22 +14,21 @@ from launcher.session.places import SOCKETS, Places, made, make_private
 from launcher.session.state import own_home
 from launcher.session.trust_store import Trust
 from launcher.vcs import checkout, written
-from launcher.vcs.private import copied_settings, planted
-from launcher.vcs.worktrees import admin_files
-from launcher.vcs.worktrees.models import worktree_id as worktree_id
-from launcher.vcs.worktrees.store import WorktreeRepository
-from policy import derive, egress_rules, ingredients, mirrors, promises, toolchains, verdict
+from launcher.vcs.private import planted
+from policy import derive, egress_rules, ingredients, promises, toolchains, verdict
 from policy.bring import NOTHING_SECRET, Secrets
 from policy.config import layer
 from policy.config.layer import Kind
 from policy.config.settings import Rules, Settings, rules_of
 from policy.errors import EXIT_NOT_EXECUTABLE, EXIT_NOT_FOUND, Refusal, printable, unusable
 from policy.handoff import PROTECT, REPORT
-from policy.launch import Command, Git, Host, left_by
+from policy.launch import Boundaries, Command, Git, Host, left_by, worktree_id
 from policy.pasted import quoted
 from policy.plan import Plan, beneath, held_by
 from policy.providers import registry
-from policy.sandbox_context import MainWorktreeContext, SubmoduleWorktreeContext, WorktreeSandboxContext
+
+if TYPE_CHECKING:
+    from policy.sandbox_context import WorktreeSandboxContext
 
 # A worktree's private home, made once: the user's name for git, and what toolchains must find there.
 #
@@ -94,6 +92,8 @@ def _git_identity(git_dir: str, worktree: str) -> bytes:
 
     Aliases, credential helpers and hooks paths run programmes, and remotes carry tokens.
     """
+    from launcher.vcs.private import copied_settings
+
     try:
         configured = copied_settings.effective(git_dir, worktree)
     except Refusal:
@@ -179,7 +179,7 @@ class Planned(NamedTuple):
     """A Plan with everything it was made from, for `explain` and for tests."""
 
     plan: Plan
-    context: WorktreeSandboxContext
+    boundaries: Boundaries
     support: probe.Support
     machine: Machine
     git_dir: str
@@ -238,7 +238,7 @@ def make(options: Options, command: list[str], cwd: str, places: Places) -> Plan
     rules = _with_mirrors(rules, settings, options, trees, machine, found.root)
     support = probe.probe()
     if found.kind == "directory":
-        rules = replace(rules, git="readonly")
+        rules = rules._replace(git="readonly")
     if derive.may_need_bubblewrap(rules.backend, support):
         trees = (found.root, found.common_dir or found.root, places.state, *others, *(path for path, _ in rules.write))
         _try_bubblewrap(support, machine, trees)
@@ -246,7 +246,7 @@ def make(options: Options, command: list[str], cwd: str, places: Places) -> Plan
         rules = _for_nothing(rules, found, support, machine, cow="--cow" in options, review="--review" in options)
     if image is not None:
         rules = with_image(rules, os.path.join(cwd, image), found, recorded, support, places, machine)
-    context = context_of(found, [name.value for name in settings.submodules], settings.freeze_root.value)
+    boundaries = boundaries_of(found, [name.value for name in settings.submodules], settings.freeze_root.value)
     table = toolchains.load_table()
     tools = toolchains.NOTHING if image is not None else toolchains.discover(
         machine,
@@ -257,14 +257,14 @@ def make(options: Options, command: list[str], cwd: str, places: Places) -> Plan
         written=others,
     )  # fmt: skip
     chosen = recognition.choose(settings, command, directory, places, machine)
-    provider = recognition.translated(chosen, settings, context, command, machine)
+    provider = recognition.translated(chosen, settings, boundaries, command, machine)
     git = repositories.described(found, machine, created=not support.userns and _created(found, places, machine))
     rules, git = _with_nested(rules, git, found, places, machine)
     _check_own_places(places, (found.root, *recorded, *(path for path, _ in rules.write)), machine)
     writable = (found.root, *(path for path, _ in rules.write))
     granted = (*writable, *(path for path, _ in rules.read))
     plan = derive.derive(
-        context,
+        boundaries,
         git,
         program,
         rules,
@@ -281,7 +281,7 @@ def make(options: Options, command: list[str], cwd: str, places: Places) -> Plan
             written.refuse_agents_git_dir(place, places.state)  # here, and not when there are commits to harvest
     allowed = tuple(entry.value for entry in settings.allow_domains)
     plan = plan.replace(warnings=(*plan.warnings, *recognition.warnings(command, plan, provider, allowed)))
-    return Planned(plan, context_for_tools(plan, context), support, machine, found.common_dir, tools.seeds, trees)
+    return Planned(plan, boundaries, support, machine, found.common_dir, tools.seeds, trees)
 
 
 def _plain_directory(start: str, machine: Machine) -> checkout.Checkout:
@@ -378,7 +378,7 @@ def with_image(
         )
     git = any(machine.kind(f"{image}{place}/git") for place in ingredients.IMAGE_PATH.split(":"))
     lacks = () if git or not found.git_dir else ("the image has no git, so commands there can commit nothing",)
-    return replace(rules, root=image, warnings=(*rules.warnings, *lacks))
+    return rules._replace(root=image, warnings=(*rules.warnings, *lacks))
 
 
 def _for_nothing(
@@ -418,10 +418,10 @@ def _for_nothing(
                 f"--cow keeps what is written in the worktree from the disk, but {wide} lets it be written",
                 hint=f"leave out either --cow or {wide}",
             )
-        return replace(rules, cow=True)
+        return rules._replace(cow=True)
     if not promises.has_mounts(backend):
-        rules = replace(rules, git="readonly")
-    return replace(rules, read=(*rules.read, (found.root, ingredients.REVIEW)))
+        rules = rules._replace(git="readonly")
+    return rules._replace(read=(*rules.read, (found.root, ingredients.REVIEW)))
 
 
 def _with_obeyed(
@@ -435,8 +435,7 @@ def _with_obeyed(
     trusted = (Kind.DEFAULT, Kind.SYSTEM, Kind.USER)
     by_user = {entry.value for entry in settings.handoff_report if entry.source.kind in trusted}
     protect = [name for name, mode in names.items() if mode == PROTECT and name not in by_user]
-    return replace(
-        rules,
+    return rules._replace(
         handoff_protect=tuple(dict.fromkeys((*rules.handoff_protect, *protect))),
         handoff_report=tuple(name for name in (*rules.handoff_report, *names) if name not in protect),
         handoff_patterns=(
@@ -453,6 +452,8 @@ def _with_mirrors(
     bundles = [entry.value.removeprefix(mark) for entry in settings.allow_domains if entry.value.startswith(mark)]
     if not bundles or rules.net in ("none", "open"):
         return rules
+    from policy import mirrors
+
     given = options.get("--env")
     own = {item.partition("=")[0] for item in given} if isinstance(given, list) else set()
     own.update(name for name, _ in rules.env_set)
@@ -463,8 +464,7 @@ def _with_mirrors(
 
     granted = (root, "/usr", *filter(None, (machine.resolve(path) for path, _ in (*rules.read, *rules.write))))
     found = mirrors.find(machine, bundles, trees=trees, taken=taken, granted=granted)
-    return replace(
-        rules,
+    return rules._replace(
         domains=tuple((dict(found.domains) | dict(rules.domains)).items()),
         internal=found.internal,
         files=found.files,
@@ -496,7 +496,7 @@ def _with_nested(
     known, untouched, obeyed, warnings = nested.look(
         trees, (*own, *git.pointers, *git.inside), by_sessions, machine, agents
     )
-    rules = replace(rules, warnings=(*rules.warnings, *warnings))
+    rules = rules._replace(warnings=(*rules.warnings, *warnings))
     return rules, git._replace(nested=known, untouched=untouched, obeyed=obeyed)
 
 
@@ -555,8 +555,8 @@ def secrets(places: Places, machine: Machine) -> Secrets:
     return Secrets(found, tuple(table.credential_names))
 
 
-def context_of(found: checkout.Checkout, wanted: list[str], freeze_root: bool) -> WorktreeSandboxContext:
-    """The worktree context of a checkout.
+def boundaries_of(found: checkout.Checkout, wanted: list[str], freeze_root: bool) -> Boundaries:
+    """The boundaries of a checkout.
 
     Args:
         wanted: names of the submodules to grant; none named means all. A submodule inside a granted one is granted.
@@ -573,39 +573,24 @@ def context_of(found: checkout.Checkout, wanted: list[str], freeze_root: bool) -
                 hint=f"git submodule update --init {name}" if not known else "",
             )
     chosen = [known[name].path for name in wanted]
-    main = worktree_id(found.root)
-    granted: list[SubmoduleWorktreeContext] = []
-    ungranted: list[SubmoduleWorktreeContext] = []
+    granted: list[tuple[str, str]] = []
+    ungranted: list[tuple[str, str]] = []
     for submodule in found.submodules:
         allowed = not wanted or any(beneath(submodule.path, path) for path in chosen)
-        (granted if allowed else ungranted).append(
-            SubmoduleWorktreeContext(
-                submodule_name=submodule.name,
-                worktree_id=worktree_id(submodule.path),
-                worktree_path=Path(submodule.path),
-                main_worktree_id=main,
-                granted=allowed,
-            )
-        )
-    return WorktreeSandboxContext(
-        main_worktree=MainWorktreeContext(
-            worktree_id=main,
-            worktree_path=Path(found.root),
-            submodule_worktree_ids=tuple(worktree_id(submodule.path) for submodule in found.submodules),
-        ),
-        submodule_worktrees=tuple(granted),
-        ungranted_submodules=tuple(ungranted),
-        freeze_root=freeze_root,
-    )
+        (granted if allowed else ungranted).append((submodule.name, submodule.path))
+    return Boundaries(found.root, worktree_id(found.root), tuple(granted), tuple(ungranted), freeze_root)
 
 
-def context_for_tools(plan: Plan, context: WorktreeSandboxContext) -> WorktreeSandboxContext:
+def context_for_tools(planned: Planned) -> "WorktreeSandboxContext":
     """The context with the Plan's exceptions inside the worktree, so that the validator says what the kernel does."""
+    from launcher.vcs.worktrees import models  # 80 ms of pydantic, which no launch needs
+
+    plan, context = planned.plan, models.context_of(planned.boundaries)
     hidden = {str(sub.worktree_path): derive.not_granted(sub.submodule_name) for sub in context.ungranted_submodules}
     found = verdict.exceptions(plan)
     read_only = list(found.read_only)
     denied = [path for path, source in found.denied if hidden.get(path) != source]
-    granted: list[SubmoduleWorktreeContext] = []
+    granted = []
     ungranted = list(context.ungranted_submodules)
     for submodule in context.submodule_worktrees:
         # `--deny` beats the rule that the deepest root wins.
@@ -712,6 +697,9 @@ def _created(found: checkout.Checkout, places: Places, machine: Machine) -> bool
     """Whether Paddock made this worktree for an agent, and did not find it made by somebody else."""
     if found.kind != "linked":
         return False
+    from launcher.vcs.worktrees import admin_files
+    from launcher.vcs.worktrees.store import WorktreeRepository
+
     machine.depends_on_content(f"{found.git_dir}/{admin_files.RECORD}")  # written anew whenever what is known changes
     store = WorktreeRepository(places.state)
     row = store.get(worktree_id(found.root)) if os.path.exists(store.path) else None
@@ -723,10 +711,10 @@ def depend_on_code(machine: Machine) -> None:
     for name, module in list(sys.modules.items()):
         path = getattr(module, "__file__", None)
         if path and name.partition(".")[0] in ("launcher", "policy"):
-            machine.depends_on_content(path)
+            machine.depends_on_own(path)
     data = os.path.dirname(derive.__file__)
     for name in ("default.toml", "toolchains.toml", "bundles.toml", "mirrors.toml"):
-        machine.depends_on_content(f"{data}/{name}")
+        machine.depends_on_own(f"{data}/{name}")
 
 
 def _text(options: Options, name: str) -> str | None:

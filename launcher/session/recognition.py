@@ -16,12 +16,10 @@ from policy import runners
 from policy.config import values
 from policy.config.settings import Settings
 from policy.egress_rules import endpoint
-from policy.launch import Command, Translation
-from policy.logins import Login
+from policy.launch import Boundaries, Command, Translation
 from policy.plan import Conditional, Plan
 from policy.providers import registry
 from policy.providers.model import ArgumentsPosition, DialectName, ProviderFile, ProviderSpec, Switch
-from policy.sandbox_context import WorktreeSandboxContext
 
 Sourced = tuple[tuple[str, str], ...]
 
@@ -137,7 +135,7 @@ def _behind_runner(command: list[str], at: int, directory: str, machine: Machine
 
 
 def translated(
-    chosen: Chosen, settings: Settings, context: WorktreeSandboxContext, command: list[str], machine: Machine
+    chosen: Chosen, settings: Settings, boundaries: Boundaries, command: list[str], machine: Machine
 ) -> Translation:
     """What the provider is told, and what it needs.
 
@@ -145,9 +143,11 @@ def translated(
     """
     if chosen.strategy is None:
         return Translation(source=chosen.source)
-    words = registry.translate(chosen.strategy, context)
     name = chosen.strategy.provider_name
     if not isinstance(chosen.strategy, registry.DeclaredStrategy):
+        from launcher.vcs.worktrees import models  # 80 ms of pydantic, for what the specification promises plug-ins
+
+        words = registry.translate(chosen.strategy, models.context_of(boundaries))
         return Translation(
             provider=name,
             source=chosen.source,
@@ -155,6 +155,7 @@ def translated(
             environment=tuple(words.environment.items()),
             arguments=tuple(words.arguments),
         )
+    words = registry.translate(chosen.strategy, boundaries)
     spec = chosen.strategy.spec
     keep = keeps_prompts(settings)
     switches = chosen.strategy.switches(keep_prompts=keep) if spec.supports_sandbox else ()
@@ -231,6 +232,8 @@ def files_of(
     spec: ProviderSpec, settings: Settings, machine: Machine, mode: str, *, unattended: bool, keyed: bool
 ) -> tuple[tuple[object, ...], ...]:
     """The provider's files that pass between the user's home and the private one, for the Plan. `mode`: of logins."""
+    from policy.logins import Login
+
     root = spec.state.home
     # Some refuse to start where the variable names what is not there (codex).
     found = [tuple(Login("", f"{root[2:]}/"))] if spec.state.variable and root not in (None, "~") else []
@@ -311,12 +314,15 @@ def warnings(command: list[str], plan: Plan, provider: Translation, allowed: tup
         allowed: the hosts that may be reached, with bundles by their names.
     """
     fields: Any = [login for login in provider.logins if login not in plan.logins]
-    left_out = [login.host for login in (Login(*each) for each in fields) if not login.only_withholds]
+    left_out: list[str] = []
+    if fields:
+        from policy.logins import Login
+
+        left_out = [login.host for login in (Login(*each) for each in fields) if not login.only_withholds]
     found = provider.warnings + tuple(
         f"{path} is not copied into the jail: the command can write its directory" for path in left_out
     )
-    runner = command[0].rpartition("/")[2]
-    at = runners.started(command)
+    runner, at = command[0].rpartition("/")[2], runners.started(command)
     bundle = _BUNDLES.get(runner, "@node")
     if plan.net != "proxy" or not at or runner not in runners.FETCHING or bundle in allowed:
         return found

@@ -4,8 +4,6 @@ A record is (canonical path, SHA-256 of the content). It lives under the user's 
 reach: an agent that could write here could trust its own file.
 """
 
-import hashlib
-import json
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -58,6 +56,8 @@ class Trust:
         content = guarded_files.read_private(self.path, limit=_LARGEST, hint="trust again what you have read")
         if content is None:
             return {}
+        import json
+
         try:
             stored = json.loads(content)
             if stored["version"] != _VERSION:
@@ -77,6 +77,8 @@ class Trust:
     @contextmanager
     def _changing(self) -> Iterator[dict[str, str]]:
         """The records, written back when the block ends; parallel writers wait for each other (flock(2))."""
+        import json
+
         made(self._directory)
         with guarded_files.locked_file(f"{self.path}.lock"):
             records = self._load()
@@ -90,4 +92,6 @@ class Trust:
 
 def digest_of(content: bytes) -> str:
     """SHA-256 in hexadecimal."""
+    import hashlib
+
     return hashlib.sha256(content).hexdigest()

@@ -14,7 +14,10 @@ from policy.plan import SYSTEM_PATH
 def doctor(*, as_json: bool, verbose: bool) -> int:
     """Exit status 0 when the jail holds all that its backend promises, 1 when not, 125 when none can start."""
     os.environ["PATH"] = SYSTEM_PATH  # for what the self-test starts, unjailed
-    layers = (*probe.describe(probe.probe(), probe.bubblewrap(search=SYSTEM_PATH)), switching.describe_audit())
+    layers = (
+        *probe.describe(probe.probe(whole=True), probe.bubblewrap(search=SYSTEM_PATH)),
+        switching.describe_audit(),
+    )
     refused: Refusal | None = None
     result: selftest.Result | None = None
     try:

@@ -11,7 +11,6 @@ import sys
 import textwrap
 from collections.abc import Callable
 from difflib import get_close_matches
-from importlib import metadata
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -471,11 +470,3 @@ def _width() -> int:
     except (OSError, ValueError):  # no terminal; no descriptor
         columns = _WIDEST
     return min(_WIDEST, max(_NARROWEST, columns))
-
-
-def version() -> str:
-    """The installed version of Paddock."""
-    try:
-        return metadata.version("paddock-launcher")
-    except metadata.PackageNotFoundError:
-        return "unknown (not installed)"

@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Any
 from pydantic import BaseModel
 
 from launcher.session import harvesting, messages, places
-from launcher.session.planning import worktree_id
 from launcher.vcs.git import Git
 from launcher.vcs.harvest import outstanding
 from launcher.vcs.merge import into_children, preview, sessions, target, work
@@ -22,6 +21,7 @@ from launcher.vcs.worktrees import condition
 from launcher.vcs.worktrees.store import WorktreeRepository, root_of
 from launcher.verbs import style, table
 from policy.errors import Refusal, printable
+from policy.launch import worktree_id
 from policy.pasted import joined, quoted
 
 if TYPE_CHECKING:

@@ -33,7 +33,7 @@ class _Example(NamedTuple):
 def document(strategy: SandboxTranslationStrategy) -> dict[str, Any]:
     """A provider as plain data: its file's keys, and where it comes from. Of a plug-in's own strategy, what it says."""
     if isinstance(strategy, DeclaredStrategy):
-        return {"source": strategy.source} | strategy.spec.model_dump(mode="json", by_alias=True)
+        return {"source": strategy.source} | strategy.spec.as_data()
     return {
         "source": f"{type(strategy).__module__}.{type(strategy).__qualname__}",
         "name": strategy.provider_name,

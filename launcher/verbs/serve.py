@@ -7,7 +7,7 @@ import os
 
 from launcher import cli
 from launcher.session import places
-from launcher.verbs import acp, forms
+from launcher.verbs import acp
 
 _LOOPBACK = "127.0.0.1"
 
@@ -25,7 +25,7 @@ def serve(*, http: str | None, verbose: bool) -> int:
     logging.basicConfig(level=logging.DEBUG if verbose else logging.INFO, handlers=[handler], force=True)
     for name in ("asyncio", "uvicorn"):
         logging.getLogger(name).setLevel(logging.WARNING)
-    return asyncio.run(daemon.serve(where, forms.version(), _parse, audit=listener, port=port))
+    return asyncio.run(daemon.serve(where, cli.version(), _parse, audit=listener, port=port))
 
 
 def _port(address: str) -> int:

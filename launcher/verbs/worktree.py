@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Any
 from launcher import cli
 from launcher.session import configuration, harvesting, messages, places
 from launcher.session.machine import Machine
-from launcher.session.planning import worktree_id
 from launcher.vcs import checkout, git_config, gitlinks
 from launcher.vcs.disk import Present
 from launcher.vcs.harvest import as_user
@@ -23,6 +22,7 @@ from launcher.vcs.worktrees.models import Options, State, Worktree
 from launcher.vcs.worktrees.store import WorktreeRepository, root_of
 from launcher.vcs.worktrees.worktree_service import WorktreeService
 from launcher.verbs import style, table
+from policy import launch
 from policy.errors import Refusal, printable
 
 if TYPE_CHECKING:
@@ -36,7 +36,7 @@ def service(*, quiet: bool = False) -> WorktreeService:
     user = git_config.read(where.home, os.path.dirname(where.config))
 
     def unharvested(root: Path) -> tuple[str, ...]:
-        return waiting(record.directory_of(state, worktree_id(os.fspath(root))))
+        return waiting(record.directory_of(state, launch.worktree_id(os.fspath(root))))
 
     def say(line: str) -> None:
         if not quiet and sys.stderr.isatty():
@@ -343,7 +343,7 @@ def worktree_dock(directory: str | None, *, as_json: bool) -> int:
     """Exit status 0 when every `.git` is right."""
     start = directory_named(directory) if directory else places.current_directory()
     root = os.path.realpath(start)
-    done = swap.dock_worktree(records.directory_of(places.places(os.environ).state, worktree_id(root)))
+    done = swap.dock_worktree(records.directory_of(places.places(os.environ).state, launch.worktree_id(root)))
     if as_json:
         print(json.dumps([item.as_dict() for item in done], indent=2))
         return 0
@@ -374,7 +374,7 @@ def _place(directory: str | None) -> tuple[str, str, str, str]:
     else:
         found = checkout.find(start, Machine(os.environ), exact=directory is not None)
         git_dir, root, project = found.git_dir, found.root, found.root
-    where = records.directory_of(state, worktree_id(root))
+    where = records.directory_of(state, launch.worktree_id(root))
     if not (os.path.isdir(where) and os.path.isdir(git_dir)):
         raise Refusal(
             "harvest-no-record",

@@ -1,1 +1,1 @@
-"""Configuration: TOML layers become models, and the models one set of settings whose every value knows its source."""
+"""Configuration: TOML layers are read, and become one set of settings whose every value knows its source."""

@@ -1,34 +1,28 @@
-"""One layer of configuration: a file, or the command line's options; where it comes from and how it becomes a model."""
+"""One layer of configuration: a file, or the command line's options; where it comes from and how it is read."""
 
 import re
 import tomllib
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
 from difflib import get_close_matches
 from enum import IntEnum
 from pathlib import Path
+from typing import NamedTuple
 
-from pydantic import BaseModel, ValidationError
-from pydantic_core import ErrorDetails
-
-from policy.config.values import SCHEMA, Base, Configuration, toml_type
+from policy.config.values import SCHEMA, Base, Configuration
 from policy.errors import Refusal
 from policy.keys import BUDGETS
+from policy.tables import Mistake, Mistakes, Part, Place, checked, names
 
 # Mistakes in a configuration, in words: which file, which line, which key, and what was probably meant.
 
 
-Location = tuple[int | str, ...]
-
-
-def config_refusal(error: ValidationError, origin: str, line_of: Callable[[Location], int | None]) -> Refusal:
+def config_refusal(error: Mistakes, origin: str, line_of: Callable[[Place], int | None]) -> Refusal:
     """One Refusal for everything that is wrong in one file."""
-    found = error.errors(include_url=False, include_context=True)
     lines = []
-    for detail in found:
-        line = line_of(detail["loc"])
-        lines.append(f"line {line}: {sentence(detail)}" if line else sentence(detail))
-    unknown = any(detail["type"] == "extra_forbidden" for detail in found)
+    for mistake in error.found:
+        line = line_of(mistake.place)
+        lines.append(f"line {line}: {sentence(mistake)}" if line else sentence(mistake))
+    unknown = any(mistake.owner for mistake in error.found)
     return Refusal(
         "config-unknown-key" if unknown else "config-invalid",
         f"{origin}: {lines[0]}",
@@ -37,23 +31,13 @@ def config_refusal(error: ValidationError, origin: str, line_of: Callable[[Locat
     )
 
 
-def sentence(detail: ErrorDetails) -> str:
+def sentence(mistake: Mistake) -> str:
     """One mistake as ``KEY is wrong in this way``."""
-    keys = [part for part in detail["loc"] if isinstance(part, str) and part != "[key]"]
-    name = ".".join(keys) or "the file"
-    kind = detail["type"]
-    if kind == "extra_forbidden":
-        near = nearest(keys)
-        return f"unknown key {name}" + (f"; did you mean {near}?" if near else "")
-    if kind == "value_error":
-        return f"{name} {detail['ctx']['error']}"
-    if kind == "literal_error":
-        return f"{name} must be one of {detail['ctx']['expected']}"
-    if kind == "tuple_type":
-        return f"{name} must be a list of strings, not {toml_type(detail['input'])}"
-    if kind == "dict_type":
-        return f"{name} must be a table, not {toml_type(detail['input'])}"
-    return f"{name}: {detail['msg']}"
+    name = ".".join(mistake.keys) or "the file"
+    if mistake.owner is None:
+        return f"{name} {mistake.text}"
+    near = nearest(mistake.keys)
+    return f"unknown key {name}" + (f"; did you mean {near}?" if near else "")
 
 
 def nearest(keys: Sequence[str]) -> str:
@@ -70,17 +54,16 @@ def nearest(keys: Sequence[str]) -> str:
 
 def known_keys(tables: Iterable[str]) -> list[str]:
     """The keys a table takes; [] for a table that does not exist or has free keys."""
-    model: type[BaseModel] = Configuration
+    part: type[Part] = Configuration
     for table in tables:
-        field = next((f for n, f in model.model_fields.items() if (f.alias or n) == table), None)
-        inner = field.annotation if field else None
-        if not (isinstance(inner, type) and issubclass(inner, BaseModel)):
+        inner = part.KEYS[table].kind if table in part.KEYS else None
+        if not isinstance(inner, type):
             return []
-        model = inner
-    return [field.alias or name for name, field in model.model_fields.items()]
+        part = inner
+    return names(part)
 
 
-def line_finder(content: str) -> Callable[[Location], int | None]:
+def line_finder(content: str) -> Callable[[Place], int | None]:
     """Tells in which line of a TOML text a key stands: the deepest known part of it counts.
 
     Reads headers and ``key =`` lines only, so a text inside a multi-line string can mislead it: good enough for a
@@ -98,8 +81,8 @@ def line_finder(content: str) -> Callable[[Location], int | None]:
             for end in range(len(table) + 1, len(key) + 1):
                 lines.setdefault(key[:end], number)
 
-    def line_of(location: Location) -> int | None:
-        keys = tuple(part for part in location if isinstance(part, str) and part != "[key]")
+    def line_of(place: Place) -> int | None:
+        keys = tuple(part for part in place if isinstance(part, str))
         return next((lines[keys[:end]] for end in range(len(keys), 0, -1) if keys[:end] in lines), None)
 
     return line_of
@@ -126,14 +109,13 @@ class Kind(IntEnum):
     FLAGS = 5
 
 
-@dataclass(frozen=True, slots=True)
-class Layer:
+class Layer(NamedTuple):
     """A validated layer.
 
     Attributes:
         kind: its place in the order of precedence.
         origin: the file's path; "" for the shipped default and for flags.
-        content: the model; its paths are absolute.
+        content: what it says; its paths are absolute.
         trusted: False for a file that an agent may have written: it can only tighten what lies below it.
         submodules: names given by flags; a file cannot choose them, since they differ from run to run.
         same_as: the main checkout's file, where that has the same content and may be trusted in place of this one.
@@ -144,7 +126,7 @@ class Layer:
     origin: str
     content: Configuration
     trusted: bool = True
-    submodules: tuple[str, ...] = field(default=())
+    submodules: tuple[str, ...] = ()
     same_as: str = ""
     elsewhere: str = ""
 
@@ -187,10 +169,10 @@ def parse(data: bytes, kind: Kind, origin: str, base: Base, *, trusted: bool = T
             hint="it belongs in /etc/paddock/config.toml or in your own config.toml",
         )
     try:
-        model = Configuration.model_validate(table, context=base)
-    except ValidationError as error:
+        found = checked(Configuration, table, base)
+    except Mistakes as error:
         raise config_refusal(error, origin, line_of) from None
-    return Layer(kind, "" if kind == Kind.DEFAULT else origin, model, trusted)
+    return Layer(kind, "" if kind == Kind.DEFAULT else origin, found, trusted)
 
 
 def _table(content: str, origin: str) -> dict[str, object]:
@@ -333,8 +315,8 @@ def layer(options: Mapping[str, str | list[str] | bool], *, cwd: str, home: str)
     if "" in submodules:
         raise _usage("--submodule needs a name", "git submodule status")
     try:
-        content = Configuration.model_validate(tables, context=Base(cwd, home))
-    except ValidationError as error:
+        content = checked(Configuration, tables, Base(cwd, home))
+    except Mistakes as error:
         raise _refused(error, budgets) from None
     return Layer(Kind.FLAGS, "", content, True, submodules)
 
@@ -350,15 +332,14 @@ def _many(options: Mapping[str, str | list[str] | bool], flag: str) -> list[str]
     return value
 
 
-def _refused(error: ValidationError, budgets: list[str]) -> Refusal:
-    detail = error.errors(include_url=False)[0]
-    keys = [part for part in detail["loc"] if isinstance(part, str) and part != "[key]"]
+def _refused(error: Mistakes, budgets: list[str]) -> Refusal:
+    mistake, keys = error.found[0], error.found[0].keys
     flag = flag_of(".".join(keys))
-    if detail["type"] == "extra_forbidden":  # only --limit has names of its own
+    if mistake.owner:  # only --limit has names of its own
         known = ", ".join(known_keys(("limits",)))
         near = nearest(keys).removeprefix("limits.")
         return _usage(f"{flag}: unknown limit {keys[-1]}" + (f"; did you mean {near}?" if near else ""), known)
-    text = sentence(detail)
+    text = sentence(mistake)
     name = ".".join(keys)
     if flag == "--limit":
         flag = f"{'--budget' if any(item.startswith(f'{keys[-1]}=') for item in budgets) else flag} {keys[-1]}"

@@ -4,8 +4,7 @@ Every value, and every entry of a list, knows where it comes from.
 """
 
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
-from typing import Generic, Protocol, TypeVar
+from typing import Generic, NamedTuple, Protocol, TypeVar
 
 from policy import egress_rules
 from policy.config.layer import Kind, Layer, flag_of
@@ -17,8 +16,7 @@ from policy.pasted import quoted
 T = TypeVar("T", covariant=True)
 
 
-@dataclass(frozen=True, slots=True)
-class Source:
+class Source(NamedTuple):
     """Where a value comes from: a layer, its file ("" for default and flags), and the key or option."""
 
     kind: Kind
@@ -32,8 +30,7 @@ class Source:
         return self.key if self.kind == Kind.FLAGS else f"{self.origin} {self.key}"
 
 
-@dataclass(frozen=True, slots=True)
-class Sourced(Generic[T]):
+class Sourced(NamedTuple, Generic[T]):
     """A value with its source."""
 
     value: T
@@ -44,8 +41,7 @@ Strings = tuple[Sourced[str], ...]
 Pairs = tuple[Sourced[tuple[str, str]], ...]
 
 
-@dataclass(frozen=True, slots=True)
-class Settings:
+class Settings(NamedTuple):
     """What all layers together ask for; the attribute names follow the keys of the files.
 
     Lists hold each value once, with the first source that named it, in the order of precedence. `deny` beats `read`
@@ -301,7 +297,7 @@ def loosening(below: Settings, layer: Layer) -> list[str]:
         # Neither is tighter: the user's name under an agent's work, or work without it where he wants it.
         found.append(f"git.sign: {_word(content.git.sign)} instead of {_word(below.sign.value)}")
     limits = dict(entry.value for entry in below.limits)
-    for name in sorted(content.limits.model_fields_set):
+    for name in sorted(content.limits.given):
         value = getattr(content.limits, name)
         if value is None and name in BOUNDS and name not in limits:
             found.append(f"limits.{name}: unlimited instead of {BOUNDS[name]}% of what the machine has")
@@ -319,7 +315,7 @@ def loosening(below: Settings, layer: Layer) -> list[str]:
         found.append("provider.keep_prompts: false instead of true")
     protected = {entry.value for entry in below.handoff_protect}
     found += [f"handoff.report: {name} is protected" for name in content.handoff.report if name in protected]
-    if content.system.model_fields_set:  # `layer.parse` refuses it already; here too, so that this stands alone
+    if content.system.given:  # `layer.parse` refuses it already; here too, so that this stands alone
         found.append("system: describes the machine")
     return found
 
@@ -397,7 +393,7 @@ def _merged(layers: Sequence[Layer]) -> Settings:
         for attribute, table in (("env_set", content.environment.set_), ("devices", content.system.devices)):
             for name, value in table.items():
                 tables[attribute][name] = Sourced((name, value), _source(layer, f"{KEYS[attribute]}.{name}"))
-        for name in content.limits.model_fields_set:
+        for name in content.limits.given:
             bound = getattr(content.limits, name)
             limits.pop(name, None)
             lifted -= {name}
@@ -463,8 +459,7 @@ def _merged(layers: Sequence[Layer]) -> Settings:
 # them across a ``/``. Everything else stands for itself, brackets included: ``[id]`` is an ordinary directory's name.
 
 
-@dataclass(slots=True)
-class Rules:
+class Rules(NamedTuple):
     """The configuration as far as decisions need it; entries of the first group are (value, source).
 
     `devices` holds (path, access letters, source); `warnings` what the user should be told.

@@ -5,27 +5,24 @@ completes the sentence "KEY ...".
 """
 
 import re
-from collections.abc import Callable
-from typing import Annotated, Literal, NamedTuple
-
-from pydantic import BaseModel, ConfigDict, Field, PlainValidator, ValidationInfo, model_validator
+from typing import NamedTuple
 
 from policy.egress_rules import MARK, parse_egress_rule, require
 from policy.errors import Refusal
 from policy.hosts import parse_rule
 from policy.keys import parse_key
+from policy.tables import Choice, Many, One, Pairs, Part, Version, boolean, key, string, toml_type
 
 UNLIMITED = "unlimited"
 
-_SIZE = re.compile(r"([0-9]{1,18})([kmgt]?)(?:ib)?", re.IGNORECASE | re.ASCII)
-_TIME = re.compile(r"([0-9]{1,18})([smhd]?)", re.IGNORECASE | re.ASCII)
-_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*", re.ASCII)
-_PUBLISHED = re.compile(
-    r"(?:(\[[0-9A-Fa-f:]+\]|localhost|[0-9]+(?:\.[0-9]+){3}):)?([0-9]{1,5})(?::([0-9]{1,5}))?", re.ASCII
-)
+# Compiled where they are used: most launches need none of them.
+_SIZE = r"([0-9]{1,18})([kmgt]?)(?:ib)?"
+_TIME = r"([0-9]{1,18})([smhd]?)"
+_NAME = r"[A-Za-z_][A-Za-z0-9_]*"
+_PUBLISHED = r"(?:(\[[0-9A-Fa-f:]+\]|localhost|[0-9]+(?:\.[0-9]+){3}):)?([0-9]{1,5})(?::([0-9]{1,5}))?"
 _SIZES = {"": 1, "k": 1 << 10, "m": 1 << 20, "g": 1 << 30, "t": 1 << 40}
 _AMOUNTS = {"": 1, "k": 1000, "m": 10**6, "g": 10**9}
-_AMOUNT = re.compile(r"([0-9]{1,18})([kmg]?)", re.IGNORECASE | re.ASCII)
+_AMOUNT = r"([0-9]{1,18})([kmg]?)"
 _TIMES = {"": 1, "s": 1, "m": 60, "h": 3600, "d": 86400}
 _LARGEST = (1 << 63) - 1  # rlimits are unsigned 64 bit, cgroup files and off_t signed
 
@@ -46,23 +43,15 @@ DANGEROUS_NAMES = frozenset({
 
 DANGEROUS_PREFIXES = ("LD_", "DYLD_", "PYTHON", "GIT_", "PADDOCK_", "BASH_FUNC_", "LUA_INIT_", "NPM_CONFIG_", "CARGO_")
 
-_SECRET = re.compile(r"KEY|TOKEN|SECRET|PASS|CREDENTIAL|AUTH|COOKIE|SESSION|PRIVATE|SIGNATURE|_URL|_DSN", re.IGNORECASE)
-
-
-def toml_type(value: object) -> str:
-    """What people call the type of a TOML value."""
-    names: dict[type, str] = {bool: "a boolean", int: "a number", float: "a floating-point number", str: "a string"}
-    names |= {list: "a list", tuple: "a list", dict: "a table", type(None): "nothing"}
-    return names.get(type(value), "a date or time")
+_SECRET = r"KEY|TOKEN|SECRET|PASS|CREDENTIAL|AUTH|COOKIE|SESSION|PRIVATE|SIGNATURE|_URL|_DSN"
 
 
 def text(value: object) -> str:
     """A string without NUL."""
-    if not isinstance(value, str):
-        raise ValueError(f"must be a string, not {toml_type(value)}")
-    if "\0" in value:
+    written = string(value)
+    if "\0" in written:
         raise ValueError("contains a NUL character")
-    return value
+    return written
 
 
 def path(value: object, directory: str | None, home: str | None) -> str:
@@ -150,13 +139,13 @@ def count(value: object) -> int | None:
     return _measured(value, _TIME, {"": 1}, "a whole number such as 4096")
 
 
-def _measured(value: object, form: re.Pattern[str], units: dict[str, int], wanted: str) -> int | None:
+def _measured(value: object, form: str, units: dict[str, int], wanted: str) -> int | None:
     if value in (UNLIMITED, "none"):
         return None
     if isinstance(value, bool) or not isinstance(value, int | str):
         raise ValueError(f"must be {wanted}, or 'unlimited', not {toml_type(value)}")
     if isinstance(value, str):
-        found = form.fullmatch(value.strip())
+        found = re.fullmatch(form, value.strip(), re.IGNORECASE | re.ASCII)
         factor = units.get(found[2].lower()) if found else None
         if found is None or factor is None or (not found[2] and not value.strip().isdigit()):
             raise ValueError(f"{value!r} is not {wanted}, or 'unlimited'")
@@ -169,7 +158,7 @@ def _measured(value: object, form: re.Pattern[str], units: dict[str, int], wante
 def variable(value: object) -> str:
     """The name of an environment variable (IEEE Std 1003.1, 8.1, lower case too)."""
     name = text(value)
-    if not _NAME.fullmatch(name):
+    if not re.fullmatch(_NAME, name, re.ASCII):
         raise ValueError(f"{name!r} is not a variable name (letters, digits and _, not starting with a digit)")
     return name
 
@@ -200,16 +189,15 @@ def variable_value(value: object) -> str:
 
 def line(value: object) -> str:
     """A line, or nothing."""
-    if not isinstance(value, str):
-        raise ValueError(f"must be a string, not {toml_type(value)}")
-    if "\n" in value or "\0" in value:
+    written = string(value)
+    if "\n" in written or "\0" in written:
         raise ValueError("must be one line")
-    return value
+    return written
 
 
 def looks_secret(name: str) -> bool:
     """Whether a variable's name suggests that its value must not be shown."""
-    return _SECRET.search(name) is not None
+    return re.search(_SECRET, name, re.IGNORECASE) is not None
 
 
 def domain(value: object) -> str:
@@ -239,7 +227,7 @@ def loopback(value: object) -> str:
 def published(value: object) -> str:
     """A port of the machine's loopback that leads into the jail, ``[ADDRESS:]PORT[:JAIL'S PORT]``, in full."""
     written = text(value)
-    found = _PUBLISHED.fullmatch(written)
+    found = re.fullmatch(_PUBLISHED, written, re.ASCII)
     if found is None:
         raise ValueError(f"{written!r} is not [ADDRESS:]PORT[:PORT], such as 8080, 8080:3000 or 127.0.0.1:8080:3000")
     outside = loopback(f"{found[1]}:{found[2]}" if found[1] else found[2])
@@ -251,10 +239,10 @@ def injected(value: object) -> str:
     """A key that stays outside (`policy.keys.parse_key`), as it was written."""
     written = text(value)
     try:
-        key = parse_key(written)
+        found = parse_key(written)
     except Refusal as refusal:
         raise ValueError(f"{refusal.message}; {refusal.hint}") from None
-    for name in (key.variable, *(name for name, _ in key.environment)):
+    for name in (found.variable, *(name for name, _ in found.environment)):
         if name == "PATH" or name in DANGEROUS_NAMES or name.startswith(DANGEROUS_PREFIXES):
             raise ValueError(f"{name} means something to ordinary programmes, and cannot hold a key or its URL")
     return written
@@ -268,7 +256,7 @@ def access(value: object) -> str:
     return letters
 
 
-# One configuration file as pydantic models. Field names are the keys of the TOML file.
+# One configuration file. Names are the keys of the TOML file.
 
 SCHEMA = 1
 
@@ -280,159 +268,119 @@ class Base(NamedTuple):
     home: str | None
 
 
-def _path(value: object, info: ValidationInfo) -> str:
-    base = info.context
-    assert isinstance(base, Base), "layers are validated with a Base as context"
+def _path(value: object, base: object) -> str:
+    assert isinstance(base, Base), "layers are read with a Base"
     return path(value, base.directory, base.home)
 
 
-def _home_path(value: object, info: ValidationInfo) -> str:
-    base = info.context
-    assert isinstance(base, Base), "layers are validated with a Base as context"
+def _home_path(value: object, base: object) -> str:
+    assert isinstance(base, Base), "layers are read with a Base"
     return home_path(value, base.directory, base.home)
 
 
-def _checked(check: Callable[[object], str]) -> PlainValidator:
-    return PlainValidator(check)
-
-
-def _true_or_false(value: object) -> bool:
-    if not isinstance(value, bool):
-        raise ValueError(f"must be true or false, not {toml_type(value)}")
-    return value
-
-
-# PlainValidator keeps pydantic's own string check away: it refuses file names that are not UTF-8.
-Path = Annotated[str, PlainValidator(_path)]
-Boolean = Annotated[bool, PlainValidator(_true_or_false)]
-
-
-class Part(BaseModel):
-    """What all tables share: nothing unknown, nothing converted, nothing changed later."""
-
-    model_config = ConfigDict(
-        extra="forbid", frozen=True, strict=True, populate_by_name=False, hide_input_in_errors=True
-    )
-
-    @model_validator(mode="before")
-    @classmethod
-    def _lists_to_tuples(cls, data: object) -> object:
-        """TOML has lists; the models keep tuples."""
-        if not isinstance(data, dict):
-            raise ValueError(f"must be a table, not {toml_type(data)}")
-        return {key: tuple(value) if isinstance(value, list) else value for key, value in data.items()}
+PATHS = Many(One(_path, based=True))
 
 
 class Filesystem(Part):
     """Grants and exceptions. `deny` beats every grant, whichever layer it comes from."""
 
-    read: tuple[Path, ...] = ()
+    read: tuple[str, ...] = key(PATHS, ())
     """Read and execute, at and below these paths."""
-    write: tuple[Path, ...] = ()
+    write: tuple[str, ...] = key(PATHS, ())
     """Write, too. Of `read` and `write`, the longer path wins."""
-    deny: tuple[Path, ...] = ()
+    deny: tuple[str, ...] = key(PATHS, ())
     """Nothing at or below these paths can be read or written, whatever else is granted."""
-    freeze_root: Boolean | None = None
+    freeze_root: bool | None = key(boolean, None)
     """Accept that directories around a denied path get no new entries, where there are no mounts."""
 
 
 class Network(Part):
     """How far connections reach."""
 
-    mode: Literal["none", "auto", "proxy", "open"] | None = None
+    mode: str | None = key(Choice("none", "auto", "proxy", "open"), None)
     """How far connections reach; auto is proxy with a provider or an allowed host, else none."""
-    allow_domains: tuple[Annotated[str, _checked(domain)], ...] = ()
+    allow_domains: tuple[str, ...] = key(Many(domain), ())
     """Hosts that the proxy lets through: [METHODS ]HOST[:PORT][/PATH], *.HOST, or @NAME for a list."""
-    deny_domains: tuple[Annotated[str, _checked(domain)], ...] = ()
+    deny_domains: tuple[str, ...] = key(Many(domain), ())
     """Hosts that it never lets through, whatever else is allowed."""
-    proxy_env: Literal["auto", "yes", "no"] | None = None
+    proxy_env: str | None = key(Choice("auto", "yes", "no"), None)
     """Whether HTTPS_PROXY and the like are set; auto: only where hosts cannot be reached by name without them."""
-    ask: Literal["auto", "yes", "no"] | None = None
+    ask: str | None = key(Choice("auto", "yes", "no"), None)
     """Whether a person is asked about a host that no rule allows; auto: at a terminal, about known agents."""
-    notify: Annotated[str, _checked(line)] | None = None
+    notify: str | None = key(line, None)
     """A line of sh(1), run outside of the jail with a question in its environment: PADDOCK_HOST and others."""
-    keys: Literal["phantom", "pass"] | None = None
+    keys: str | None = key(Choice("phantom", "pass"), None)
     """What a jail gets of a known agent's API key: a phantom, which the proxy replaces, or the key itself (pass)."""
-    inject: tuple[Annotated[str, _checked(injected)], ...] = ()
+    inject: tuple[str, ...] = key(Many(injected), ())
     """Further keys that stay outside: VARIABLE=URL[,base=NAME][,header=NAME][,path=PATH]...[,from=SOURCE]."""
-    server_name: Literal["match", "require"] | None = None
+    server_name: str | None = key(Choice("match", "require"), None)
     """Whether a TLS handshake in a tunnel must name its server (require), or may omit the name (match)."""
-    reach: tuple[Annotated[str, _checked(loopback)], ...] = ()
+    reach: tuple[str, ...] = key(Many(loopback), ())
     """Ports of this machine's loopback that the command may connect to: [ADDRESS:]PORT."""
-    publish: tuple[Annotated[str, _checked(published)], ...] = ()
+    publish: tuple[str, ...] = key(Many(published), ())
     """Ports of this machine's loopback that are forwarded to a port of the jail: [ADDRESS:]PORT[:PORT]."""
 
 
 class Environment(Part):
     """Variables that pass, by name or prefix, and variables that are set."""
 
-    pass_: tuple[Annotated[str, _checked(variable_pattern)], ...] = Field(default=(), alias="pass")
+    pass_: tuple[str, ...] = key(Many(variable_pattern), ())
     """Variables of the caller that pass, by name or as PREFIX_*."""
-    set_: dict[Annotated[str, _checked(variable)], Annotated[str, _checked(variable_value)]] = Field(
-        default={}, alias="set"
-    )
+    set_: dict[str, str] = key(Pairs(variable, variable_value), {})
     """Variables that are set."""
 
 
 class Git(Part):
     """Access to the repository's git data."""
 
-    mode: Literal["auto", "private", "readonly", "shared"] | None = None
+    mode: str | None = key(Choice("auto", "private", "readonly", "shared"), None)
     """Access to git; auto is private where that can be enforced, else readonly."""
-    branch_policy: Literal["keep", "follow"] | None = None
+    branch_policy: str | None = key(Choice("keep", "follow"), None)
     """New branches and tags of the agent: left inside (keep), or harvested, and the checkout follows its HEAD."""
-    sign: Boolean | None = None
+    sign: bool | None = key(boolean, None)
     """Whether your own git signs what is harvested."""
-
-
-Bytes = Annotated[int | None, PlainValidator(size)]
-Seconds = Annotated[int | None, PlainValidator(seconds)]
-Count = Annotated[int | None, PlainValidator(count)]
-
-
-Amount = Annotated[int | None, PlainValidator(amount)]
 
 
 class Limits(Part):
     """Upper bounds; "unlimited" lifts one."""
 
-    processes: Count = None
+    processes: int | None = key(count, None)
     """How many processes and threads a session may have."""
-    memory: Bytes = None
+    memory: int | None = key(size, None)
     """Memory of the session; without control groups of each process, with a watchdog over all of them."""
-    open_files: Count = None
+    open_files: int | None = key(count, None)
     """Open files of each process."""
-    file_size: Bytes = None
+    file_size: int | None = key(size, None)
     """The largest file that may be written."""
-    disk: Bytes = None
+    disk: int | None = key(size, None)
     """Size of the private home and temporary directories."""
-    cpu_time: Seconds = None
+    cpu_time: int | None = key(seconds, None)
     """Processor time of the session."""
-    tokens: Amount = None
+    tokens: int | None = key(amount, None)
     """Tokens that a session's requests with keys that stay outside may take, in and out together."""
-    requests: Count = None
+    requests: int | None = key(count, None)
     """Such requests in a minute."""
-    upload: Bytes = None
+    upload: int | None = key(size, None)
     """What such requests may send, all together."""
 
 
 class Backend(Part):
     """What enforces the jail."""
 
-    choice: Literal["auto", "landlock", "bubblewrap"] | None = None
+    choice: str | None = key(Choice("auto", "landlock", "bubblewrap"), None)
     """auto is Landlock where it is available, else bubblewrap."""
 
 
 class Provider(Part):
     """The agent whose own flags and environment are derived too."""
 
-    name: Annotated[str, _checked(text)] | None = None
+    name: str | None = key(text, None)
     """A known agent; auto recognises the one that the command line starts, none switches this off."""
-    dialect: Literal["native", "contract"] | None = None
+    dialect: str | None = key(Choice("native", "contract"), None)
     """Flags that the real agent accepts (native), or exactly those of the specification (contract)."""
-    keep_prompts: Boolean | None = None
+    keep_prompts: bool | None = key(boolean, None)
     """Whether the agent's own permission prompts stay on although the jail confines it."""
-    logins: Literal["none", "phantom", "copy", "exchange"] | None = None
+    logins: str | None = key(Choice("none", "phantom", "copy", "exchange"), None)
     """The agent's own login: kept out (none), phantoms of it (phantom), a copy (copy), or a copy whose refreshed tokens
     come back (exchange)."""
 
@@ -440,51 +388,50 @@ class Provider(Part):
 class Bring(Part):
     """The user's own things that a jail sees, read-only, at their place in the home directory."""
 
-    agents: Boolean | None = None
+    agents: bool | None = key(boolean, None)
     """Whether the agent's instructions, skills, commands and MCP servers are brought."""
-    files: tuple[Annotated[str, PlainValidator(_home_path)], ...] = ()
+    files: tuple[str, ...] = key(Many(One(_home_path, based=True)), ())
     """Files and directories below the home directory, as ~/NAME; missing ones are skipped."""
 
 
 class Handoff(Part):
     """Files that another tool would execute later."""
 
-    protect: tuple[Annotated[str, _checked(pattern)], ...] = ()
+    protect: tuple[str, ...] = key(Many(pattern), ())
     """Read-only in the jail: paths relative to the worktree's root, * and ? stay within one component."""
-    report: tuple[Annotated[str, _checked(pattern)], ...] = ()
+    report: tuple[str, ...] = key(Many(pattern), ())
     """Compared when the command has ended; patterns of the same form."""
 
-    @model_validator(mode="after")
-    def _one_mode_each(self) -> "Handoff":
+    def consistent(self) -> None:
+        """No name is in both."""
         if twice := sorted({*self.protect} & {*self.report}):
             raise ValueError(f"names {twice[0]!r} under both protect and report")
-        return self
 
 
 class System(Part):
     """What every programme of this operating system needs."""
 
-    read_trees: tuple[Path, ...] = ()
+    read_trees: tuple[str, ...] = key(PATHS, ())
     """Trees of programmes and libraries: read and execute. Missing ones are skipped."""
-    etc_files: tuple[Annotated[str, _checked(absolute_pattern)], ...] = ()
+    etc_files: tuple[str, ...] = key(Many(absolute_pattern), ())
     """Single files to read; * and ? stay within one component."""
-    kernel_files: tuple[Path, ...] = ()
+    kernel_files: tuple[str, ...] = key(PATHS, ())
     """Files below /proc and /sys to read."""
-    devices: dict[Annotated[str, _checked(absolute_pattern)], Annotated[str, _checked(access)]] = {}
+    devices: dict[str, str] = key(Pairs(absolute_pattern, access), {})
     """Devices and what may be done with them: r, optionally followed by w (write), x (execute) and i (ioctl)."""
 
 
 class Configuration(Part):
     """A whole file."""
 
-    schema_: Literal[1] = Field(default=1, alias="schema")
-    filesystem: Filesystem = Filesystem()
-    network: Network = Network()
-    environment: Environment = Environment()
-    git: Git = Git()
-    limits: Limits = Limits()
-    backend: Backend = Backend()
-    provider: Provider = Provider()
-    bring: Bring = Bring()
-    handoff: Handoff = Handoff()
-    system: System = System()
+    schema_: int = key(Version(SCHEMA), SCHEMA)
+    filesystem: Filesystem = key(Filesystem, Filesystem())
+    network: Network = key(Network, Network())
+    environment: Environment = key(Environment, Environment())
+    git: Git = key(Git, Git())
+    limits: Limits = key(Limits, Limits())
+    backend: Backend = key(Backend, Backend())
+    provider: Provider = key(Provider, Provider())
+    bring: Bring = key(Bring, Bring())
+    handoff: Handoff = key(Handoff, Handoff())
+    system: System = key(System, System())

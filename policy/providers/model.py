@@ -36,14 +36,30 @@ import difflib
 import re
 import tomllib
 from enum import StrEnum
-from typing import Annotated, Literal, Self
-
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError, model_validator
 
 from policy import keys
 from policy.errors import Refusal
 from policy.hosts import parse_rule
-from policy.phantoms import Phantom
+from policy.tables import (
+    Choice,
+    Many,
+    Mistake,
+    Mistakes,
+    Pairs,
+    Part,
+    Version,
+    boolean,
+    checked,
+    key,
+    matching,
+    names,
+    string,
+    toml_type,
+)
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from policy.phantoms import Phantom
 
 # Files of a provider's that pass between the user's home and a worktree's private one: the keys of ``[[files]]``.
 #
@@ -58,72 +74,79 @@ from policy.phantoms import Phantom
 #     proofs = { "tokens.id_token" = ["sub"] }
 
 
-def home_relative(path: str) -> str:
-    """`path` if it starts with ``~/``, names something below it and holds no ``..``; ValueError otherwise."""
+def home_relative(value: object) -> str:
+    """A path that starts with ``~/``, names something below it and holds no ``..``; ValueError otherwise."""
+    path = string(value)
     if not path.startswith("~/") or path == "~/" or ".." in path.split("/") or "\0" in path:
         raise ValueError("must start with ~/, name something below it and hold no ..")
     return path.rstrip("/")
 
 
-def _below(path: str) -> str:
+def _below(value: object) -> str:
+    path = string(value)
     parts = path.split("/")
     if not path or path.startswith("/") or "\0" in path or not {"", ".", ".."}.isdisjoint(parts):
         raise ValueError("must be a path below a directory, without any ..")
     return path
 
 
-Dotted = Annotated[str, Field(pattern=r"^[^.]+(\.[^.]+)*$")]
-HomePath = Annotated[str, AfterValidator(home_relative)]
-Below = Annotated[str, AfterValidator(_below)]
+_dotted = matching(r"[^.]+(\.[^.]+)*", "a dotted path")
+_path = matching(r"/[A-Za-z0-9._~/:-]*", "a URL's path")
+_use = matching(r"(POST )?/[A-Za-z0-9._~/:-]*", "a URL's path, with or without POST")
+_variable = matching(r"[A-Za-z_][A-Za-z0-9_]*", "a variable's name")
 
 
-_Path = Annotated[str, Field(pattern=r"^/[A-Za-z0-9._~/:-]*$")]
-_Use = Annotated[str, Field(pattern=r"^(POST )?/[A-Za-z0-9._~/:-]*$")]
-
-
-def _api(url: str) -> str:
+def _api(value: object) -> str:
+    url = string(value)
     keys.api(url)
     return url
 
 
-class LoginPhantom(BaseModel):
+def _plain(value: object) -> str | bool | int:
+    if isinstance(value, str | bool | int):
+        return value
+    raise ValueError(f"must be a string, a number, true or false, not {toml_type(value)}")
+
+
+def _plain_or_list(value: object) -> str | bool | int | list[str]:
+    return [string(each) for each in value] if isinstance(value, list) else _plain(value)
+
+
+class LoginPhantom(Part):
     """How a login stays outside, where TLS for the vendor's hosts ends at the proxy (`policy.phantoms.Phantom`)."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
-
-    refresh_url: Annotated[str, AfterValidator(_api)]
+    refresh_url: str = key(_api)
     """Where new tokens are asked for."""
-    request: dict[str, str] = {}
+    request: dict[str, str] = key(Pairs(string, string), {})
     """Of that request, besides its type and the refresh token: name -> value, ``{PATH}`` for one of the entry."""
-    answer: dict[str, str] = {}
+    answer: dict[str, str] = key(Pairs(string, string), {})
     """Of the answer that the agent gets, besides tokens and times; in the same way."""
-    access: Dotted
+    access: str = key(_dotted)
     """Below the entry: the token that the API wants as a bearer token."""
-    refresh: Dotted
+    refresh: str = key(_dotted)
     """The token that new ones are asked for with."""
-    tokens: dict[Dotted, Annotated[list[str], Field(min_length=2, max_length=2)]]
+    tokens: dict[str, tuple[str, str]] = key(Pairs(_dotted, Many(string, least=2, most=2)))
     """All of them: path -> its name in an answer, and what phantoms begin with where tokens do."""
-    times: dict[Dotted, str] = {}
+    times: dict[str, str] = key(Pairs(_dotted, string), {})
     """Path of a time in milliseconds -> name of the seconds in an answer; the access token's first."""
-    stamp: Dotted | None = None
+    stamp: str | None = key(_dotted, None)
     """Path of the time of the last refresh, in words."""
-    plain: list[Dotted] = []
+    plain: tuple[str, ...] = key(Many(_dotted), ())
     """What else of the entry is copied in. Nothing is that is not named."""
-    apis: Annotated[
-        dict[Annotated[str, AfterValidator(_api)], Annotated[list[_Use], Field(min_length=1)]], Field(min_length=1)
-    ]
+    apis: dict[str, tuple[str, ...]] = key(Pairs(_api, Many(_use, least=1), least=1))
     """URL of an API -> paths that a phantom is good for, each with what lies below it: for reading, or as POST says."""
-    trust: Annotated[list[Annotated[str, Field(pattern=r"^[A-Za-z_][A-Za-z0-9_]*$")]], Field(min_length=1)]
+    trust: tuple[str, ...] = key(Many(_variable, least=1))
     """Variables by which the programme is told of further authorities."""
 
-    @model_validator(mode="after")
-    def _names_its_tokens(self) -> Self:
+    def consistent(self) -> None:
+        """See the class."""
         if missing := {self.access, self.refresh} - self.tokens.keys():
             raise ValueError(f"tokens has no {', '.join(sorted(missing))}")
-        return self
 
-    def as_planned(self) -> Phantom:
+    def as_planned(self) -> "Phantom":
         """The same as a Plan has it."""
+        from policy.phantoms import Phantom
+
         return Phantom(
             refresh_url=self.refresh_url,
             request=tuple(self.request.items()),
@@ -139,43 +162,41 @@ class LoginPhantom(BaseModel):
         )
 
 
-class ProviderFile(BaseModel):
+class ProviderFile(Part):
     """One such file. It is copied in when a session starts, and what was refreshed in it is copied back at the end."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
-
-    path: HomePath
+    path: str = key(home_relative)
     """Where it lies when nothing moves it."""
-    moved: Below | None = None
+    moved: str | None = key(_below, None)
     """Where it lies below the directory that the provider's state variable names; none: that does not move it."""
-    format: Literal["json", "text", "toml"] = "json"
+    format: str = key(Choice("json", "text", "toml"), "json")
     """A text is copied in, and never back. Of TOML only `brought` and `only` pass, inwards."""
-    entry: Annotated[str, Field(pattern=r"^(\*|[^.*]+(\.[^.*]+)*)?$")] = ""
+    entry: str = key(matching(r"(\*|[^.*]+(\.[^.*]+)*)?", "a dotted path, or *"), "")
     """Dotted path of the object that holds one login; "" is the whole document, ``*`` each object in it."""
-    refreshed: list[Dotted] = []
+    refreshed: tuple[str, ...] = key(Many(_dotted), ())
     """Below an entry: what a refresh replaces. Nothing else is ever copied back; nothing at all without."""
-    newer: Dotted | None = None
+    newer: str | None = key(_dotted, None)
     """That of them which grows with each refresh: a time."""
-    account: list[Dotted] = []
+    account: tuple[str, ...] = key(Many(_dotted), ())
     """Below an entry: what tells the account. Where it differs, in any file of the provider's, nothing goes back."""
-    proofs: dict[Dotted, list[str]] = {}
+    proofs: dict[str, tuple[str, ...]] = key(Pairs(_dotted, Many(string)), {})
     """Below an entry: JSON Web Tokens, and their claims that tell the account."""
-    only: list[Dotted] = []
+    only: tuple[str, ...] = key(Many(_dotted), ())
     """What of the document is copied in; none: all of it."""
-    brought: list[Dotted] = []
+    brought: tuple[str, ...] = key(Many(_dotted), ())
     """What is copied in besides where the user brings his agents' things: MCP servers, never logins. Of a file that has
     nothing else but its place, that is all."""
-    put: dict[Dotted, str | bool | int] = {}
+    put: dict[str, str | bool | int] = key(Pairs(_dotted, _plain), {})
     """Dotted path -> value that the copy is given besides, whatever the user's own file says."""
-    unattended: dict[Dotted, str | bool | int] = {}
+    unattended: dict[str, str | bool | int] = key(Pairs(_dotted, _plain), {})
     """The same where the provider's questions are off; what was put so is taken away where they are kept."""
-    keyed: dict[Dotted, str | bool | int | list[str]] = {}
+    keyed: dict[str, str | bool | int | list[str]] = key(Pairs(_dotted, _plain_or_list), {})
     """The same where a key stays outside: else some ask again for each phantom."""
-    phantom: LoginPhantom | None = None
+    phantom: LoginPhantom | None = key(LoginPhantom, None)
     """How the login in it stays outside; none: it cannot."""
 
-    @model_validator(mode="after")
-    def _is_consistent(self) -> Self:
+    def consistent(self) -> None:
+        """See the class."""
         if bool(self.refreshed) != (self.newer is not None):
             raise ValueError("refreshed and newer go together")
         if self.newer is not None and self.newer not in self.refreshed:
@@ -192,7 +213,6 @@ class ProviderFile(BaseModel):
             raise ValueError("a phantom is of one login, in JSON, that is refreshed")
         if self.format == "text" and detailed:
             raise ValueError("for a text file, only path and moved can be set")
-        return self
 
 
 SCHEMA = 1
@@ -203,8 +223,12 @@ RESERVED = ("auto", "none")
 _PLACEHOLDER = re.compile(r"\{([^{}]*)\}")
 
 
-def _home_or_below(path: str) -> str:
-    return path if path == "~" else home_relative(path)
+def _home_or_below(value: object) -> str:
+    return "~" if value == "~" else home_relative(value)
+
+
+def _below_or_nothing(value: object) -> str:
+    return "" if value == "" else _below(value)
 
 
 def _base_name(name: str) -> str:
@@ -213,8 +237,9 @@ def _base_name(name: str) -> str:
     return name
 
 
-def _programme(name: str) -> str:
+def _programme(value: object) -> str:
     """A base name, or an npm package with its scope."""
+    name = string(value)
     scope, slash, rest = name.partition("/")
     if scope.startswith("@") and slash:
         if len(scope) == 1:
@@ -224,13 +249,22 @@ def _programme(name: str) -> str:
     return _base_name(name)
 
 
-def _no_reserved(name: str) -> str:
+_plain_name = matching(r"[a-z0-9]+(-[a-z0-9]+)*", "lower case, digits and dashes")
+
+
+def provider_name(value: object) -> str:
+    """The name of a provider: lower case, digits and dashes; ValueError for any other."""
+    name = _plain_name(value)
     if name in RESERVED:
         raise ValueError(f"must be none of {', '.join(RESERVED)}")
     return name
 
 
-def _rule(domain: str) -> str:
+_host = matching(r"(\*\.)?[a-z0-9]([a-z0-9.-]*[a-z0-9])?(:[0-9]{1,5})?", "a host, with or without a port")
+
+
+def _domain(value: object) -> str:
+    domain = _host(value)
     try:
         parse_rule(domain)
     except Refusal as refusal:
@@ -238,13 +272,9 @@ def _rule(domain: str) -> str:
     return domain
 
 
-Name = Annotated[str, Field(pattern=r"^[a-z0-9]+(-[a-z0-9]+)*$"), AfterValidator(_no_reserved)]
-Variable = Annotated[str, Field(pattern=r"^[A-Za-z_][A-Za-z0-9_]*$")]
-Domain = Annotated[str, Field(pattern=r"^(\*\.)?[a-z0-9]([a-z0-9.-]*[a-z0-9])?(:[0-9]{1,5})?$"), AfterValidator(_rule)]
-HomeOrBelow = Annotated[str, AfterValidator(_home_or_below)]
-Programme = Annotated[str, AfterValidator(_programme)]
-Word = Annotated[str, Field(pattern=r"^[a-z]")]
-Flag = Annotated[str, Field(pattern=r"^--?[A-Za-z]")]
+_word = matching(r"(?s)[a-z].*", "a word that begins with a small letter")
+_flag = matching(r"(?s)--?[A-Za-z].*", "a flag")
+_not_empty = matching(r"(?s).+", "a text")
 
 
 class DialectName(StrEnum):
@@ -265,24 +295,20 @@ class ArgumentsPosition(StrEnum):
     """Behind all of the caller's arguments, as the specification says."""
 
 
-class _Frozen(BaseModel):
-    model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
-
-
-class State(_Frozen):
+class State(Part):
     """Where the provider keeps its state."""
 
-    directories: list[HomePath] = []
+    directories: tuple[str, ...] = key(Many(home_relative), ())
     """Directories below the home directory."""
-    files: list[HomePath] = []
+    files: tuple[str, ...] = key(Many(home_relative), ())
     """Single files below the home directory, outside those directories."""
-    variable: Variable | None = None
+    variable: str | None = key(_variable, None)
     """Environment variable that moves the state elsewhere. In the jail it always does: into the private home."""
-    root: HomeOrBelow | None = None
+    root: str | None = key(_home_or_below, None)
     """Where that variable leads in the private home; left out: to the first of `directories`."""
-    xdg: bool = False
+    xdg: bool = key(boolean, False)
     """Whether the user's own state follows XDG_CONFIG_HOME, XDG_DATA_HOME and XDG_STATE_HOME."""
-    executable: bool = False
+    executable: bool = key(boolean, False)
     """Whether programmes are run from the state directory (no `noexec` there, and not below /tmp)."""
 
     @property
@@ -291,98 +317,100 @@ class State(_Frozen):
         return self.root or next(iter(self.directories), None)
 
 
-class Credentials(_Frozen):
+class Credentials(Part):
     """What proves who the user is. Names only: no value ever enters a spec or a Plan."""
 
-    environment: list[Variable] = []
+    environment: tuple[str, ...] = key(Many(_variable), ())
     """Names of the environment variables that are passed through when they are set."""
 
 
-class Inject(_Frozen):
+_part_of_key = matching(r"[A-Za-z0-9_-]*", "a part of a key")
+
+
+class Inject(Part):
     """A key that stays outside, where the provider can be told the URL of its vendor's API.
 
     In `environment` and `arguments`, ``{url}`` stands for the URL that the jail sees. Where the caller has set one of
     the variables himself, his words count and the key passes as it is; not so `base`, whose value is the API then.
     """
 
-    variable: Variable
+    variable: str = key(_variable)
     """Holds the key outside, and a phantom in the jail."""
-    url: Annotated[str, AfterValidator(_api)]
+    url: str = key(_api)
     """Of the API, where `base` says nothing else."""
-    base: Variable | None = None
+    base: str | None = key(_variable, None)
     """One of `settings`: the URL of the API."""
-    header: Annotated[str, Field(pattern=r"^[a-z][a-z0-9-]*$")] = "authorization"
+    header: str = key(matching(r"[a-z][a-z0-9-]*", "a header's name"), "authorization")
     """In which the API wants the key."""
-    format: Annotated[str, Field(pattern=r"^([!-~]+ )?\{key\}$")] = "Bearer {key}"
+    format: str = key(matching(r"([!-~]+ )?\{key\}", "{key}, perhaps behind a word"), "Bearer {key}")
     """Of the header's value."""
-    prefix: Annotated[str, Field(pattern=r"^[A-Za-z0-9_-]*$")] = ""
+    prefix: str = key(_part_of_key, "")
     """What a phantom begins with, where clients look at it."""
-    suffix: Annotated[str, Field(pattern=r"^[A-Za-z0-9_-]*$")] = ""
+    suffix: str = key(_part_of_key, "")
     """What it ends with, where clients remember that."""
-    methods: list[Annotated[str, Field(pattern=r"^[A-Z]+$")]] = list(keys.METHODS)
+    methods: tuple[str, ...] = key(Many(matching(r"[A-Z]+", "a method")), tuple(keys.METHODS))
     """What a phantom is good for: methods."""
-    paths: Annotated[list[_Path], Field(min_length=1)]
+    paths: tuple[str, ...] = key(Many(_path, least=1))
     """And paths below the API's, each with what lies below it."""
-    environment: dict[Variable, str] = {}
+    environment: dict[str, str] = key(Pairs(_variable, string), {})
     """Further variables of the jail."""
-    arguments: list[str] = []
+    arguments: tuple[str, ...] = key(Many(string), ())
     """Given where the dialect's arguments go, in the native dialect."""
-    flags: list[Flag] = []
+    flags: tuple[str, ...] = key(Many(_flag), ())
     """Flags of the programme in whose values the caller may name the variable, and use the key in a way of his own."""
 
 
-class Temp(_Frozen):
+class Temp(Part):
     """What the provider needs of its temporary directory."""
 
-    variable: Variable | None = None
+    variable: str | None = key(_variable, None)
     """Environment variable of its own that names it, besides TMPDIR."""
-    executable: bool = False
+    executable: bool = key(boolean, False)
     """Whether programmes are unpacked and run there."""
 
 
-class Switch(_Frozen):
+class Switch(Part):
     """What turns off a precaution of the provider's own that the jail around it makes pointless, or breaks."""
 
-    environment: dict[Variable, str] = {}
+    environment: dict[str, str] = key(Pairs(_variable, string), {})
     """Variable -> value."""
-    arguments: list[str] = []
+    arguments: tuple[str, ...] = key(Many(string), ())
     """Given where the dialect's arguments go, behind them."""
-    unless: list[Flag] = []
+    unless: tuple[str, ...] = key(Many(_flag), ())
     """Flags of the caller that stand in the place of `arguments`, which are left out then."""
-    silences_adapters: bool = False
+    silences_adapters: bool = key(boolean, False)
     """Whether ACP adapters ask nothing any more with it, whatever else they are told."""
 
-    @model_validator(mode="after")
-    def _no_nul(self) -> Self:
+    def consistent(self) -> None:
+        """See the class."""
         for text in (*self.environment.values(), *self.arguments):
             if "\0" in text:
                 raise ValueError(f"NUL in {text!r}")
-        return self
 
 
-class Dialect(_Frozen):
+class Dialect(Part):
     """Variables and flags that tell the provider about its sandbox.
 
     ``{worktree}`` stands for the root of the main worktree, ``{submodule}`` for that of one granted submodule.
     """
 
-    environment: dict[Variable, str] = {}
+    environment: dict[str, str] = key(Pairs(_variable, string), {})
     """Variable -> value; ``{worktree}`` may be used."""
-    arguments: list[str] = []
+    arguments: tuple[str, ...] = key(Many(string), ())
     """Given once; ``{worktree}`` may be used."""
-    submodule_arguments: list[str] = []
+    submodule_arguments: tuple[str, ...] = key(Many(string), ())
     """Given once for every granted submodule; ``{worktree}`` and ``{submodule}`` may be used."""
-    arguments_position: ArgumentsPosition = Field(default=ArgumentsPosition.APPEND, strict=False)
+    arguments_position: ArgumentsPosition = key(Choice(*ArgumentsPosition), ArgumentsPosition.APPEND)
     """Where both kinds of arguments go."""
-    unknown_to: list[Word] = []
+    unknown_to: tuple[str, ...] = key(Many(_word), ())
     """Sub-commands that do not know the arguments and would end with an error: there they are left out."""
-    sandbox_off: Switch = Switch()
+    sandbox_off: Switch = key(Switch, Switch())
     """Turns off its own sandbox. Only ever used where Paddock's jail holds the process."""
-    prompts_off: Switch = Switch()
+    prompts_off: Switch = key(Switch, Switch())
     """Turns off its own questions. Only ever used where Paddock's jail holds the process, and not to be kept."""
 
-    @model_validator(mode="after")
-    def _placeholders_are_known(self) -> Self:
+    def consistent(self) -> None:
+        """See the class."""
         for where, texts, known in (
             ("environment", self.environment.values(), {"worktree"}),
             ("arguments", self.arguments, {"worktree"}),
@@ -394,57 +422,56 @@ class Dialect(_Frozen):
                     raise ValueError(f"{where}: unknown placeholder {{{min(unknown)}}} in {text!r}")
                 if "\0" in text:
                     raise ValueError(f"{where}: NUL in {text!r}")
-        return self
 
 
-class ProviderSpec(_Frozen):
+class ProviderSpec(Part):
     """One provider. The module's docstring shows the file format."""
 
-    schema_version: int = Field(alias="schema", ge=SCHEMA, le=SCHEMA)
+    schema_: int = key(Version(SCHEMA))
     """Version of the file format; 1 is the only one so far."""
-    name: Name
+    name: str = key(provider_name)
     """What `--provider` takes."""
-    title: str = Field(min_length=1)
+    title: str = key(_not_empty)
     """The name that people know."""
-    commands: list[Programme] = []
+    commands: tuple[str, ...] = key(Many(_programme), ())
     """Its command line programme, which takes the dialect's arguments: base names, npm packages with their scope."""
-    adapters: list[Programme] = []
+    adapters: tuple[str, ...] = key(Many(_programme), ())
     """ACP adapters, in the same way. They ignore unknown arguments silently, so `native` gives them none."""
-    acp: str = ""
+    acp: str = key(string, "")
     """How its ACP server is started, for people."""
-    supports_sandbox: bool = True
+    supports_sandbox: bool = key(boolean, True)
     """False: the provider has no idea of a sandbox, and nothing is translated."""
-    override: bool = False
+    override: bool = key(boolean, False)
     """In a user's file: replaces the built-in of the same name instead of being refused as a duplicate."""
-    domains: list[Domain] = []
+    domains: tuple[str, ...] = key(Many(_domain), ())
     """Hosts that it must reach, for `--net proxy`."""
-    settings: list[Variable] = []
+    settings: tuple[str, ...] = key(Many(_variable), ())
     """Names of variables without secrets that pass through: model, base URL."""
-    endpoints: list[Variable] = []
+    endpoints: tuple[str, ...] = key(Many(_variable), ())
     """Those of `settings` whose value is a URL: with `--net proxy` its host may be reached too."""
-    session_secrets: list[Variable] = []
+    session_secrets: tuple[str, ...] = key(Many(_variable), ())
     """Variables that get a random value in each session: passwords of servers that it opens on the loopback."""
-    notes: list[str] = []
+    notes: tuple[str, ...] = key(Many(string), ())
     """What people should know."""
-    state: State = State()
+    state: State = key(State, State())
     """Where it keeps its state."""
-    credentials: Credentials = Credentials()
+    credentials: Credentials = key(Credentials, Credentials())
     """What proves who the user is."""
-    files: list[ProviderFile] = []
+    files: tuple[ProviderFile, ...] = key(Many(ProviderFile), ())
     """Logins and settings that pass between the user's home and the worktree's private one."""
-    inject: list[Inject] = []
+    inject: tuple[Inject, ...] = key(Many(Inject), ())
     """Keys that stay outside of the jail."""
-    bring: dict[HomePath, Literal[""] | Below] = {}
+    bring: dict[str, str] = key(Pairs(home_relative, _below_or_nothing), {})
     """The user's instructions, skills, commands and agents for it: path -> where below the directory that the state
     variable names, "" for what that does not move. With ``/*`` behind both: each thing in a directory, which stays
     the agent's own to write."""
-    temp: Temp = Temp()
+    temp: Temp = key(Temp, Temp())
     """What it needs of its temporary directory."""
-    quiet: dict[Variable, str] = {}
+    quiet: dict[str, str] = key(Pairs(_variable, string), {})
     """Variables with the values that switch telemetry and self-updates off."""
-    native: Dialect
+    native: Dialect = key(Dialect)
     """What the real programme accepts."""
-    contract: Dialect
+    contract: Dialect = key(Dialect)
     """Exactly the specification's variables and flags."""
 
     def dialect(self, name: DialectName) -> Dialect:
@@ -460,35 +487,20 @@ def filled(template: str, **values: str) -> str:
 def parse_spec(text: str, source: str) -> ProviderSpec:
     """Reads one provider's file."""
     try:
-        return ProviderSpec.model_validate(tomllib.loads(text))
+        return checked(ProviderSpec, tomllib.loads(text))
     except tomllib.TOMLDecodeError as error:
         raise Refusal("provider-invalid", f"{source} is not valid TOML", context=str(error)) from error
-    except ValidationError as error:
-        problems = [_problem([str(part) for part in item["loc"]], item["msg"], item["type"]) for item in error.errors()]
+    except Mistakes as error:
         raise Refusal(
-            "provider-invalid", f"{source} does not describe a provider", context="\n".join(problems)
+            "provider-invalid",
+            f"{source} does not describe a provider",
+            context="\n".join(_problem(mistake) for mistake in error.found),
         ) from error
 
 
-_TABLES: dict[str, type[BaseModel]] = {
-    "state": State,
-    "credentials": Credentials,
-    "temp": Temp,
-    "native": Dialect,
-    "contract": Dialect,
-    "files": ProviderFile,
-    "inject": Inject,
-    "sandbox_off": Switch,
-    "prompts_off": Switch,
-}
-
-
-def _problem(location: list[str], message: str, kind: str) -> str:
-    where = ".".join(location) or "file"
-    if kind != "extra_forbidden":
-        return f"{where}: {message.removeprefix('Value error, ')}"
-    table = next((part for part in reversed(location[:-1]) if not part.isdigit()), "")
-    owner = _TABLES.get(table, ProviderSpec)
-    known = [field.alias or name for name, field in owner.model_fields.items()]
-    near = difflib.get_close_matches(location[-1], known, n=1)
+def _problem(mistake: Mistake) -> str:
+    where = ".".join(map(str, mistake.place)) or "the file"
+    if mistake.owner is None:
+        return f"{where}: {mistake.text}"
+    near = difflib.get_close_matches(mistake.keys[-1], names(mistake.owner), n=1)
     return f"{where}: unknown key" + (f", did you mean {near[0]}?" if near else "")

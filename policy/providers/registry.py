@@ -7,11 +7,17 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple, Protocol, runtime_checkable
 
-from pydantic import TypeAdapter, ValidationError
-
 from policy import runners
 from policy.errors import Refusal
-from policy.providers.model import ArgumentsPosition, DialectName, Name, ProviderSpec, Switch, filled, parse_spec
+from policy.providers.model import (
+    ArgumentsPosition,
+    DialectName,
+    ProviderSpec,
+    Switch,
+    filled,
+    parse_spec,
+    provider_name,
+)
 
 # From a worktree context to the variables and flags of one provider (specification, contracts.md section 2a).
 
@@ -329,7 +335,8 @@ def load_registry(
 
 def _holds(path: Path, argv: Sequence[str]) -> bool:
     at = runners.started(list(argv))
-    return at < len(argv) and f'"{runners.name_of(argv[at])}"'.encode("utf-8", "surrogateescape") in path.read_bytes()
+    own = path.read_bytes().partition(b"\n[")[0]  # `commands` and `adapters` stand above all tables
+    return at < len(argv) and f'"{runners.name_of(argv[at])}"'.encode("utf-8", "surrogateescape") in own
 
 
 def _add(known: dict[str, SandboxTranslationStrategy], strategy: SandboxTranslationStrategy) -> None:
@@ -396,9 +403,7 @@ def _strategy_of(loaded: object, dialect: DialectName, source: str) -> SandboxTr
     if not isinstance(loaded, SandboxTranslationStrategy) or not isinstance(loaded.provider_name, str):
         raise TypeError(f"neither a ProviderSpec nor a SandboxTranslationStrategy, but {type(loaded).__name__}")
     try:
-        TypeAdapter(Name).validate_python(loaded.provider_name)
-    except ValidationError as error:
-        raise ValueError(
-            f"provider_name {loaded.provider_name!r}: {error.errors()[0]['msg'].removeprefix('Value error, ')}"
-        ) from None
+        provider_name(loaded.provider_name)
+    except ValueError as error:
+        raise ValueError(f"provider_name {loaded.provider_name!r}: {error}") from None
     return loaded

@@ -219,11 +219,12 @@ def agree(place: bytes, case: Case, python: str, *, frozen: bool) -> Counter[str
     plan = planned.plan
     jobs = [(operation, path) for path in tree.paths for operation in ALL]
     box = WorktreeSandbox()
-    results = [box.validate_in_context(path, planned.context, Operation(operation)) for operation, path in jobs]
+    context = planning.context_for_tools(planned)
+    results = [box.validate_in_context(path, context, Operation(operation)) for operation, path in jobs]
     for (operation, path), result in zip(tuple(jobs), tuple(results), strict=True):
         if result.allowed and result.normalized_path not in (None, os.fsdecode(path)):
             jobs.append((operation, os.fsencode(result.normalized_path or "")))
-            results.append(box.validate_in_context(jobs[-1][1], planned.context, Operation(operation)))
+            results.append(box.validate_in_context(jobs[-1][1], context, Operation(operation)))
     answers = [result.allowed for result in results]
     outside = forked.run(lambda: unjailed(tree.root, jobs))
     entry = cache.Entry(
@@ -235,7 +236,7 @@ def agree(place: bytes, case: Case, python: str, *, frozen: bool) -> Counter[str
     wrong = []
     for job, allowed, free, held in zip(jobs, answers, outside, inside, strict=True):
         if why := difference(plan, tree, job, allowed, free, held):
-            answer = box.validate_in_context(job[1], planned.context, Operation(job[0]))
+            answer = box.validate_in_context(job[1], context, Operation(job[0]))
             said = answer.reason or "allows"
             wrong.append(f"{job[0]:8}{job[1]!r}: {why}; unjailed {free}, jailed {held}, validator {said}")
     if plan.backend == promises.GUARD:

@@ -135,7 +135,7 @@ def outcome(place: Path, options: dict[str, str | list[str] | bool]) -> object:
         found = planned(place, options)
     except Refusal as refusal:
         return refusal.reference
-    return found.plan.to_data(), found.context, found.seeds
+    return found.plan.to_data(), found.boundaries, found.seeds
 
 
 def same_times(path: Path, act: Callable[[], object]) -> None:
@@ -260,7 +260,7 @@ def explore(place: Path, options: dict[str, str | list[str] | bool], examples: i
         plant(place)
         set_environment(place)
         before = planned(place, options)
-        old = (before.plan.to_data(), before.context, before.seeds)
+        old = (before.plan.to_data(), before.boundaries, before.seeds)
         recorded = before.machine.recorded()
         time.sleep(2 * TICK)  # so that what was planted has settled
         kept = machine.grouped_by_directory(recorded, settled=int(TICK * 1e9))

@@ -43,7 +43,7 @@ def test_the_probe_leaves_no_trace(who: Who) -> None:
 
     def act() -> tuple[tuple[object, ...], tuple[object, ...]]:
         before = state()
-        probe.probe()
+        probe.probe(whole=True)
         return before, state()
 
     before, after = forked.run(act, who)
@@ -164,5 +164,5 @@ def test_each_missing_layer_has_a_reason_and_a_remedy(monkeypatch: pytest.Monkey
 
 def test_a_usable_layer_asks_for_nothing() -> None:
     """Where all is well there is no remedy."""
-    for layer, _, usable, _, remedy in probe.describe(probe.probe(), ("/usr/bin/bwrap", True, "")):
+    for layer, _, usable, _, remedy in probe.describe(probe.probe(whole=True), ("/usr/bin/bwrap", True, "")):
         assert not (usable and remedy), layer

@@ -3,11 +3,11 @@
 import os
 import stat
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from fnmatch import fnmatch
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, NamedTuple
 
 import pytest
 
@@ -18,9 +18,8 @@ from policy.bring import NOTHING_SECRET, Secrets
 from policy.config.settings import Rules
 from policy.derive import derive
 from policy.errors import Refusal
-from policy.launch import Command, Git, Support, Trail, Translation
+from policy.launch import Boundaries, Command, Git, Support, Trail, Translation
 from policy.plan import Plan, beneath
-from policy.sandbox_context import MainWorktreeContext, SubmoduleWorktreeContext, WorktreeSandboxContext
 from policy.toolchains import NOTHING, Toolchains, discover, load_table
 
 # A table of toolchains' homes and a host over the real disk, for the tests of discovery.
@@ -337,7 +336,7 @@ def rules_of(fields: dict[str, Any]) -> Rules:
 
 
 RULES = rules_of(
-    dict.fromkeys(Rules.__dataclass_fields__, ())
+    dict.fromkeys(Rules._fields, ())
     | {
         "system_trees": (("/usr", "default"), ("/bin", "default"), ("/missing", "default")),
         "system_files": (("/etc/hosts", "default"),),
@@ -362,23 +361,19 @@ MOUNTS = SimpleNamespace(
 GUARD = SimpleNamespace(**(vars(MOUNTS) | {"userns": False, "userns_why": "AppArmor"}))
 
 
-def submodule(name: str, path: str, *, granted: bool) -> SubmoduleWorktreeContext:
-    return SubmoduleWorktreeContext(
-        submodule_name=name, worktree_id=name, worktree_path=Path(path), main_worktree_id="work", granted=granted
-    )
+class Submodule(NamedTuple):
+    name: str
+    path: str
+    granted: bool
 
 
-def context(*submodules: SubmoduleWorktreeContext, **more: Any) -> WorktreeSandboxContext:  # noqa: ANN401  # fields
-    return WorktreeSandboxContext(
-        main_worktree=MainWorktreeContext(
-            worktree_id="work",
-            worktree_path=Path(ROOT),
-            submodule_worktree_ids=tuple(s.worktree_id for s in submodules),
-        ),
-        submodule_worktrees=tuple(s for s in submodules if s.granted),
-        ungranted_submodules=tuple(s for s in submodules if not s.granted),
-        **more,
-    )
+def submodule(name: str, path: str, *, granted: bool) -> Submodule:
+    return Submodule(name, path, granted)
+
+
+def context(*submodules: Submodule, freeze_root: bool = False) -> Boundaries:
+    granted, ungranted = (tuple(each[:2] for each in submodules if each.granted is wanted) for wanted in (True, False))
+    return Boundaries(ROOT, "work", granted, ungranted, freeze_root)
 
 
 LINKED = Git("linked", OWN, MAIN, (("lib", f"{OWN}/modules/lib"),))
@@ -389,7 +384,7 @@ COMMAND = Command("tool", "/bin/tool", "/usr/bin/tool", ROOT)
 def plan(
     rules: Rules = RULES,
     *,
-    about: WorktreeSandboxContext | None = None,
+    about: Boundaries | None = None,
     git: Git = LINKED,
     command: Command = COMMAND,
     support: Any = MOUNTS,  # noqa: ANN401  # a namespace in the probe's place
@@ -406,7 +401,7 @@ def plan(
         about or context(),
         git,
         command,
-        replace(rules, **changes),  # type: ignore[arg-type]  # keyword by keyword
+        rules._replace(**changes),  # type: ignore[arg-type]  # keyword by keyword
         machine,
         Table(MACHINE | dict(more)),
         toolchains=toolchains,

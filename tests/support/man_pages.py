@@ -8,11 +8,7 @@ import inspect
 import re
 import textwrap
 from collections.abc import Iterable, Iterator
-from enum import StrEnum
-from typing import Any, get_args
-
-from pydantic import BaseModel
-from pydantic.fields import FieldInfo
+from typing import Any
 
 from launcher import cli
 from launcher.service import instance, units
@@ -20,10 +16,11 @@ from launcher.verbs import forms
 from launcher.verbs.forms import Form
 from policy import promises
 from policy.config import layer, settings, values
-from policy.config.layer import Kind
+from policy.config.layer import Kind as Layered
 from policy.config.values import Base, Configuration
 from policy.errors import EXIT_NOT_EXECUTABLE, EXIT_NOT_FOUND, EXIT_REFUSED
 from policy.providers import model
+from policy.tables import Choice, Kind, Many, One, Part, Version, boolean
 from tests.support import manual
 from tests.support.manual import ROOT
 
@@ -151,8 +148,8 @@ def paddock() -> str:
     return "\n".join(out) + "\n"
 
 
-def attributes(owner: type[BaseModel]) -> dict[str, str]:
-    """What is written below each field of a model."""
+def attributes(owner: type[Part]) -> dict[str, str]:
+    """What is written below each key of a table."""
     body = ast.parse(textwrap.dedent(inspect.getsource(owner))).body[0]
     assert isinstance(body, ast.ClassDef)
     return {
@@ -163,41 +160,34 @@ def attributes(owner: type[BaseModel]) -> dict[str, str]:
     }  # fmt: skip
 
 
-_MEASURES = {values.size: "bytes, or a string with K, M, G or T", values.count: "number",
-             values.seconds: "seconds, or a string with m, h or d"}  # fmt: skip
+_MEASURES: dict[object, str] = {
+    values.size: "bytes, or a string with K, M, G or T", values.seconds: "seconds, or a string with m, h or d",
+    values.count: "number", values.amount: "number",
+}  # fmt: skip
 
 
-def _prose(owner: type[BaseModel]) -> str:
+def _prose(owner: type[Part]) -> str:
     return _roff((inspect.getdoc(owner) or "").replace("`", "").replace("\n\n", "\n"))
 
 
-def kind_of(field: FieldInfo) -> str:
-    """The type of a key, as the user writes it."""
-    shown = str(field.annotation)
-    if choices := _choices(field):
-        return " | ".join(choices)
-    for measure, text in _MEASURES.items():
-        if any(getattr(each, "func", None) is measure for each in field.metadata):
-            return text
-    for name, text in (("dict", "table"), ("tuple", "list of strings"), ("ProviderFile", "tables"),
-                       ("list", "list of strings"), ("int", "number"), ("float", "number")):  # fmt: skip
-        if re.search(rf"\b{name}\b", shown):
-            return text
-    return "table" if isinstance(field.annotation, type) and issubclass(field.annotation, BaseModel) else "string"
+def kind_of(kind: Kind) -> str:
+    """What a key takes, as the user writes it."""
+    if isinstance(kind, Version):
+        return "number"
+    if isinstance(kind, One):
+        return " | ".join(_choices(kind)) or _MEASURES.get(kind.check, "string")
+    if isinstance(kind, Many):
+        return "tables" if isinstance(kind.of, type) else "list of strings"
+    return "table"
 
 
-def _choices(field: FieldInfo) -> list[str]:
-    if isinstance(field.annotation, type) and issubclass(field.annotation, StrEnum):
-        return [*field.annotation]
-    found = [each for each in get_args(field.annotation) if each is not type(None)]
-    if len(found) == 1:
-        found = [*get_args(found[0])] or found
-    if bool in found or field.annotation is bool:
-        return ["true", "false"]
-    return [str(each) for each in found] if found and all(isinstance(each, str) for each in found) else []
+def _choices(kind: Kind) -> list[str]:
+    if isinstance(kind, Choice):
+        return list(kind.words)
+    return ["true", "false"] if isinstance(kind, One) and kind.check is boolean else []
 
 
-def untrusted(table: str, key: str, field: FieldInfo) -> str:
+def untrusted(table: str, key: str, kind: Kind) -> str:
     """What a project's own file may do with a key before anybody trusts it: the merge itself is asked."""
     if table == "system":
         return "Only the machine's and the user's own file may have it."
@@ -207,10 +197,10 @@ def untrusted(table: str, key: str, field: FieldInfo) -> str:
 
     def accepted(value: str) -> bool:
         content = f"[{table}]\n{key} = {value}\n".encode()
-        top = layer.parse(content, Kind.PROJECT, "x", Base("/w", "/home/me"), trusted=False)
+        top = layer.parse(content, Layered.PROJECT, "x", Base("/w", "/home/me"), trusted=False)
         return not settings.loosening(below, top)
 
-    if choices := _choices(field):
+    if choices := _choices(kind):
         quote = "" if choices == ["true", "false"] else '"'
         good = [each for each in choices if accepted(f"{quote}{each}{quote}")]
         return f"An untrusted project's file may say, instead of the default: {', '.join(good) or 'nothing'}."
@@ -237,10 +227,10 @@ def _key(name: str, kind: str, *sentences: str) -> list[str]:
     return [".TP", f"\\fB{_roff(name)}\\fR \\fI{_roff(kind)}\\fR", _roff(text)]
 
 
-def _tables() -> Iterator[tuple[str, type[BaseModel]]]:
-    for name, field in Configuration.model_fields.items():
-        if isinstance(field.annotation, type) and issubclass(field.annotation, BaseModel):
-            yield name, field.annotation
+def _tables() -> Iterator[tuple[str, type[Part]]]:
+    for name, key in Configuration.KEYS.items():
+        if isinstance(key.kind, type):
+            yield name, key.kind
 
 
 def config() -> str:
@@ -272,12 +262,12 @@ def config() -> str:
     for table, owner in _tables():
         out += [f".SS [{table}]", _prose(owner)]
         said = attributes(owner)
-        for name, field in owner.model_fields.items():
-            key = field.alias or name
+        for name, found in owner.KEYS.items():
+            key = found.name
             default = _default(getattr(getattr(shipped, table), name))
             option = layer.FLAG_OF.get(f"{table}.{key}", layer.FLAG_OF["limits"] if table == "limits" else "")
-            out += _key(key, kind_of(field), said[name], f"Option: {option}." if option else "",
-                        untrusted(table, key, field), f"Default: {default}." if default else "")  # fmt: skip
+            out += _key(key, kind_of(found.kind), said[name], f"Option: {option}." if option else "",
+                        untrusted(table, key, found.kind), f"Default: {default}." if default else "")  # fmt: skip
     out += [
         ".SH SERVICE.TOML",
         "What the service itself obeys: quotas, patience, sizes. The user's file beats the machine's, key by key. The",
@@ -299,9 +289,9 @@ def config() -> str:
                          ("[native.sandbox_off], [native.prompts_off]", model.Switch)):  # fmt: skip
         said = attributes(owner)
         out += [f".SS {table}", _prose(owner)] if table else []
-        for name, field in owner.model_fields.items():
-            needed = "Must be there." if field.is_required() else ""
-            out += _key(field.alias or name, kind_of(field), said[name], needed)
+        for name, found in owner.KEYS.items():
+            needed = "Must be there." if found.needed else ""
+            out += _key(found.name, kind_of(found.kind), said[name], needed)
     example = (ROOT / "policy/providers/example.toml").read_text(encoding="utf-8")
     out += [
         ".SH EXAMPLES", ".nf", _roff(re.sub(r"^# .*\n", "", example).rstrip("\n")), ".fi",

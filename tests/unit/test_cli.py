@@ -1,6 +1,7 @@
 """The hand-written parser of the prefix form."""
 
 import re
+from pathlib import Path
 
 import pytest
 from hypothesis import given
@@ -148,3 +149,13 @@ def test_options_among_operands(words: list[str], found: tuple[cli.Parsed, list[
     assert cli.parse(words, verb="ps", options=rows, mixed=True) == found
     with pytest.raises(Refusal, match="unknown option -z"):
         cli.parse(["-az"], verb="ps", options=rows, mixed=True)
+
+
+def test_the_version_is_that_of_the_installed_metadata(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The directory beside the package names it, without reading it; where there is none, the metadata are asked."""
+    (tmp_path / "launcher").mkdir()
+    monkeypatch.setattr(cli, "__file__", str(tmp_path / "launcher/cli.py"))
+    monkeypatch.setattr("importlib.metadata.version", lambda name: f"{name} of the metadata")
+    assert cli.version() == "paddock-launcher of the metadata"
+    (tmp_path / "paddock_launcher-1.2.3.dist-info").mkdir()
+    assert cli.version() == "1.2.3"

@@ -13,13 +13,14 @@ from policy.config.layer import Kind, Layer
 from policy.config.settings import GIT_TIGHTER, NETWORK_STRICTNESS, Settings, resolve
 from policy.config.values import Base, Configuration
 from policy.errors import Refusal
+from policy.tables import checked
 
 DEFAULT = layer.shipped()
 
 
 def made(kind: Kind, tables: Mapping[str, object], *, trusted: bool = True) -> Layer:
     """A layer of a file named after its kind."""
-    content = Configuration.model_validate(dict(tables), context=Base("/p", "/home/u"))
+    content = checked(Configuration, dict(tables), Base("/p", "/home/u"))
     return Layer(kind, f"/{kind.name.lower()}.toml", content, trusted)
 
 

@@ -9,6 +9,7 @@ from policy.config import layer
 from policy.config.layer import Kind, Layer
 from policy.config.settings import expand, fits, resolve, rules_of
 from policy.config.values import Base, Configuration
+from policy.tables import checked
 
 
 class Listings:
@@ -94,9 +95,8 @@ def test_rules_have_the_shape_that_derive_takes() -> None:
 
 def test_a_name_that_is_protected_and_reported_is_protected() -> None:
     """Also when two different patterns meet in it."""
-    content = Configuration.model_validate(
-        {"handoff": {"report": ["*.code-workspace"], "protect": ["my.*"]}}, context=Base(None, None)
-    )
+    patterns = {"handoff": {"report": ["*.code-workspace"], "protect": ["my.*"]}}
+    content = checked(Configuration, patterns, Base(None, None))
     settings = resolve([layer.shipped(), Layer(Kind.USER, "/u.toml", content)])
     found = rules_of(settings, "/repo", Listings({"/repo": ("my.code-workspace", "other.code-workspace")}))
     assert "my.code-workspace" in found.handoff_protect

@@ -1,6 +1,5 @@
 """What one launch may do is decided from facts alone: a table stands for the machine, each decision has a source."""
 
-from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
 
@@ -187,14 +186,14 @@ def test_a_main_checkout_cannot_write_its_git_directory() -> None:
 
 def test_shared_git_is_writable_and_warned_about() -> None:
     """The user is told what that means."""
-    found = plan(git=LINKED, rules=replace(RULES, git="shared"))
+    found = plan(git=LINKED, rules=RULES._replace(git="shared"))
     assert "w" in access(found, MAIN)
     assert any("hooks" in text for text in found.warnings)
 
 
 def test_a_backend_that_cannot_be_had_refuses() -> None:
     """It never silently does less, and says what to do instead."""
-    error = refused(rules=replace(RULES, backend="bubblewrap"))
+    error = refused(rules=RULES._replace(backend="bubblewrap"))
     assert error.reference == "bubblewrap-missing"
     assert error.hint
 

@@ -1,7 +1,5 @@
 """Exceptions inside grants, hand-off files, the environment: decided from a table that stands for the machine."""
 
-from dataclasses import replace
-
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -117,7 +115,7 @@ def test_a_plan_holds_names_of_variables_and_no_callers_value() -> None:
     table = {"TOKEN": "s3cret-value", "PATH": "/s3cret-value"}
     host = Table(dict(MACHINE), table)
     found = derive(
-        context(), LINKED, COMMAND, replace(RULES, env_pass=("PATH", "TOKEN")), MOUNTS, host,
+        context(), LINKED, COMMAND, RULES._replace(env_pass=("PATH", "TOKEN")), MOUNTS, host,
         toolchains=NOTHING, provider=Translation(provider="p", credentials=("API_KEY",)), own=(),
     )  # fmt: skip
     assert {"PATH", "TOKEN", "API_KEY"} <= set(found.env_pass)
@@ -191,8 +189,8 @@ def test_what_is_named_for_reading_in_a_writable_tree_is_read_only(
 @pytest.mark.parametrize("support", [MOUNTS, GUARD], ids=["mounts", "guard"])
 def test_a_read_only_worktree_is_one_on_every_backend(support: object) -> None:
     """Its grant loses writing, what --rw names in it keeps it; --deny beats both."""
-    rules = replace(
-        RULES, read=((ROOT, "--ro"),), write=((f"{ROOT}/src", "--rw"),), deny=((f"{ROOT}/src/a.py", "--deny"),)
+    rules = RULES._replace(
+        read=((ROOT, "--ro"),), write=((f"{ROOT}/src", "--rw"),), deny=((f"{ROOT}/src/a.py", "--deny"),)
     )
     found = plan(about=context(freeze_root=True), support=support, rules=rules)
     expected = {f"{ROOT}/lib/one.c": "rx", f"{ROOT}/src": "rwx" if support is MOUNTS else "", f"{ROOT}/src/a.py": ""}

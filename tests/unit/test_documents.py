@@ -71,8 +71,8 @@ def test_the_man_page_of_the_configuration_has_every_key() -> None:
     need("man")
     text = formatted(manual.ROOT / "launcher/paddock-config.5")
     keys = [key for table in ("", *layer.known_keys(())) for key in layer.known_keys((table,) if table else ())]
-    keys += [*instance.Settings.model_fields, *ProviderSpec.model_fields]
-    assert [key for key in keys if not re.search(rf"[ \[]{key.removesuffix('_version')}[\] ]", text)] == []
+    keys += [*instance.Settings.model_fields, *(key.name for key in ProviderSpec.KEYS.values())]
+    assert [key for key in keys if not re.search(rf"[ \[]{key}[\] ]", text)] == []
     for words in (
         "mode none | auto | proxy | open How far connections reach; auto is proxy with a provider or an allowed host, "
         "else none. Option: --net. An untrusted project's file may say, instead of the default: none, auto. "

@@ -1,6 +1,5 @@
 """Which directories are no root for a jail (`--root`)."""
 
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -40,9 +39,9 @@ def test_what_is_no_root_is_refused(tmp_path: Path, given: str, reference: str, 
     (tmp_path / "work/link").symlink_to(tmp_path / "image")
     environment = {"HOME": str(tmp_path / "home")}
     support: Any = MOUNTS
-    rules = replace(RULES, write=((str(tmp_path / "written"), "--rw"),))
+    rules = RULES._replace(write=((str(tmp_path / "written"), "--rw"),))
     if reference == "root-covered":
-        rules = replace(rules, read=(("/", "--ro"),))
+        rules = rules._replace(read=(("/", "--ro"),))
 
     def asked(name: str) -> str:
         found = Checkout(str(tmp_path / "work"), "directory", "", "", ())
@@ -52,5 +51,5 @@ def test_what_is_no_root_is_refused(tmp_path: Path, given: str, reference: str, 
     with pytest.raises(Refusal, match=text) as refused:
         asked(given)
     assert refused.value.reference == reference
-    rules = replace(rules, read=())
+    rules = rules._replace(read=())
     assert asked("image") == str(tmp_path / "image")

@@ -28,6 +28,7 @@ from launcher import cli
 from launcher.service.api import app
 from launcher.service.api.context import Context
 from policy import promises
+from policy.tables import Part
 from tests.support import man_pages
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -90,7 +91,7 @@ def _named(function: ast.expr) -> str:
 
 
 def shapes() -> dict[str, Any]:
-    """JSON schemas of everything that is sent, printed with --json or kept by pydantic, and the control API's paths.
+    """What is sent, printed with --json, read from files or kept: JSON schemas, keys of tables, the API's paths.
 
     Several models of one name stand side by side: where they are defined is nobody's interface.
     """
@@ -103,9 +104,15 @@ def shapes() -> dict[str, Any]:
                 schema = _without_words(model.model_json_schema())
                 schema.pop("$defs", None)  # models by themselves
                 found.setdefault(name, []).append(schema)
+    tables = {
+        kind.__name__: {key.name: man_pages.kind_of(key.kind) for key in kind.KEYS.values()}
+        for module in modules()
+        for _, kind in inspect.getmembers(module, inspect.isclass)
+        if issubclass(kind, Part) and kind is not Part and kind.__module__ == module.__name__
+    }
     api = app.build(cast(Context, SimpleNamespace()), "1").openapi()
     models = {name: sorted(each, key=json.dumps) for name, each in found.items()}
-    return {"models": models, "paths": _without_words(api["paths"])}
+    return {"models": models, "tables": tables, "paths": _without_words(api["paths"])}
 
 
 def _without_words(schema: Any) -> Any:  # noqa: ANN401  # as JSON has it

@@ -17,8 +17,8 @@ from launcher.vcs.merge.descriptors import (
 )
 from launcher.vcs.merge.merges import WorktreeMergeService
 from launcher.vcs.private import lock, record
-from launcher.vcs.worktrees.models import worktree_id
 from policy.errors import Refusal
+from policy.launch import worktree_id
 from policy.sandbox_context import MainWorktreeContext, SubmoduleWorktreeContext, WorktreeSandboxContext
 from tests.support.repository import Nested, changed, repeat
 

@@ -179,3 +179,13 @@ def test_a_broken_plug_in_is_one_refusal_that_names_it(plug_ins: Path, value: st
     assert "plugged" in refused.value.message
     assert words in refused.value.context
     assert load_registry().names()
+
+
+def test_a_built_in_is_found_by_each_of_its_names_and_no_other_is_read() -> None:
+    """Its commands and adapters stand above all tables of its file; a word in them, like true, is no name."""
+    for name in load_registry().names():
+        spec = load_registry().spec(name)
+        assert spec is not None
+        for program in (*spec.commands, *spec.adapters):
+            assert name in load_registry(about=[program]).names()
+    assert load_registry(about=["true"]).names() == ()

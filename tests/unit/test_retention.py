@@ -7,8 +7,9 @@ import pytest
 
 from launcher.vcs.merge import moving, work
 from launcher.vcs.private import record
-from launcher.vcs.worktrees import models, retention
+from launcher.vcs.worktrees import retention
 from launcher.vcs.worktrees.retention import Bounds
+from policy import launch
 from tests.support.ground import Ground
 
 DAY = 86_400.0
@@ -93,7 +94,7 @@ def test_refs_of_a_worktree_that_the_user_removed_go_with_it(ground: Ground) -> 
     """Not while the worktree, its private git directory or work that is nowhere else is there."""
     ground.git("worktree", "add", "-q", "-b", "side", "../side")
     ground.git("worktree", "add", "-q", "-b", "stays", "../stays")
-    side, stays = (models.worktree_id(str(ground.root.parent / name)) for name in ("side", "stays"))
+    side, stays = (launch.worktree_id(str(ground.root.parent / name)) for name in ("side", "stays"))
     lost = ground.git("commit-tree", "-m", "lost", "HEAD^{tree}")
     base = ground.id("main")
     for name, oid in ((f"base/{side}", base), (f"base/{stays}", base), (f"agents/{side}/side", base),

@@ -2,7 +2,6 @@
 
 import errno
 import os
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -15,8 +14,8 @@ from policy.errors import Refusal
 from policy.launch import Git
 from tests.support.derived import CHECKOUT, GUARD, LINKED, OWN, ROOT, RULES, access, context, plan, refused, submodule
 
-PRIVATE = replace(RULES, git="private")
-AUTO = replace(RULES, git="auto")
+PRIVATE = RULES._replace(git="private")
+AUTO = RULES._replace(git="auto")
 MADE = LINKED._replace(created=True, repositories=(("", ROOT, OWN, OWN, "", "sha1", (f"{OWN}/objects",)),))
 
 

@@ -9,9 +9,9 @@ import pytest
 
 from launcher.vcs.harvest import further, outstanding
 from launcher.vcs.private import contents, record
-from launcher.vcs.worktrees import models
 from launcher.vcs.worktrees.models import Options, State, Worktree
 from launcher.vcs.worktrees.worktree_service import WorktreeService
+from policy import launch
 from policy.errors import Refusal
 from tests.support import forked, repository
 from tests.support.repository import Place, committed, git
@@ -167,7 +167,7 @@ def test_what_a_worktree_unknown_to_paddock_left_is_not_for_the_next_one(place: 
     """A session needs no adoption; the one that is adopted keeps its own, and a later one does not get it."""
     root = place.root / "x"
     git("worktree", "add", "-q", "-b", "x", str(root), at=place.app)
-    private = Path(record.directory_of(place.state, models.worktree_id(str(root))))
+    private = Path(record.directory_of(place.state, launch.worktree_id(str(root))))
     private.mkdir(parents=True)
     (private / "lock").touch()
     service = WorktreeService(place.state, unharvested=lambda _: True)

@@ -21,6 +21,7 @@ from launcher.session import exec_client, messages, planning, state
 from launcher.session.machine import Machine
 from launcher.session.places import Places
 from launcher.vcs import checkout
+from launcher.vcs.worktrees import models
 from policy.errors import Refusal
 from policy.sandbox_context import WorktreeSandboxContext
 
@@ -164,7 +165,7 @@ class KnownSessions:
             if not os.path.isdir(directory):  # made later, it counts from then on
                 raise Refusal("worktree-missing", f"there is no directory {directory}")
             found = checkout.find(directory, Machine(os.environ), exact=True)
-            known = planning.context_of(found, self._submodules, self._freeze_root)
+            known = models.context_of(planning.boundaries_of(found, self._submodules, self._freeze_root))
             with self._lock:
                 known = self._contexts.setdefault(directory, known)
         return known

@@ -453,7 +453,7 @@ def main(text: str) -> int:
     except Refusal as refusal:
         messages.say(str(refusal))
         return refusal.exit_code
-    scope = Scope(context=planned.context, handoff=planned.plan.handoff_patterns)
+    scope = Scope(context=planning.context_for_tools(planned), handoff=planned.plan.handoff_patterns)
     wire.write(1, tool_calls.packed(Begun(scope=scope, plan=planned.plan.to_data())))
     os.execv(task.argv[0], task.argv)
 

@@ -15,8 +15,8 @@ from launcher.vcs.merge.descriptors import Source
 from launcher.vcs.merge.target import Place
 from launcher.vcs.private import lock, swap, writers
 from launcher.vcs.private import record as records
-from launcher.vcs.worktrees.models import worktree_id
 from policy.errors import Refusal
+from policy.launch import worktree_id
 from policy.pasted import quoted
 
 Harvest = Callable[[str], HarvestResult]

@@ -18,8 +18,9 @@ from launcher.vcs.harvest import further, outstanding
 from launcher.vcs.harvest.decide import join, kept_places
 from launcher.vcs.private import contents, lock, record, ref_files, swap
 from launcher.vcs.private.pointer import NAME, Holder
-from launcher.vcs.worktrees import admin_files, models
+from launcher.vcs.worktrees import admin_files
 from launcher.vcs.worktrees.models import Part, Unharvested, Worktree
+from policy import launch
 from policy.errors import Refusal
 from policy.pasted import quoted
 from policy.plan import beneath
@@ -164,7 +165,7 @@ def with_populated(worktree: Worktree) -> Worktree:
             found.append(
                 Part(
                     name=name,
-                    worktree_id=models.worktree_id(place),
+                    worktree_id=launch.worktree_id(place),
                     path=Path(place),
                     common_dir=Path(store),
                     git_dir=Path(store),

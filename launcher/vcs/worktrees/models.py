@@ -3,9 +3,8 @@
 Sources: plan.md MF-005 to MF-008, spec.md FR-005 to FR-007. `policy.sandbox_context` has the part that a jail needs.
 """
 
-import hashlib
 import os
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from enum import StrEnum
 from pathlib import Path
 from typing import NamedTuple
@@ -13,6 +12,7 @@ from typing import NamedTuple
 from pydantic import BaseModel, ConfigDict
 
 from policy.errors import Refusal
+from policy.launch import Boundaries, worktree_id
 from policy.sandbox_context import (
     AbsolutePath,
     MainWorktreeContext,
@@ -133,49 +133,38 @@ class Worktree(_Frozen):
 
     def context(self) -> WorktreeSandboxContext:
         """The boundaries of an agent that works here: `submodule_worktree_ids` names all submodules, granted or not."""
-        granted = ((part.name, part.path) for part in self.submodules)
-        ungranted = ((left.name, left.path) for left in self.unpopulated)
-        return context_of(self.main.path, granted, ungranted, self.parent_worktree_id)
+        granted = tuple((part.name, os.fspath(part.path)) for part in self.submodules)
+        ungranted = tuple((left.name, os.fspath(left.path)) for left in self.unpopulated)
+        return context_of(Boundaries(self.path, self.worktree_id, granted, ungranted), self.parent_worktree_id)
 
 
-def context_of(
-    root: Path,
-    granted: Iterable[tuple[str, Path]],
-    ungranted: Iterable[tuple[str, Path]] = (),
-    parent: str | None = None,
-) -> WorktreeSandboxContext:
-    """The boundaries of a worktree with these submodules (name, root)."""
-    own = worktree_id(os.fspath(root))
+def context_of(boundaries: Boundaries, parent: str | None = None) -> WorktreeSandboxContext:
+    """The boundaries of a worktree, made from the worktree with the id `parent`, as the specification's model."""
 
-    def submodule(name: str, path: Path, *, granted: bool) -> SubmoduleWorktreeContext:
+    def submodule(name: str, path: str, *, granted: bool) -> SubmoduleWorktreeContext:
         return SubmoduleWorktreeContext(
-            submodule_name=name, worktree_id=worktree_id(os.fspath(path)), worktree_path=path, main_worktree_id=own,
-            granted=granted,
+            submodule_name=name, worktree_id=worktree_id(path), worktree_path=Path(path),
+            main_worktree_id=boundaries.worktree_id, granted=granted,
         )  # fmt: skip
 
-    inside = tuple(submodule(name, path, granted=True) for name, path in granted)
-    outside = tuple(submodule(name, path, granted=False) for name, path in ungranted)
+    inside = tuple(submodule(name, path, granted=True) for name, path in boundaries.granted)
+    outside = tuple(submodule(name, path, granted=False) for name, path in boundaries.ungranted)
     return WorktreeSandboxContext(
         main_worktree=MainWorktreeContext(
-            worktree_id=own,
-            worktree_path=root,
+            worktree_id=boundaries.worktree_id,
+            worktree_path=Path(boundaries.root),
             submodule_worktree_ids=tuple(one.worktree_id for one in (*inside, *outside)),
             parent_worktree_id=parent,
         ),
         submodule_worktrees=inside,
         ungranted_submodules=outside,
+        freeze_root=boundaries.freeze_root,
     )
 
 
 # Names: ids from paths, directories and branches from tickets.
 
 _LONGEST = 80
-
-
-def worktree_id(path: str) -> str:
-    """A stable id for a worktree: readable, and unique by the hash of its canonical path."""
-    name = "".join(char if char.isascii() and char.isalnum() else "-" for char in os.path.basename(path))[:32]
-    return f"{name.strip('-') or 'worktree'}-{hashlib.sha256(os.fsencode(path)).hexdigest()[:12]}"
 
 
 def slug(ticket: str) -> str:

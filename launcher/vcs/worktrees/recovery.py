@@ -20,6 +20,7 @@ from launcher.vcs.worktrees.creation import Creation
 from launcher.vcs.worktrees.models import Part, State, Step, Worktree
 from launcher.vcs.worktrees.removal import Removal, if_missing
 from launcher.vcs.worktrees.store import WorktreeRepository
+from policy import launch
 from policy.errors import Refusal
 
 # Worktrees that git has forgotten (`git worktree prune`, `git gc`) while work of theirs is still somewhere else.
@@ -316,14 +317,14 @@ def _moved(worktree: Worktree, path: str) -> Worktree:
 
     def there(part: Part) -> Part:
         place = os.path.normpath(os.path.join(path, os.path.relpath(part.path, old)))
-        return part.model_copy(update={"path": Path(place), "worktree_id": models.worktree_id(place)})
+        return part.model_copy(update={"path": Path(place), "worktree_id": launch.worktree_id(place)})
 
     return worktree.model_copy(
         update={
             "main": there(worktree.main),
             "submodules": tuple(map(there, worktree.submodules)),
             "unpopulated": tuple(
-                left.model_copy(update={"path": place, "worktree_id": models.worktree_id(os.fspath(place))})
+                left.model_copy(update={"path": place, "worktree_id": launch.worktree_id(os.fspath(place))})
                 for left in worktree.unpopulated
                 for place in (Path(path, left.path.relative_to(old)),)
             ),

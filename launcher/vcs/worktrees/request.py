@@ -12,6 +12,7 @@ from launcher.vcs.git import Git
 from launcher.vcs.worktrees import admin_files, models, module_stores
 from launcher.vcs.worktrees.models import Options, Part, State, Unpopulated, Worktree
 from policy.errors import Refusal, printable
+from policy.launch import worktree_id
 from policy.pasted import quoted
 from policy.plan import beneath
 
@@ -36,7 +37,7 @@ def propose(git: Git, parent: Checkout, ticket: str, options: Options) -> Worktr
     wanted = models.slug(os.path.basename(path)[:60])
     directory = admin_files.free_name([git.common_dir, *(module.common_dir for module in chosen)], wanted)
     main = Part(
-        name="", worktree_id=models.worktree_id(path), path=Path(path), common_dir=Path(git.common_dir),
+        name="", worktree_id=worktree_id(path), path=Path(path), common_dir=Path(git.common_dir),
         git_dir=Path(git.common_dir, "worktrees", directory), branch=branch, branch_made=made, base=base,
     )  # fmt: skip
     return Worktree(
@@ -44,7 +45,7 @@ def propose(git: Git, parent: Checkout, ticket: str, options: Options) -> Worktr
         main=main,
         submodules=tuple(_submodule(module, path, directory, branch) for module in chosen),
         unpopulated=left,
-        parent_worktree_id=models.worktree_id(parent.root),
+        parent_worktree_id=worktree_id(parent.root),
         parent_path=Path(parent.root),
         created=time.time(),
         state=State.CREATING,
@@ -184,7 +185,7 @@ def _chosen(
                               hint="git submodule update --init --recursive")  # fmt: skip
             missing.append(module.path)
             place = os.path.join(path, module.path)
-            left.append(Unpopulated(name=module.name, worktree_id=models.worktree_id(place), path=Path(place), why=why))
+            left.append(Unpopulated(name=module.name, worktree_id=worktree_id(place), path=Path(place), why=why))
         else:
             chosen.append(module)
     return chosen, tuple(left)
@@ -204,6 +205,6 @@ def _submodule(module: module_stores.Module, root: str, directory: str, branch: 
         )
     place = os.path.join(root, module.path)
     return Part(
-        name=module.name, worktree_id=models.worktree_id(place), path=Path(place), common_dir=Path(module.common_dir),
+        name=module.name, worktree_id=worktree_id(place), path=Path(place), common_dir=Path(module.common_dir),
         git_dir=Path(module.common_dir, "worktrees", directory), branch=branch, branch_made=not tip, base=module.commit,
     )  # fmt: skip

@@ -24,9 +24,10 @@ from launcher.vcs.merge.runs import UNFINISHED, Journal, Run
 from launcher.vcs.private import lock
 from launcher.vcs.private import record as records
 from launcher.vcs.private.contents import unreached
-from launcher.vcs.worktrees import admin_files, models
+from launcher.vcs.worktrees import admin_files
 from launcher.vcs.worktrees.store import FILE, WorktreeRepository
 from policy.errors import Refusal
+from policy.launch import worktree_id
 
 _DAY = 86_400.0
 _ROOT = "refs/paddock/"
@@ -128,7 +129,7 @@ class _Pruning:
         stores, living = self._known(repositories)
         refs: list[_Ref] = []
         for store in stores:
-            living.update(map(models.worktree_id, _roots(store)))
+            living.update(map(worktree_id, _roots(store)))
             try:
                 refs += self._refs(store)
             except (Refusal, OSError) as error:
@@ -353,7 +354,7 @@ def gone_worktrees(
         days: since it was first found missing; 0 removes it at once.
         dry_run: nothing is removed, nor noted.
     """
-    known = {models.worktree_id(path): path for path in written.trees(state)} | dict(roots)
+    known = {worktree_id(path): path for path in written.trees(state)} | dict(roots)
     found = []
     for name in sorted({*_names(f"{state}/worktrees"), *(known.keys() & {*_names(f"{state}/git")})}):
         own, private = f"{state}/worktrees/{name}", records.directory_of(state, name)
@@ -361,7 +362,7 @@ def gone_worktrees(
         if name.startswith(".") or root is None:
             continue
         mark = f"{own}/{_GONE_MARK}"
-        if os.path.isdir(root) and models.worktree_id(root) == name:
+        if os.path.isdir(root) and worktree_id(root) == name:
             with suppress(FileNotFoundError):
                 os.unlink(mark)
             continue

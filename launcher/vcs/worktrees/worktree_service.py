@@ -34,7 +34,9 @@ from launcher.vcs.worktrees.models import (
 from launcher.vcs.worktrees.recovery import Recovery
 from launcher.vcs.worktrees.removal import Removal
 from launcher.vcs.worktrees.store import WorktreeRepository
+from policy import launch
 from policy.errors import Refusal
+from policy.launch import Boundaries
 from policy.plan import beneath
 from policy.sandbox_context import WorktreeSandboxContext
 
@@ -166,7 +168,7 @@ class WorktreeService:
         with self.store.repository_lock(found.common_dir):
             if self.store.at(found.root) is not None:
                 raise Refusal("worktree-exists", f"Paddock already knows {found.root}", hint="paddock worktree list")
-            worktree_id = models.worktree_id(found.root)
+            worktree_id = launch.worktree_id(found.root)
             if private_lock.is_of_another(found.git_dir, record.directory_of(self._state, worktree_id)):
                 self._clear(found.root)
             parts = [self._part(found.root, found.git_dir, "")]
@@ -220,7 +222,7 @@ class WorktreeService:
         """Gives up what Paddock has of an earlier worktree where a new one will be, and warns where that is kept."""
         path = request.place(parent, options.path, models.slug(ticket))
         row = self.store.at(path)
-        if row is None and not os.path.isdir(record.directory_of(self._state, models.worktree_id(path))):
+        if row is None and not os.path.isdir(record.directory_of(self._state, launch.worktree_id(path))):
             return
         request.propose(Git.open(parent.root), parent, ticket, options)  # or nothing is given up
         if row is None:
@@ -235,7 +237,7 @@ class WorktreeService:
             self._warn("; ".join((f"the worktree that was at {path} is forgotten", *done.lines())))
 
     def _clear(self, path: str) -> None:
-        aside = at_stake.clear_earlier(self._state, path, models.worktree_id(path), self._unharvested)
+        aside = at_stake.clear_earlier(self._state, path, launch.worktree_id(path), self._unharvested)
         if aside:
             self._warn(f"there was an earlier worktree at {path}; {kept_aside(aside)}")
 
@@ -266,7 +268,7 @@ class WorktreeService:
         git = Git(git_dir)
         base = git.text("rev-parse", "--verify", "HEAD")
         return Part(
-            name=name, worktree_id=models.worktree_id(root), path=Path(root), common_dir=Path(git.common_dir),
+            name=name, worktree_id=launch.worktree_id(root), path=Path(root), common_dir=Path(git.common_dir),
             git_dir=Path(git_dir), branch=admin_files.branch(git_dir), branch_made=False, base=base,
         )  # fmt: skip
 
@@ -279,7 +281,8 @@ def context_of_checkout(found: Checkout) -> WorktreeSandboxContext:
 
     The ids are those that a launch there has, and those of the worktrees that the service makes.
     """
-    return models.context_of(Path(found.root), ((one.name, Path(one.path)) for one in found.submodules))
+    granted = tuple((one.name, one.path) for one in found.submodules)
+    return models.context_of(Boundaries(found.root, launch.worktree_id(found.root), granted))
 
 
 _MOST_NAMES = 1000
@@ -301,7 +304,7 @@ class ChildWorktrees:
     def open_trunk(self, root: str | Path) -> WorktreeSandboxContext:
         """Notes a worktree that the user works in, so that its id means something, and gives its context."""
         found = checkout.find(os.path.abspath(root), Present(), exact=True)
-        self._service.store.note_trunk(models.worktree_id(found.root), found.root)
+        self._service.store.note_trunk(launch.worktree_id(found.root), found.root)
         return self._known(found.root) or context_of_checkout(found)
 
     def worktree_context(self, worktree_id: str) -> WorktreeSandboxContext | None:
@@ -314,7 +317,7 @@ class ChildWorktrees:
             found = checkout.find(path, Present(), exact=True)
         except Refusal:
             return None
-        if models.worktree_id(found.root) != worktree_id:
+        if launch.worktree_id(found.root) != worktree_id:
             return None
         return context_of_checkout(found) if row is None else self._known(path)
 
