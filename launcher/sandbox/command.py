@@ -10,7 +10,7 @@ from collections.abc import Mapping
 
 from launcher import wire
 from launcher.jail import minder, reports
-from launcher.sandbox.live import Live
+from launcher.sandbox.live import Live, unopened
 from policy.errors import Refusal
 
 TIMED_OUT = 124
@@ -129,7 +129,7 @@ class Running:
             source: a pipe to read from in place of `data`; the caller's.
 
         Raises:
-            Refusal: sandbox-closed, sandbox-ended, request-too-long.
+            Refusal: sandbox-closed, sandbox-ended, sandbox-unopened, request-too-long.
         """
         self.timed_out = self._over = False
         self._jail = jail
@@ -137,12 +137,16 @@ class Running:
         self._input = -1
         self._outputs: dict[int, Kept] = {}
         self._poll = select.poll()
-        self._connection, other = socket.socketpair()
+        try:
+            self._connection, other = socket.socketpair()
+        except OSError as error:
+            raise unopened("command", error) from None
         theirs: list[int] = [other.detach()]
         try:
             reader, self._input = os.pipe()
-            theirs.append(reader if source == -1 else os.dup(source))
+            theirs.append(reader)
             if source != -1:
+                theirs[-1] = os.dup(source)
                 os.close(reader)
             for each in kept:
                 reader, writer = os.pipe()
@@ -152,6 +156,9 @@ class Running:
                 self._poll.register(reader, select.POLLIN)
             theirs += [os.dup(theirs[-1])] if len(kept) == 1 else []
             jail.send(minder.Command(words, tuple(env.items()), cwd=cwd, insists=bool(cwd)), tuple(theirs))
+        except OSError as error:
+            self._close()
+            raise unopened("command", error) from None
         except BaseException:
             self._close()
             raise

@@ -47,7 +47,7 @@ class Live:
     """
 
     def __init__(self, places: Places, name: str, directory: str, options: Sequence[str]) -> None:
-        """Makes it; Refusals as of ``paddock run``.
+        """Makes it; Refusals as of ``paddock run``, sandbox-unopened.
 
         Args:
             places: Paddock's own directories.
@@ -62,6 +62,13 @@ class Live:
         self._many: _socket.socket | None = None
         self._pidfd = -1
         self._over = False
+        try:
+            self._make(places, directory, options)
+        except OSError as error:
+            raise unopened("sandbox", error) from None
+
+    def _make(self, places: Places, directory: str, options: Sequence[str]) -> None:
+        name = self.name
         words = ["--quiet", "--ask=no", "--session", name, *options, "--", "cat"]
         ends = list(os.pipe())  # of the first command's input; then of what the launcher says
         try:
@@ -153,7 +160,7 @@ class Live:
             if letter == attempt.SESSION:
                 _, _, self.root, _, self.backend, _ = data
             elif letter == attempt.JAIL:
-                with contextlib.suppress(OSError):
+                with contextlib.suppress(ProcessLookupError):
                     self._pidfd = os.pidfd_open(data)
             elif letter == attempt.REFUSED:
                 raise _refusal(data)
@@ -248,6 +255,18 @@ def _refusal(told: Mapping[str, Any]) -> Refusal:
     """The Refusal that `Refusal.as_dict` wrote."""
     return Refusal(
         told["errorType"], told["message"], context=told["context"], hint=told["hint"], exit_code=told["exitCode"]
+    )
+
+
+def unopened(what: str, error: OSError) -> Refusal:
+    """The Refusal for a sandbox, or a command in one, for which this process has no descriptors left."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    return Refusal(
+        "sandbox-unopened",
+        f"this process cannot open another {what}",
+        context=f"{error.strerror or error}; it may open {soft} files (RLIMIT_NOFILE): a sandbox takes five of them, "
+        "and a command as many while it runs",
+        hint=f"close sandboxes; or resource.setrlimit(resource.RLIMIT_NOFILE, ({hard}, {hard}))",
     )
 
 

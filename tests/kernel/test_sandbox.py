@@ -62,10 +62,12 @@ def start(paddock: Paddock, program: str, env: dict[str, str] | None = None) -> 
     return paddock.who.start(words, cwd=paddock.worktree, env={**paddock.env, **(env or {})})
 
 
-def run(paddock: Paddock, program: str, env: dict[str, str] | None = None) -> dict[str, Any]:
+def run(
+    paddock: Paddock, program: str, env: dict[str, str] | None = None, patience: float = PATIENCE * 3
+) -> dict[str, Any]:
     """What it says at its end; `found` in it is that."""
     process = start(paddock, textwrap.dedent(program) + "\nprint(json.dumps(found))", env)
-    out, err = process.communicate(timeout=PATIENCE * 3)
+    out, err = process.communicate(timeout=patience)
     assert process.returncode == 0, err.decode()
     result: dict[str, Any] = json.loads(out.splitlines()[-1])
     return result
@@ -343,6 +345,8 @@ def test_a_killed_programme_leaves_nothing_and_its_commits_come(paddock: Paddock
 box = Sandbox(".")
 box.exec("echo new >new && git add new && git commit -qm 'Keep me.'")
 box.exec("(" + beat("beat") + ") >/dev/null 2>&1 &")
+while not os.path.exists("beat"):
+    time.sleep(0.02)
 print("ready", flush=True)
 box.exec("sleep 1000")
 """,
