@@ -194,7 +194,8 @@ def key(kind: Kind | Check, default: object = _NEEDED) -> Any:  # noqa: ANN401  
 class Part:
     """A table with known keys. An attribute that would be a reserved word has a ``_`` behind the key's name.
 
-    Made with keywords from values as TOML has them, which are checked (Mistakes, a ValueError).
+    Made with keywords from values as TOML has them, which are checked (Mistakes, a ValueError). Where the default is
+    None, so may be what is given.
     """
 
     KEYS: ClassVar[dict[str, Key]]
@@ -231,7 +232,7 @@ class Part:
     def _fill(self, values: Mapping[str, object], place: Place, base: object, wrong: list[Mistake]) -> None:
         before, known, content = len(wrong), set(), self.__dict__
         for attribute, one in self.KEYS.items():
-            if one.name in values:
+            if one.name in values and (values[one.name] is not None or one.default is not None):
                 known.add(attribute)
                 content[attribute] = one.kind.taken(values[one.name], (*place, one.name), base, wrong)
             elif one.needed:

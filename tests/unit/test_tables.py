@@ -92,6 +92,9 @@ def test_an_object_is_made_from_words_with_the_same_checks() -> None:
     """As a plug-in makes one; another object that was made so can be part of it."""
     inner = Inner(word="b")
     assert Outer(schema=1, inner=inner).inner is inner
+    assert Outer(schema=1, flag=None).flag is None
+    with pytest.raises(ValueError, match="must be a string, not nothing"):
+        Outer(schema=1, name=None)
     with pytest.raises(ValueError, match="must be there"):
         Outer()
     with pytest.raises(ValueError, match="is unknown"):
