@@ -242,7 +242,7 @@ def test_notes_come_of_events(browser: Paged) -> None:
         events.publish(EventKind.SESSION, {"state": "failed", "why": "exited, status 1"}, "one")
         events.publish(EventKind.TICKET, {"run": "r", "state": "conflict"}, "")
         await asyncio.sleep(0.01)
-        watching.rest()
+        watching.stop()
         return list(watching.notes)
 
     ended, conflict = asyncio.run(scene())

@@ -95,6 +95,8 @@ def _together(found: Mapping[str, Glance]) -> list[dict[str, Any]]:
             row["count"] += content["count"]
             row["last"] = max(str(row.get("last")), str(content.get("last")))
             row["sessions"].append(session)
+            # The proxy's own log names no risk; its ledger will, at the session's end.
+            row["risk"] = row.get("risk") or (asking.RISK if content.get("host") else "")
     return sorted(rows.values(), key=lambda row: str(row["last"]), reverse=True)
 
 

@@ -117,6 +117,7 @@ class Listener:
     async def close(self) -> None:
         """Ends all streams, then all connections."""
         self._app.state.tabs.closing.set()
+        self._app.state.tabs.watcher.stop()
         self._server.should_exit = True
         await self._serving
 

@@ -109,6 +109,7 @@ class Watcher:
         self._labelled = -_LABEL_SECONDS
         self._looking: asyncio.Task[None] | None = None
         self._hearing: asyncio.Task[None] | None = None
+        self._resting: asyncio.TimerHandle | None = None
 
     async def look(self) -> None:
         """Looks, unless somebody has just now; returns after `PATIENCE`, whether all has been seen or not."""
@@ -118,15 +119,22 @@ class Watcher:
             await asyncio.wait([self._looking], timeout=PATIENCE)
 
     def hear(self) -> None:
-        """Listens to the service's events from now on, for notes."""
+        """Somebody looks: listens to the service's events from now on, for notes."""
+        if self._resting is not None:
+            self._resting.cancel()
+            self._resting = None
         if self._hearing is None or self._hearing.done():
             self._hearing = asyncio.create_task(self._hear(), name="page notes")
 
     def rest(self) -> None:
-        """Nobody looks any more."""
-        for task in (self._looking, self._hearing):
-            if task is not None:
-                task.cancel()
+        """Nobody looks any more; between two pages that is so for a moment."""
+        self._resting = asyncio.get_running_loop().call_later(_STALE_SECONDS, self.stop)
+
+    def stop(self) -> None:
+        """Looks no more, and keeps nothing."""
+        for waiting in (self._looking, self._hearing, self._resting):
+            if waiting is not None:
+                waiting.cancel()
         self.glances.clear()
         self.places.clear()
 

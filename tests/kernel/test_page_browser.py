@@ -1,0 +1,302 @@
+"""The page in a real browser, with real sessions: what a person does there, and what an attacker tries."""
+
+import http.client
+import json
+import os
+import shlex
+import shutil
+import subprocess
+import tempfile
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from urllib.parse import urlsplit
+
+import pytest
+
+from tests.support import browser, identity, install, paddock, served
+from tests.support.browser import Browser, Tab
+from tests.support.features import need
+from tests.support.install import Installed
+from tests.support.served import Served
+
+HOSTILE = (
+    "<script>alert('xss')</script>",
+    "<img src=x onerror=alert('xss')>",
+    "\"><svg onload=alert('xss')>",
+    "\x1b]0;title\x07\x1b[2J\x1b[31mred",
+    "\u202etxt.exe\u2066",
+    "{{ 7 * 7 }}",
+)
+STRANGER = 4_321
+
+
+@pytest.fixture(scope="module")
+def service(installed: Installed) -> Iterator[Served]:
+    """A service that all tests here share."""
+    need("chromium")
+    need("userns")
+    place = Path(tempfile.mkdtemp(prefix="t-", dir=install.public_root()))
+    place.chmod(0o755)
+    who = identity.user(place / "home")
+    (place / "place").mkdir()
+    made = paddock.make(who, installed, who.give(place / "place"))
+    with served.serving(made, sample_seconds=0.5, stdin_seconds=0.1, term_seconds=0.5) as running:
+        yield running
+    shutil.rmtree(place, ignore_errors=True)
+
+
+@pytest.fixture(scope="module")
+def chromium(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Browser]:
+    """A browser that all tests here share. It is root's where the suite is: the page lets root in."""
+    with browser.browsing(tmp_path_factory.mktemp("profile")) as made:
+        yield made
+
+
+def invited(service: Served, *words: str) -> str:
+    """An address that lets one browser in."""
+    ended = service.cli("page", "--no-open", "--json", *words)
+    assert ended.returncode == 0, ended.stderr
+    return str(json.loads(ended.stdout)["address"])
+
+
+@pytest.fixture
+def tab(service: Served, chromium: Browser) -> Iterator[Tab]:
+    """A tab that was let in; afterwards: nothing of an attacker's has run in it, nothing was asked for elsewhere."""
+    address = invited(service)
+    made = chromium.tab(address)
+    yield made
+    root = "http://" + urlsplit(address).netloc
+    assert made.dialogs == [] or all("?" in each for each in made.dialogs), made.dialogs
+    assert not [each for each in made.complaints if "favicon" not in each], made.complaints
+    assert all(each.startswith((root, "data:,", "about:")) for each in made.requests), made.requests
+    made.ask("Page.close")
+
+
+def go(tab: Tab, path: str) -> None:
+    """Opens another page of the same site, by a link."""
+    tab.run(f"location.assign({json.dumps(path)})")
+    tab.until(f"location.pathname + location.search === {json.dumps(path)} && document.readyState === 'complete'")
+
+
+def test_two_agents_one_is_asked_about_and_goes_on(service: Served, tab: Tab) -> None:
+    """What a person sees and does: a denial, a question, an answer, the agent that goes on, its end."""
+    fetch = "curl -s -m 25 -o /dev/null -w '%{http_code}\\n' http://files.example/"
+    asking = f"printf 'asked: '; {fetch}; echo went on; sleep 60"
+    denied = "curl -s -m 5 http://elsewhere.example/; echo denied; sleep 60"
+    service.create("sh", "-c", asking, name="asking", options=["--ask", "yes"])
+    service.create("sh", "-c", denied, name="denied", options=["--net", "proxy"])
+    tab.until("document.querySelectorAll('#sessions tbody tr').length === 2")
+    tab.until("document.querySelector('#session-asking')?.innerText.includes('an answer: files.example:80')")
+    go(tab, "/denials")
+    tab.until("document.querySelector('#denials')?.innerText.includes('elsewhere.example')")
+    assert "--allow-domain elsewhere.example" in tab.text("#denials")
+    assert "risk" in tab.text("#denials")
+    tab.click("[id^=q-asking-][id$=-session]")
+    tab.until("!document.querySelector('#questions').innerText.includes('files.example')")
+    go(tab, "/sessions/asking")
+    tab.until("document.querySelector('#output').innerText.includes('went on')")
+    assert "asked: 403" not in tab.text("#output")
+    for name in ("asking", "denied"):
+        go(tab, f"/sessions/{name}")
+        tab.click("form[action$='/stop'] button")
+        tab.until("document.querySelector('#state')?.innerText.startsWith('ended')")
+    assert tab.dialogs == ["End this session? Its commits are harvested."] * 2
+    go(tab, "/")
+    tab.until("document.querySelector('#sessions').innerText.includes('No session is running')")
+
+
+def test_whatever_an_agent_writes_is_text(service: Served, tab: Tab) -> None:
+    """Output, denials, labels and terminals that hold markup, scripts and escapes: nothing runs, all is shown."""
+    names = ("hostile", "at-terminal")
+    attack = "".join(HOSTILE)
+    output = "\n".join(("\u0301" * 400, "x" * 100_000, *HOSTILE, "the end"))
+    script = f"printf %s {shlex.quote(output)}; curl -s 'http://<img/'; curl -s http://xn--x.example/; sleep 60"
+    service.create("sh", "-c", script, attack, name="hostile", options=["--net", "proxy"], labels={"ticket": attack})
+    service.create("sh", "-c", script, name="at-terminal", options=["--net", "proxy"], stdin="terminal")
+    foreign = "main script, main img, main svg:not(.graph), main iframe"
+    for path in ("/", "/?all=1", "/denials", "/denials?ended=1", "/health", *(f"/sessions/{name}" for name in names)):
+        go(tab, path)
+        time.sleep(1.2)  # the stream has replaced what the page had
+        assert tab.run(f"document.querySelectorAll('{foreign}').length") == 0
+        assert tab.run("document.title").endswith("Paddock")
+    go(tab, "/sessions/hostile")
+    tab.until("document.querySelector('#output').innerText.includes('<script>alert')")
+    assert r"\u202etxt.exe\u2066" in tab.text("#facts")
+    assert r"\x1b[2J" in tab.text("#facts")
+    go(tab, "/sessions/at-terminal")
+    assert "red\n" in tab.text("#output")
+    assert "the end" in tab.text("#output")
+    for name in names:
+        service.post(f"/v1/sessions/{name}/stop", {"wait": 20, "term_seconds": 0.1})
+
+
+def test_the_page_is_used_by_keyboard_alone(service: Served, tab: Tab) -> None:
+    """Tab reaches the skip link, the navigation and each form; Enter acts."""
+    tab.type("\t")
+    assert tab.run("document.activeElement.className") == "skip"
+    seen = set()
+    for _ in range(12):
+        tab.type("\t")
+        seen.add(tab.run("document.activeElement.innerText"))
+    assert {"Sessions", "Denials", "Health", "leave"} <= seen
+    tab.run("document.querySelector('nav a[href=\"/health\"]').focus()")
+    tab.type("\r")
+    tab.until("location.pathname === '/health'")
+
+
+@pytest.mark.parametrize("width", [1200, 390])
+def test_nothing_is_wider_than_the_window(service: Served, chromium: Browser, width: int) -> None:
+    """On a phone and on a desk; tables become cards on a phone."""
+    service.create("sh", "-c", "echo out; sleep 60", "x" * 500, name=f"wide{width}")
+    tab = chromium.tab(invited(service), width=width)
+    for path in ("/", f"/sessions/wide{width}", "/denials", "/health"):
+        go(tab, path)
+        assert tab.run("document.documentElement.scrollWidth <= window.innerWidth"), path
+    service.post(f"/v1/sessions/wide{width}/stop", {"wait": 20, "term_seconds": 0.1})
+    tab.ask("Page.close")
+
+
+def test_no_page_is_hard_to_use(service: Served, chromium: Browser) -> None:
+    """By axe-core, of every page, in light and dark."""
+    rules = browser.axe().read_text(encoding="utf-8")
+    service.create("sh", "-c", "curl -s http://x.example/; curl -s http://y.example/; sleep 60", name="plain",
+                   options=["--net", "proxy"])  # fmt: skip
+    asking = "curl -s -m 28 http://asked.example/; sleep 60"
+    service.create("sh", "-c", asking, name="asks", options=["--ask", "yes"])
+    tab = chromium.tab(invited(service))
+    tab.ask("Page.setBypassCSP", enabled=True)  # for the tool, which puts a style into the page
+    for scheme in ("light", "dark"):
+        tab.ask("Emulation.setEmulatedMedia", features=[{"name": "prefers-color-scheme", "value": scheme}])
+        for path in ("/", "/?all=1", "/denials", "/sessions/plain", "/health", "/sessions/none"):
+            go(tab, path)
+            time.sleep(0.5)
+            tab.run(rules)
+            found = tab.run("axe.run().then(found => found.violations.map(each => [each.id, each.nodes[0].html]))")
+            assert found == [], (scheme, path, found)
+    for name in ("plain", "asks"):
+        service.post(f"/v1/sessions/{name}/stop", {"wait": 20, "term_seconds": 0.1})
+    tab.ask("Page.close")
+
+
+def test_the_promises_are_tested_from_the_page(service: Served, tab: Tab) -> None:
+    """As `paddock doctor` does; the page stays where it is."""
+    go(tab, "/health")
+    tab.click("form[action='/health/promises'] button")
+    tab.until("document.querySelector('#promises table') !== null", 100)
+    assert "every promise" in tab.text("#promises") or "agents can run here" in tab.text("#promises")
+    assert tab.run("location.pathname") == "/health"
+    tab.click("form[action='/health/unneeded'] button")
+    tab.until("document.querySelector('#unneeded').innerText.length > 0", 60)
+
+
+# Attackers
+
+
+def asked(address: str, path: str = "/", **headers: str) -> tuple[int, str]:
+    """Status and body that somebody gets who asks by himself."""
+    port = urlsplit(address).port
+    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=20)
+    connection.request("GET", path, headers={"Host": urlsplit(address).netloc, **headers})
+    answer = connection.getresponse()
+    found = answer.status, answer.read().decode()
+    connection.close()
+    return found
+
+
+def test_a_page_of_somebody_elses_gets_nothing(service: Served, chromium: Browser, tmp_path: Path) -> None:
+    """Another origin on the loopback, an agent's development server say, in the browser that was let in."""
+    address = invited(service)
+    root = "http://" + urlsplit(address).netloc
+    chromium.tab(address)
+    received: list[str] = []
+
+    import http.server
+    import threading
+
+    class Evil(http.server.BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            received.append(self.headers.get("Cookie") or "")
+            self.send_response(200)
+            self.send_header("Content-Type", "text/html")
+            self.end_headers()
+            self.wfile.write(b"<title>evil</title><iframe id=f></iframe>")
+
+        def log_message(self, *words: object) -> None:
+            return
+
+    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), Evil) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        tab = chromium.tab(f"http://127.0.0.1:{server.server_address[1]}/")
+        for script in (
+            f"fetch('{root}/', {{credentials: 'include'}}).then(a => a.text()).catch(() => 'blocked')",
+            f"fetch('{root}/leave', {{method: 'POST', credentials: 'include', mode: 'no-cors'}})"
+            ".then(() => 'sent', () => 'blocked')",
+            f"new Promise(done => {{ const s = new EventSource('{root}/live/sessions', {{withCredentials: true}});"
+            " s.onmessage = () => done('read'); s.onerror = () => done('blocked'); })",
+        ):
+            assert tab.run(script) in ("blocked", "sent")
+        tab.run(f"document.getElementById('f').src = '{root}/'")
+        time.sleep(1)
+        assert tab.run("(() => { try { return document.getElementById('f').contentDocument?.title ?? 'blocked' }"
+                       " catch { return 'blocked' } })()") == "blocked"  # fmt: skip
+        tab.go(f"http://localhost:{server.server_address[1]}/")
+        server.shutdown()
+    assert not any("paddock-page" in each for each in received)
+    again = chromium.tab(root + "/")
+    assert "Sessions" in again.text("nav")  # it was not logged out
+
+
+def test_another_user_gets_nothing_with_the_cookie(service: Served) -> None:
+    """Nor with an address that nobody has used yet: the connection is refused by its owner."""
+    if os.geteuid() != 0:
+        pytest.skip("nobody else can be played")
+    address = invited(service)
+    path = "/enter" + address.partition("/enter")[2]
+    stranger = ("setpriv", f"--reuid={STRANGER}", f"--regid={STRANGER}", "--clear-groups")
+    words = ["curl", "-sS", "-m", "10", "-i", "--resolve", f"{urlsplit(address).netloc}:127.0.0.1", address]
+    run = subprocess.run([*stranger, *words], capture_output=True, text=True, check=False, env={"PATH": os.defpath})
+    said = run.stdout
+    assert "peer-refused" in said
+    assert "set-cookie" not in said
+    assert asked(address, path)[0] == 303
+
+
+@pytest.mark.parametrize("options", [[], ["--net", "proxy"], ["--net", "open"], ["--reach", "PORT"]], ids=" ".join)
+def test_a_jail_gets_nothing(service: Served, options: list[str]) -> None:
+    """It cannot connect; where its network is the machine's, or the port was granted, it has no cookie."""
+    address = invited(service)
+    port = str(urlsplit(address).port)
+    given = [each.replace("PORT", port) for each in options]
+    for host in (urlsplit(address).netloc, f"127.0.0.1:{port}"):
+        fetch = f"curl -s -m 5 -i -H 'Host: {host}' http://127.0.0.1:{port}/; echo over"
+        ended = service.paddock.run(*given, "--", "sh", "-c", fetch, env=service.env)
+        assert "over" in ended.stdout, ended.stderr
+        assert "nav aria-label" not in ended.stdout
+        assert "set-cookie" not in ended.stdout
+        if options in ([], ["--net", "proxy"]):
+            assert "paddock-page" not in ended.stdout
+
+
+def test_the_service_is_started_where_there_is_none(installed: Installed, public_dir: Path) -> None:
+    """And ends as any other; a second `paddock page` finds it."""
+    who = identity.user(public_dir / "home")
+    (public_dir / "place").mkdir()
+    made = paddock.make(who, installed, who.give(public_dir / "place"))
+    absent = served.prepare(made)
+    first = absent.cli("page", "--no-open", "--json")
+    try:
+        assert first.returncode == 0, first.stderr
+        assert "started the service" in first.stderr
+        again = absent.cli("page", "--no-open", "--json", "--plain")
+        assert json.loads(first.stdout)["port"] == json.loads(again.stdout)["port"]
+        assert json.loads(again.stdout)["address"].startswith("http://127.0.0.1:")
+        other = absent.cli("page", "--no-open", "--port", "1")
+        assert "page-port" in other.stderr
+    finally:
+        pid = absent.get("/v1/health").json["pid"]
+        os.kill(pid, 15)
+        deadline = time.monotonic() + 20
+        while served.alive(pid) and time.monotonic() < deadline:
+            time.sleep(0.05)
+    assert not served.alive(pid)
