@@ -107,16 +107,16 @@ class PaddockEnvironment(BaseEnvironment):  # type: ignore[misc]
         timeout_sec: int | None = None,
         user: str | int | None = None,
     ) -> ExecResult:
-        """Runs a command to its end; at its timeout it is ended with all that it has started.
+        """Runs a command to its end; at its timeout it is ended with all that it has started. 0 is no timeout.
 
         Raises:
             RuntimeError: the timeout, as of Harbor's own environments.
             ValueError: a user other than the jail's only one, who counts as root.
         """
-        if self._resolve_user(user) not in (None, "root", 0, "0"):
-            raise ValueError(f"there is one user in a Paddock sandbox: no command can run as {user!r}")
+        if (wanted := self._resolve_user(user)) not in (None, "root", 0, "0"):
+            raise ValueError(f"there is one user in a Paddock sandbox: no command can run as {wanted!r}")
         words = ["bash", "-c", _IN, "bash", cwd or self._directory, command]
-        done = await self._open.exec(words, env=self._merge_env(env), timeout=timeout_sec)
+        done = await self._open.exec(words, env=self._merge_env(env), timeout=timeout_sec or None)
         if done.timed_out:
             raise RuntimeError(f"Command timed out after {timeout_sec} seconds")
         stderr = done.stderr.decode("utf-8", "replace")
@@ -138,12 +138,13 @@ class PaddockEnvironment(BaseEnvironment):  # type: ignore[misc]
         Path(target_path).write_bytes(content)
 
     async def download_dir(self, source_dir: str, target_dir: Path | str) -> None:
-        """Copies what a directory holds out, but for links that lead out of it: Harbor would follow them here."""
+        """Copies what a directory holds out, but for links out of it, and pipes: Harbor would follow them, or wait."""
         top = os.path.realpath(target_dir)
         await self._open.download(source_dir, top)
         for place, directories, files in os.walk(top):
             for path in (os.path.join(place, name) for name in (*directories, *files)):
-                if os.path.islink(path) and not Path(os.path.realpath(path)).is_relative_to(top):
+                inside = Path(os.path.realpath(path)).is_relative_to(top)
+                if not inside or not (os.path.isfile(path) or os.path.isdir(path)):
                     os.unlink(path)
 
 

@@ -220,8 +220,8 @@ def test_tasks_end_as_in_mini_swe_agents_own_environments(tmp_path: Path) -> Non
     assert "5 tasks, 20 commands: the same results\n" in ended.stdout
 
 
-def harbor(tasks: Path, image: Path, installed: Installed, tmp_path: Path) -> Path:
-    """Harbor's own command runs tasks by their solutions; the directory with what it has recorded."""
+def harbor_python(installed: Installed, tmp_path: Path) -> Path:
+    """A Python with Harbor and Paddock."""
     need("harbor")
     need("userns")
     newer = agent_packages.newer_python()
@@ -231,8 +231,13 @@ def harbor(tasks: Path, image: Path, installed: Installed, tmp_path: Path) -> Pa
     (packages / "harbor.pth").write_text(str(agent_packages.library("harbor", newer)))
     with zipfile.ZipFile(installed.wheel) as wheel:
         wheel.extractall(packages)
+    return tmp_path / "env/bin/python"
+
+
+def harbor(tasks: Path, image: Path, installed: Installed, tmp_path: Path) -> Path:
+    """Harbor's own command runs tasks by their solutions; the directory with what it has recorded."""
     words: list[Word] = [
-        tmp_path / "env/bin/python",
+        harbor_python(installed, tmp_path),
         "-P",
         "-c",
         "from harbor.cli.main import app; app()",
@@ -304,3 +309,115 @@ def test_harbor_runs_tasks_by_their_network_policy(pattern: Path, installed: Ins
     }
     assert "precious" not in "".join(path.read_text() for path in job.rglob("agent/*.txt"))
     assert list(job.rglob("verifier/link")) == []
+
+
+_HOOKS = """
+import asyncio, json, logging, os, sys, tempfile
+from pathlib import Path
+from harbor.models.task.config import EnvironmentConfig, HealthcheckConfig
+from harbor.models.trial.paths import TrialPaths
+from launcher.adapters.harbor import PaddockEnvironment
+image, place = sys.argv[1:]
+found = {}
+BEAT = "trap '' TERM INT HUP; setsid sh -c 'while :; do echo x >>/beat; sleep 0.02; done' >/dev/null 2>&1 & sleep 100"
+
+async def raised(name, action):
+    try:
+        found[name] = await action
+    except Exception as error:
+        found[name] = f"{type(error).__name__}: {error}"
+
+async def still(env):  # whether nothing writes on
+    sizes = []
+    for _ in range(2):
+        sizes.append((await env.exec("cat /beat | wc -c; rm -f /beat")).stdout)
+        await asyncio.sleep(0.3)
+    return sizes[0] != "0\\n" and sizes[1] == "0\\n"
+
+async def main():
+    env = PaddockEnvironment(
+        Path(place, "environment"), "task", "task__1__env", TrialPaths(Path(place, "trial")),
+        EnvironmentConfig(workdir="/app", env={"TASK": "task"}), root=image, persistent_env={"KEPT": "kept"},
+    )
+    await env.start(False)
+    await raised("timeout", env.exec(BEAT, timeout_sec=1))
+    found["still after a timeout"] = await still(env)
+    await raised("cancelled", asyncio.wait_for(env.exec(BEAT), 1))
+    found["still after it was cancelled"] = await still(env)
+    found["no timeout"] = (await env.exec("sleep 0.2; echo through", timeout_sec=0)).stdout
+    found["status"] = (await env.exec("exit 7")).return_code
+    found["nowhere"] = (await env.exec("true", cwd="/nowhere")).return_code != 0
+    several = await asyncio.gather(*(env.exec(f"sleep 0.2; echo {number}") for number in range(3)))
+    found["together"] = [each.stdout for each in several]
+
+    with env.scoped_exec_env({"KEPT": "scoped", "MORE": "more"}):
+        found["scoped"] = (await env.exec("echo $KEPT $MORE $OWN", env={"OWN": "own"})).stdout
+    found["kept"] = (await env.exec("echo $KEPT $MORE")).stdout
+    with env.with_default_user("root"):
+        found["root"] = (await env.exec("echo yes")).stdout
+    with env.with_default_user("agent"):
+        await raised("another user", env.exec("true"))
+
+    check = dict(interval_sec=0.1, timeout_sec=5, start_period_sec=0, start_interval_sec=0.1, retries=2)
+    await raised("healthy", env.run_healthcheck(HealthcheckConfig(command="test -d /app", **check)))
+    await raised("ill", env.run_healthcheck(HealthcheckConfig(command="false", **check)))
+    await raised("slow", env.run_healthcheck(HealthcheckConfig(command="sleep 100", **{**check, "timeout_sec": 1})))
+
+    await env.exec("mkdir -p /out/sub; echo one >/out/one; echo two >'/out/sub/t w o'; mkfifo /out/fifo")
+    await env.exec(f"echo x >/out/-T; ln -s /etc/passwd /out/link; ln -s .. /out/up; ln -s {place}/aim /out/aim")
+    found["kinds"] = [await env.is_dir("/out"), await env.is_file("/out"), await env.is_file("/out/one")]
+    for name, download in (
+        ("whole", lambda to: env.download_dir("/out", to)),
+        ("without", lambda to: env.download_dir_with_exclusions(source_dir="/out", target_dir=to, exclude=["sub"])),
+        ("chosen", lambda to: env.download_dir_filtered(source_dir="/out", target_dir=to, include=["*o*"])),
+    ):
+        to = Path(place, name)
+        await raised(name, download(to))
+        inside = [path for path in sorted(to.rglob("*")) if not path.is_dir()]
+        found[name + " holds"] = [str(path.relative_to(to)) for path in inside]
+        top = to.resolve()
+        found[name + " leaves"] = [str(path) for path in to.rglob("*") if not path.resolve().is_relative_to(top)]
+    await raised("one", env.download_file("/out/link", Path(place, "passwd")))
+    found["passwd"] = Path(place, "passwd").exists()
+
+    await env.ensure_dirs(["/logs/a b"])
+    await env.exec("echo x >'/logs/a b/x'; mkdir -p /logs/own; ln -s /app /logs/led")
+    await env.empty_dirs(["/logs/a b", "/logs/led"])
+    await env.reset_dirs(remove_dirs=["/logs/own"], create_dirs=["/logs/own"], chmod_dirs=["/logs/own"])
+    found["directories"] = (await env.exec("ls '/logs/a b' /logs/own /logs/led | wc -w; cd /app && echo there")).stdout
+    await env.prepare_logs_for_host()
+    await env.stop(True)
+    await env.stop(False)
+    await raised("stopped", env.exec("true"))
+
+asyncio.run(main())
+print(json.dumps(found))
+"""
+
+
+def test_harbors_hooks_over_our_environment(pattern: Path, installed: Installed, tmp_path: Path) -> None:
+    """Timeouts and cancelled tasks end all of a command and spare the sandbox; what Harbor builds on `exec` works."""
+    (tmp_path / "environment").mkdir()
+    (tmp_path / "aim").write_text("precious")
+    words: list[Word] = [harbor_python(installed, tmp_path), "-P", "-c", _HOOKS, pattern, tmp_path]
+    env = {"PATH": os.environ["PATH"], "HOME": str(tmp_path)}
+    ended = subprocess.run(words, cwd=tmp_path, env=env, capture_output=True, text=True, timeout=120, check=False)
+    assert ended.returncode == 0, ended.stdout + ended.stderr
+    found = json.loads(ended.stdout)
+    assert found.pop("without").startswith("LinkOutsideDestinationError: "), "Harbor's own filter"
+    assert found.pop("one").startswith("Refusal: paddock: cannot read /out/link in the sandbox [file-unreadable]")
+    assert found == {
+        "timeout": "RuntimeError: Command timed out after 1 seconds", "still after a timeout": True,
+        "cancelled": "TimeoutError: ", "still after it was cancelled": True,
+        "no timeout": "through\n", "status": 7, "nowhere": True, "together": ["0\n", "1\n", "2\n"],
+        "scoped": "scoped more own\n", "kept": "kept\n", "root": "yes\n",
+        "another user": "ValueError: there is one user in a Paddock sandbox: no command can run as 'agent'",
+        "healthy": None, "ill": "HealthcheckError: Healthcheck failed after 2 consecutive retries: false",
+        "slow": "RuntimeError: Command timed out after 1 seconds",
+        "kinds": [True, False, True],
+        "whole": None, "whole holds": ["-T", "one", "sub/t w o"], "whole leaves": [],
+        "without holds": ["one"], "without leaves": [],
+        "chosen": None, "chosen holds": ["one", "sub/t w o"], "chosen leaves": [],
+        "passwd": False, "directories": "4\nthere\n",
+        "stopped": "RuntimeError: the environment is not started",
+    }  # fmt: skip

@@ -16,8 +16,8 @@ from tests.support.paddock import Paddock, Session
 from tests.support.proxied import World
 
 _PROGRAMS = (
-    "bash", "cat", "chmod", "dirname", "env", "git", "head", "id", "ln", "ls", "mkdir", "mktemp", "mv", "readlink",
-    "rm", "stat", "tar", "touch",
+    "bash", "cat", "chmod", "dirname", "env", "find", "git", "gzip", "head", "id", "ln", "ls", "mkdir", "mkfifo",
+    "mktemp", "mv", "readlink", "rm", "setsid", "sleep", "stat", "tar", "touch", "wc",
 )  # fmt: skip
 _MARK = "an image, and not the machine"
 
