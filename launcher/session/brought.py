@@ -219,9 +219,10 @@ def _made_ready(
                 binds.append((source, f"{home.path}/{path}", "r"))
             else:
                 made[entry] = None
-                _copied(home, source, path)
+                _copied(home, source, path, alone=alone)
         except _TooMuch as error:
-            home.free(path, 0, move=alone)
+            if alone:  # else it is shown to the others as it is
+                home.free(path, 0)
             lines.append(f"~/{path} is not brought into the jail: {error}")
         except OSError as error:
             raise blocked(f"~/{path}", f"{home.path}/{path}", who, error.strerror or str(error)) from None
@@ -249,13 +250,20 @@ def _placed(home: Inside, kind: int, path: str) -> bool:
     return True
 
 
-def _copied(home: Inside, source: str, path: str) -> None:
+def _copied(home: Inside, source: str, path: str, *, alone: bool) -> None:
+    """Copies the file or tree `source` to `path`, where a copy of before may lie.
+
+    A tree that other sessions are shown is renewed file by file, so that at no moment they miss one. What the source
+    has no more stays in it until a session is alone.
+    """
     if not stat.S_ISDIR(os.lstat(source).st_mode):
         data, mode = _content(walk.open_canonical(source, _FILE), MOST_BYTES)
         home.write(path, data, mode=mode)
         return
     fresh = f".brought-{os.urandom(8).hex()}"
-    home.make(fresh)
+    renewed = not alone and home.kind(path) == stat.S_IFDIR
+    target = path if renewed else fresh
+    home.make(target)
     try:
         size = count = 0
         with Inside(source) as tree:
@@ -264,11 +272,16 @@ def _copied(home: Inside, source: str, path: str) -> None:
                 if count > MOST_FILES:
                     raise _TooMuch(f"it has more than {MOST_FILES} files, and without mounts it has to be copied")
                 if entry.is_symlink():
-                    home.link_to(f"{fresh}/{name}", tree.link(name) or "")
+                    text = tree.link(name) or ""
+                    home.link_to(link := fresh if renewed else f"{target}/{name}", text)
+                    if renewed:
+                        home.move(link, f"{target}/{name}")
                 elif (descriptor := tree.opened(name)) is not None:
                     data, mode = _content(descriptor, MOST_BYTES - size)
                     size += len(data)
-                    home.write(f"{fresh}/{name}", data, mode=mode)
+                    home.write(f"{target}/{name}", data, mode=mode)
+        if renewed:
+            return
         _removed(home, path, empty=False)
         if home.exists(path):
             home.clear(path)

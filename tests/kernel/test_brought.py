@@ -258,6 +258,26 @@ def test_of_sessions_that_start_together_none_spoils_another(ordinary: User) -> 
     assert user.session(SHOWN, *words)[0] == CONTENT
 
 
+def test_a_session_misses_nothing_while_others_start(ordinary: User) -> None:
+    """Where it is shown copies, too: they are renewed under it, one by one, with what the user has changed."""
+    user, words = ordinary, _brought(ordinary)
+    skills = ("own", "linked", "../../.agents/skills/linked")
+    looks = " && ".join(f"read -r x <.codex/skills/{name}/SKILL.md" for name in skills)
+    watching = f'here=$PWD; cd; while [ ! -e "$here/stop" ]; do {looks} || exit 3; done'
+    with user.living(watching, *words) as first:
+        assert first.stdin is not None
+        first.stdin.write(b"\n")
+        first.stdin.flush()
+        for number in range(6):
+            user.outside(
+                f"cd; echo {number} >x; mv x .codex/skills/own/SKILL.md; ln -s SKILL.md .codex/skills/own/also{number}"
+            )
+            assert user.session("cd; cat .codex/skills/own/also*", *words)[0] == f"{number}\n" * (number + 1)
+        (user.paddock.worktree / "stop").touch()
+        said = first.stderr.read() if first.stderr is not None else b""
+        assert first.wait() == 0, said
+
+
 def test_what_was_brought_is_gone_when_it_is_brought_no_more(ordinary: User) -> None:
     """What the agent has made itself stays: files, servers and settings."""
     user = ordinary
