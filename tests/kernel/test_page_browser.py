@@ -168,7 +168,15 @@ def test_no_page_is_hard_to_use(service: Served, chromium: Browser) -> None:
     tab.ask("Page.setBypassCSP", enabled=True)  # for the tool, which puts a style into the page
     for scheme in ("light", "dark"):
         tab.ask("Emulation.setEmulatedMedia", features=[{"name": "prefers-color-scheme", "value": scheme}])
-        for path in ("/", "/?all=1", "/denials", "/sessions/plain", "/health", "/sessions/none"):
+        for path in (
+            "/",
+            "/?all=1",
+            "/denials",
+            "/sessions/plain",
+            "/health",
+            "/sessions/none",
+            "/sessions/plain/terminal",
+        ):
             go(tab, path)
             time.sleep(0.5)
             tab.run(rules)
@@ -300,3 +308,22 @@ def test_the_service_is_started_where_there_is_none(installed: Installed, public
         while served.alive(pid) and time.monotonic() < deadline:
             time.sleep(0.05)
     assert not served.alive(pid)
+
+
+def test_a_session_is_typed_into_from_the_browser(service: Served, tab: Tab) -> None:
+    """One writes: the second only watches until it takes over; what an agent prints for the terminal does nothing."""
+    link = "printf '\\033]8;;http://evil.example/\\033\\\\link\\033]8;;\\033\\\\ \\033[38;2;1;2;3mtrue\\033[0m\\n'"
+    script = f'{link}; stty size; while read line; do echo "got <$line>"; done'
+    service.create("sh", "-c", script, name="typed", stdin="terminal")
+    go(tab, "/sessions/typed/terminal")
+    tab.until("document.querySelector('.xterm-rows')?.innerText.includes('true')")
+    tab.click("[data-mode=write]")
+    tab.until("document.querySelector('#terminal-state').innerText === 'attached, you write'")
+    tab.type("hello <b>\r")
+    tab.until("document.querySelector('.xterm-rows').innerText.includes('got <hello <b>>')")
+    refused = service.cli("attach", "typed")
+    assert "session-has-writer" in refused.stderr
+    assert tab.run("document.querySelectorAll('#terminal style, #terminal b').length") == 0
+    assert tab.run("getComputedStyle(document.querySelector('.xterm-rows > div')).lineHeight") != "normal"
+    service.post("/v1/sessions/typed/stop", {"wait": 20, "term_seconds": 0.1})
+    tab.until("document.querySelector('#terminal-state').innerText === 'the session is over'")

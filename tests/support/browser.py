@@ -190,7 +190,8 @@ class Tab:
                 self.ask("Input.dispatchKeyEvent", type="keyDown", **words)
                 self.ask("Input.dispatchKeyEvent", type="keyUp", key=key, code=code, windowsVirtualKeyCode=number)
             else:
-                self.ask("Input.insertText", text=char)
+                self.ask("Input.dispatchKeyEvent", type="keyDown", key=char, text=char)
+                self.ask("Input.dispatchKeyEvent", type="keyUp", key=char)
 
     def screenshot(self, path: Path) -> None:
         """Writes a picture of the whole page."""

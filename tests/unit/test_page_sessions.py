@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from launcher.service import log_files
-from launcher.service.page import denied, live, overview, watcher
+from launcher.service.page import attached, denied, live, overview, watcher
 from launcher.service.page.admission import Visit
 from launcher.service.page.live import Tabs
 from launcher.service.page.watcher import Glance, fold
@@ -171,6 +171,47 @@ def test_the_service_is_seen_and_what_is_wrong_with_it(browser: Paged) -> None:
     text = browser.get("/health").text
     assert "degraded" in text
     assert "only &lt;b&gt;7&lt;/b&gt; MiB free" in text
+
+
+def test_only_the_browser_that_attached_may_type(browser: Paged) -> None:
+    """Another session's, or a request without its token, reaches no terminal; nor does one that is not attached."""
+
+    class Shim:
+        written = b""
+
+        def write(self, data: bytes) -> None:
+            self.written += data
+
+        async def drain(self) -> None:
+            return
+
+    own, shim = browser.cookie, Shim()
+    visit = browser.admissions.visit(own, browser.admissions.host)
+    assert visit is not None
+    attached._open["number"] = attached.Attachment(visit, "one", shim)  # type: ignore[arg-type]  # as far as it is used
+    try:
+        assert (
+            asyncio.run(browser.ask("POST", "/attachments/number?rows=9&columns=20", body=b"a\x1b")).status_code == 204
+        )
+        assert shim.written == b"W\x04\x00\x00\x00\x09\x00\x14\x00" + b"I\x02\x00\x00\x00a\x1b"
+        too_long = asyncio.run(browser.ask("POST", "/attachments/number", body=b"a" * (attached.MOST_TYPED + 1)))
+        assert too_long.status_code == 413
+        assert asyncio.run(browser.ask("POST", "/attachments/other", body=b"a")).status_code == 409
+        without = asyncio.run(browser.ask("POST", "/attachments/number", body=b"a", headers={"x-csrf": ""}))
+        assert without.status_code == 403
+        browser.enter()
+        assert asyncio.run(browser.ask("POST", "/attachments/number", body=b"a")).status_code == 409
+        assert shim.written.count(b"I") == 1
+    finally:
+        attached._open.clear()
+
+
+def test_a_session_that_is_over_cannot_be_attached_to(browser: Paged) -> None:
+    """And is refused as the API does."""
+    browser.session("over", state=SessionState.ENDED)
+    answer = browser.post("/sessions/over/attach", {"mode": "write"})
+    assert answer.status_code == 409
+    assert "session-over" in answer.text
 
 
 def streamed(browser: Paged, make: live.Make, rounds: int) -> list[dict[str, str]]:

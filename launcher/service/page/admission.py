@@ -112,6 +112,10 @@ class Visit:
     began: float = field(default_factory=time.monotonic)
     seen: float = field(default_factory=time.monotonic)
 
+    def used(self) -> None:
+        """It is in use."""
+        self.seen = time.monotonic()
+
     def end(self) -> None:
         """Lets nobody in with it any more."""
         self.began = -math.inf
@@ -169,7 +173,7 @@ class Admissions:
         visit = self._visits.get(value)
         if visit is None or visit.over or visit.host != host:
             return None
-        visit.seen = time.monotonic()
+        visit.used()
         return visit
 
 

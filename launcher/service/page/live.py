@@ -34,11 +34,29 @@ class Tabs:
         self.watcher = Watcher(context)
         self.closing = asyncio.Event()
 
+    def left(self) -> None:
+        """One stream less."""
+        self.number -= 1
+        if not self.number and not self.closing.is_set():
+            self.watcher.rest()
+
 
 def watcher_of(request: Request) -> Watcher:
     """Who looks at live sessions."""
     tabs: Tabs = request.app.state.tabs
     return tabs.watcher
+
+
+def admit(request: Request) -> Tabs:
+    """Looks whether there may be one more stream.
+
+    Refusals: quota-followers.
+    """
+    tabs: Tabs = request.app.state.tabs
+    if tabs.number >= MOST_TABS:
+        raise Refusal("quota-followers", f"limit of {MOST_TABS} open tabs reached")
+    context_of(request).followers.check()
+    return tabs
 
 
 def stream(request: Request, make: Make, seconds: float = LOOK_SECONDS) -> StreamingResponse:
@@ -51,10 +69,7 @@ def stream(request: Request, make: Make, seconds: float = LOOK_SECONDS) -> Strea
 
     Refusals: quota-followers.
     """
-    tabs: Tabs = request.app.state.tabs
-    if tabs.number >= MOST_TABS:
-        raise Refusal("quota-followers", f"limit of {MOST_TABS} open tabs reached")
-    context_of(request).followers.check()
+    tabs = admit(request)
     lines = context_of(request).followers.counted(_sent(tabs, request.scope["state"]["visit"], make, seconds))
     return StreamingResponse(lines, media_type="text/event-stream")
 
@@ -68,7 +83,7 @@ async def _sent(tabs: Tabs, visit: Visit, make: Make, seconds: float) -> AsyncIt
         quiet = time.monotonic()
         yield b"retry: 3000\n\n"
         while not (tabs.closing.is_set() or visit.over):
-            visit.seen = time.monotonic()
+            visit.used()
             try:
                 made = await make()
             except Refusal as refusal:  # the session was forgotten, or the database is away: the next look may do
@@ -93,6 +108,4 @@ async def _sent(tabs: Tabs, visit: Visit, make: Make, seconds: float) -> AsyncIt
             except TimeoutError:
                 continue
     finally:
-        tabs.number -= 1
-        if not tabs.number:
-            tabs.watcher.rest()
+        tabs.left()
