@@ -82,12 +82,15 @@ def own_directory(places: Places) -> Path:
     return Path(places.config, "providers")
 
 
-def load(places: Places, dialect: DialectName = DialectName.NATIVE) -> registry.SandboxTranslationRegistry:
-    """All known providers, plug-ins included.
+def load(
+    places: Places, dialect: DialectName = DialectName.NATIVE, about: list[str] | None = None
+) -> registry.SandboxTranslationRegistry:
+    """All known providers, plug-ins included; `about` a command line, those built-ins that it may start.
 
     Refusals: one of them is wrong.
     """
-    return registry.load_registry(dialect, own_directory(places), entry_points=True)
+    plugins = registry.installed_plugins(sys.path)
+    return registry.load_registry(dialect, own_directory(places), entry_points=plugins, about=about)
 
 
 def choose(settings: Settings, command: list[str], directory: str, places: Places, machine: Machine) -> Chosen:
@@ -109,11 +112,9 @@ def choose(settings: Settings, command: list[str], directory: str, places: Place
     for place in sys.path:  # plug-ins come and go there with their packages
         machine.depends_on_content(place)
     dialect = DialectName(settings.dialect.value)
+    known = load(places, dialect, command if wanted == "auto" else [wanted])  # its name stands where its commands do
     if wanted != "auto":
-        return Chosen(load(places, dialect).require(wanted), source)
-    known = registry.load_registry(
-        dialect, own_directory(places), entry_points=registry.installed_plugins(sys.path), about=command
-    )
+        return Chosen(known.get_strategy(wanted) or load(places, dialect).require(wanted), source)
     found = known.detect(command)
     if found is None:
         return Chosen(None, "auto: the command is not a known agent")
