@@ -24,6 +24,7 @@ from launcher.service.database import LOOP_PATIENCE, Database
 from launcher.service.instance import Directories
 from launcher.service.jobs import Jobs
 from launcher.service.kernel_audit import Exchange as Audit
+from launcher.service.notices import Notices
 from launcher.service.schema import Reason
 from launcher.service.shims import Groups
 from launcher.service.supervisor import Parse, Registration, Supervisor
@@ -221,6 +222,7 @@ class Service:
             loop.create_task(self.collector.run(merging), name="collector"),
             loop.create_task(self._tell(server, listener), name="status"),
             loop.create_task(self.watch.run(), name="watch"),
+            loop.create_task(Notices(self.supervisor, self._places).run(), name="notices"),
         ]
         if audit is not None:
             self._tasks.append(loop.create_task(self._hear(audit), name="audit"))

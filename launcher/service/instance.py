@@ -201,6 +201,7 @@ class Settings(BaseModel):
         lost_days: how long work is kept that no branch has any more.
         most_ticket_records: ended ticket runs that are remembered, for `keep_seconds` at most.
         most_contexts: agents' request contexts that are remembered, for `keep_seconds` at most.
+        notify: a line for sh(1), run at home when a session has ended, or a merge of a ticket run conflicts.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid", strict=True, json_schema_extra=documented)
@@ -236,6 +237,7 @@ class Settings(BaseModel):
     lost_days: float = Field(90.0, ge=0, le=36_500)
     most_ticket_records: int = Field(500, ge=0, le=1_000_000)
     most_contexts: int = Field(20_000, ge=0, le=10_000_000)
+    notify: str = Field("", max_length=4_096)
 
 
 def load(places: Places, system: Path = SYSTEM) -> Settings:

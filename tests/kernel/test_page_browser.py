@@ -104,6 +104,8 @@ def test_two_agents_one_is_asked_about_and_goes_on(service: Served, tab: Tab) ->
     assert tab.dialogs == ["End this session? Its commits are harvested."] * 2
     go(tab, "/")
     tab.until("document.querySelector('#sessions').innerText.includes('No session is running')")
+    service.create("sleep", "1", name="short")
+    tab.until("document.querySelector('#notes').innerText.startsWith('a session has ended: short')")
 
 
 def test_whatever_an_agent_writes_is_text(service: Served, tab: Tab) -> None:

@@ -275,9 +275,12 @@ def config() -> str:
     ]
     schema = instance.Settings.model_json_schema()["properties"]
     for name, facts in schema.items():
+        text = facts["description"]
+        if facts["type"] == "string":
+            out += _key(name, "text", text[0].upper() + text[1:], "Default: none.")
+            continue
         least, most = facts.get("minimum", facts.get("exclusiveMinimum")), facts.get("maximum")
         bounds = f"From {_number(least)}" + (f" to {_number(most)}." if most is not None else " on.")
-        text = facts["description"]
         out += _key(name, "number", text[0].upper() + text[1:], bounds, f"Default: {_number(facts['default'])}.")
     out += [
         ".SH FILES OF PROVIDERS",

@@ -281,7 +281,7 @@ def test_notes_come_of_events(browser: Paged) -> None:
         await asyncio.sleep(0.01)
         events.publish(EventKind.SESSION, {"state": "running", "why": "begun"}, "one")
         events.publish(EventKind.SESSION, {"state": "failed", "why": "exited, status 1"}, "one")
-        events.publish(EventKind.TICKET, {"run": "r", "state": "conflict"}, "")
+        events.publish(EventKind.TICKET, {"run": "r", "number": 3, "state": "conflicted"}, "")
         await asyncio.sleep(0.01)
         watching.stop()
         return list(watching.notes)

@@ -6,7 +6,6 @@ once the last tab has closed.
 
 import asyncio
 import contextlib
-import json
 import os
 import re
 import time
@@ -19,6 +18,7 @@ from launcher.jail.processes import children
 from launcher.ledger import ledgers
 from launcher.service import log_files
 from launcher.service.api.context import Context
+from launcher.service.notices import notice_of
 from launcher.service.schema import EventKind, Session, SessionState
 from launcher.session import answers, state
 from launcher.vcs.worktrees import labels
@@ -219,14 +219,8 @@ class Watcher:
     async def _hear(self) -> None:
         events = self._context.supervisor.events.follow(None, (EventKind.SESSION, EventKind.TICKET), (), lambda: None)
         async for event in events:
-            if event is None:
-                continue
-            ended = event.data.get("state") in ("ended", "failed", "lost", "unharvested")
-            if event.kind is EventKind.SESSION and ended:
-                self._note(f"a session has {event.data['state']}", f"{event.session}: {event.data.get('why', '')}",
-                           f"/sessions/{event.session}")  # fmt: skip
-            elif event.kind is EventKind.TICKET and "conflict" in json.dumps(event.data):
-                self._note("a merge conflicts", str(event.data.get("run", "")), "/merges")
+            if event is not None and (notice := notice_of(event)) is not None:
+                self._note(notice.title, f"{notice.subject}: {notice.text}", notice.address)
 
     def _note(self, title: str, text: str, address: str) -> None:
         self.number += 1

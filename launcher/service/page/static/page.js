@@ -42,11 +42,43 @@ function follow() {
       replace(id, html);
     };
     source.addEventListener("gone", () => source.close());
+    source.addEventListener("note", (event) => note(JSON.parse(event.data)));
     source.onopen = () => document.body.classList.remove("broken");
     source.onerror = () => document.body.classList.add("broken");
   }
 }
 
+// Notes: said on the page, and by the browser where the user has asked for that.
+
+const bell = document.getElementById("notify");
+const wished = () => localStorage.getItem("notify") === "on" && window.Notification?.permission === "granted";
+
+function note({ number, title, text, address }) {
+  const place = document.getElementById("notes");
+  if (place) place.textContent = `${title}: ${text}`;
+  if (!wished()) return;
+  const shown = new Notification(`Paddock: ${title}`, { body: text, tag: `paddock-${number}` });
+  shown.onclick = () => {
+    window.focus();
+    location.assign(address);
+  };
+}
+
+function ring() {
+  if (!bell) return;
+  bell.hidden = !window.Notification;
+  bell.setAttribute("aria-pressed", String(wished()));
+  document.body.dataset.notify = wished() ? "on" : "";
+}
+
+bell?.addEventListener("click", async () => {
+  const on = !wished() && (await Notification.requestPermission()) === "granted";
+  localStorage.setItem("notify", on ? "on" : "");
+  ring();
+  follow();
+});
+
+ring();
 document.addEventListener("visibilitychange", follow);
 follow();
 
