@@ -70,7 +70,7 @@ def ready(asked: bytes) -> bytes:
         "refusal": None, "left": [], "known": {},
     }  # fmt: skip
     try:
-        said["left"] = row.sweep(question["prefix"])
+        said["left"] = base.sweep(question["stores"], question["prefix"])
         for name, stores in question["stores"].items():
             mirror = Mirror(name)
             said["known"][name] = {store: mirror.commits(store) for store in stores}

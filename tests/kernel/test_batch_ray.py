@@ -138,13 +138,14 @@ of_node() {  # its processes: those with its host name
         test "$(readlink $process/ns/uts)" != "$(cat ~/$1/uts)" || echo ${process#/proc/}
     done
 }
-await() { for i in $(seq 300); do if "$@"; then return; fi; sleep 0.1; done; echo "in vain: $*" >&2; exit 9; }
+await() { for i in $(seq 900); do if "$@"; then return; fi; sleep 0.1; done; echo "in vain: $*" >&2; exit 9; }
 run_at_least() { test $(pgrep -fcx 'sleep 1.77') -ge $1; }
 ended_at_least() { test -e $2 && test $(wc -l <$2) -ge $1; }
 batch() { exec "$PYTHON" -c "$main" batch ~/rows.jsonl --json --engine ray --address 127.0.0.1:6390 --results "$@"; }
 left() {
     find ~/.local/share/paddock/mirrors ~/second/.local/share/paddock/mirrors -mindepth 2 -maxdepth 2 -not -name main
     find ~/.local/state/paddock ~/second/.local/state/paddock -mindepth 2 -not -path '*/locks/repository-*'
+    find /tmp -mindepth 1 -maxdepth 1 -not -name ray -not -name "${SUITE#/tmp/}"
     pgrep -af '^[^ ]*python3 .*(/launcher/|launcher.__main__)|^sleep' || true
 }
 
