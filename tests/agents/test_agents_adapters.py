@@ -316,7 +316,7 @@ import asyncio, json, logging, os, sys, tempfile
 from pathlib import Path
 from harbor.models.task.config import EnvironmentConfig, HealthcheckConfig
 from harbor.models.trial.paths import TrialPaths
-from launcher.adapters.harbor import PaddockEnvironment
+import launcher.adapters.harbor as adapter
 image, place = sys.argv[1:]
 found = {}
 BEAT = "trap '' TERM INT HUP; setsid sh -c 'while :; do echo x >>/beat; sleep 0.02; done' >/dev/null 2>&1 & sleep 100"
@@ -335,7 +335,7 @@ async def still(env):  # whether nothing writes on
     return sizes[0] != "0\\n" and sizes[1] == "0\\n"
 
 async def main():
-    env = PaddockEnvironment(
+    env = adapter.PaddockEnvironment(
         Path(place, "environment"), "task", "task__1__env", TrialPaths(Path(place, "trial")),
         EnvironmentConfig(workdir="/app", env={"TASK": "task"}), root=image, persistent_env={"KEPT": "kept"},
     )
