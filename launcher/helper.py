@@ -6,6 +6,7 @@
     launchers DESCRIPTOR PREFIX what the launchers of a programme's sandboxes are forked from (`launcher.sandbox`)
     job PARENT NAME             a function of `launcher.service.job`; Python is started without `-S`
     screen PARENT LINES         what a terminal showed, so many lines of it (`launcher.service.screen`)
+    patches PARENT LINES        a diff, so many lines of each file (`launcher.vcs.worktrees.patches`)
 
 Started by path, because `-I` knows no other directory than Python's own.
 """
@@ -33,6 +34,12 @@ def main() -> int:
 
         processes.tie_to_parent(int(first))
         screen.serve(follow=False, tail=int(second), times=False)
+    if programme == "patches":
+        from launcher.jail import processes
+        from launcher.vcs.worktrees import patches
+
+        processes.tie_to_parent(int(first))
+        patches.serve(int(second))
     from launcher import start
 
     # The finder of `launcher.start` halves the time to import what a jail is made of.

@@ -15,6 +15,8 @@ from policy.launch import worktree_id
 
 if TYPE_CHECKING:
     from launcher.vcs.harvest.parts import HarvestResult
+    from launcher.vcs.merge.descriptors import Source
+    from launcher.vcs.merge.target import Target
     from launcher.vcs.worktrees.models import Worktree
 
 
@@ -215,13 +217,16 @@ def repository(directory: str) -> dict[str, Any]:
 
 
 def list_worktrees(repository: str | None) -> dict[str, Any]:
-    """The worktrees of one repository, or of all."""
+    """The worktrees of one repository, or of all, each with how far its ``work`` has come, in words."""
     from launcher.service import ticket_work
     from launcher.session import places
+    from launcher.vcs.worktrees import condition
 
-    service = ticket_work.service(places.places(os.environ))
+    where = places.places(os.environ)
+    service = ticket_work.service(where)
     found = service.everywhere() if repository is None else service.of_repository(repository)
-    return {"worktrees": [_worktree(each) for each in found]}
+    far = condition.progress_of(found, where.state)
+    return {"worktrees": [{**_worktree(each), "work": str(far[each.worktree_id])} for each in found]}
 
 
 def add_worktree(repository: str, ticket: str, branch: str | None, start: str | None) -> dict[str, Any]:
@@ -245,13 +250,42 @@ def remove_worktree(repository: str, name: str, keep_branch: bool) -> dict[str, 
     return {"worktree_id": found.worktree_id, "path": found.path}
 
 
+def review_worktree(name: str, file: str) -> dict[str, Any]:
+    """What a worktree would bring; see `launcher.vcs.worktrees.review.read`.
+
+    Args:
+        name: its id.
+        file: key of the one file of which more is to be shown; "" for none.
+
+    Refusals: worktree-unknown, and those of git.
+    """
+    from launcher.session import configuration, places
+    from launcher.vcs import git_config
+    from launcher.vcs.harvest.outstanding import waiting
+    from launcher.vcs.worktrees import review
+    from launcher.vcs.worktrees.store import WorktreeRepository
+    from policy.handoff import Patterns
+
+    where = places.places(os.environ)
+    found = WorktreeRepository(places.made(where.state)).get(name)
+    if found is None:
+        raise Refusal("worktree-unknown", f"Paddock knows no worktree {name}", hint="paddock worktree list --all")
+    patterns = Patterns(configuration.handoff_patterns(os.fspath(found.parent_path or found.path), os.environ))
+    user = git_config.read(where.home, os.path.dirname(where.config))
+    try:
+        waits = waiting(record.directory_of(where.state, found.worktree_id))
+    except Refusal as refusal:
+        waits = (refusal.message,)
+    return review.read(found, patterns, user, waits, file)
+
+
 def _worktree(worktree: "Worktree") -> dict[str, Any]:
     kept = worktree.model_dump(mode="json", exclude={"staging"})
     return {"worktree_id": worktree.worktree_id, **kept, "context": worktree.context().model_dump(mode="json")}
 
 
 def merge(repository: str, children: list[str], into: str | None) -> dict[str, Any]:
-    """Merges children into a trunk.
+    """Merges children into a trunk. Its steps: ``done`` of ``total`` children, and the ``name`` of the next.
 
     Returns:
         ``run``, as its journal has it, and ``warnings`` of work that is not on the branches that were merged.
@@ -259,21 +293,57 @@ def merge(repository: str, children: list[str], into: str | None) -> dict[str, A
     Refusals: as `paddock merge` does; nothing has moved then.
     """
     from launcher.session import harvesting, places
-    from launcher.vcs.merge import into_children, sessions, target, work
+    from launcher.vcs.merge import sessions, target, work
     from launcher.vcs.private import swap
-    from launcher.vcs.worktrees.store import WorktreeRepository, root_of
 
     where = places.places(os.environ)
     state = places.made(where.state)
     swap.originals(state)
     found = target.find(repository, into)
-    known = WorktreeRepository(state).of(found.common_dir)
-    sources = into_children.named(found, children, repository, lambda word: root_of(word, known, branches=False))
+    sources = _children(found, repository, children, state)
     warnings = [line for source in sources for line in sessions.warnings(source, state)]
+
+    def say(done: int, total: int, name: str) -> None:
+        _say({"done": done, "total": total, "name": name})
+
     with harvesting.into(found, where, warnings.append) as follow:
-        settings = work.Settings(state, os.environ, follow=follow)
+        settings = work.Settings(state, os.environ, follow=follow, progress=say)
         run = work.merge(lambda: target.find(repository, into), sources, settings, found.common_dir)
     return {"run": run.model_dump(mode="json"), "warnings": warnings}
+
+
+def _children(found: "Target", repository: str, children: list[str], state: str) -> "list[Source]":
+    from launcher.vcs.merge import into_children
+    from launcher.vcs.worktrees.store import WorktreeRepository, root_of
+
+    known = WorktreeRepository(state).of(found.common_dir)
+    return into_children.named(found, children, repository, lambda word: root_of(word, known, branches=False))
+
+
+def preview_merge(repository: str, children: list[str], into: str | None) -> dict[str, Any]:
+    """What merging children into a trunk, and with one another, would come to: `paddock merge --preview --json`."""
+    from launcher.session import places
+    from launcher.vcs.merge import preview, sessions, target
+    from launcher.vcs.private import swap
+
+    state = places.made(places.places(os.environ).state)
+    swap.originals(state)
+    found = target.find(repository, into)
+    sources = _children(found, repository, children, state)
+    warnings = [line for source in sources for line in sessions.warnings(source, state)]
+    return {"forecast": preview.preview(found, sources).model_dump(mode="json"), "warnings": warnings}
+
+
+def roll_back_merge(repository: str, run_id: str) -> dict[str, Any]:
+    """Takes a run of merges back, as `paddock merge --rollback` does."""
+    from launcher.session import places
+    from launcher.vcs.merge import target, work
+    from launcher.vcs.private import swap
+
+    state = places.made(places.places(os.environ).state)
+    swap.originals(state)
+    run = work.roll_back(target.opened(repository).common_dir, state, run_id)
+    return {"run": run.model_dump(mode="json"), "warnings": []}
 
 
 def list_merges(repository: str) -> dict[str, Any]:
@@ -315,7 +385,10 @@ TABLE: dict[str, Callable[..., dict[str, Any]]] = {
     "worktree.list": list_worktrees,
     "worktree.add": add_worktree,
     "worktree.remove": remove_worktree,
+    "worktree.review": review_worktree,
     "merge": merge,
+    "merge.preview": preview_merge,
+    "merge.rollback": roll_back_merge,
     "merge.list": list_merges,
     "merge.resume": resume_merge,
 }

@@ -238,6 +238,32 @@ def parsed_differences(out: bytes) -> Iterator[Difference]:
         yield Difference(before, after, old.decode(), new.decode(), kind, next(fields))
 
 
+class Change(NamedTuple):
+    """A file that differs, where renames are looked for; `old_path` differs from `path` where it has one."""
+
+    old_mode: str
+    new_mode: str
+    old: str
+    new: str
+    kind: str
+    old_path: str
+    path: str
+
+
+def parsed_changes(out: bytes) -> tuple[list[Change], bytes]:
+    """The records of ``--raw -z --no-abbrev``, with renames, and what is behind them (with ``--patch``)."""
+    found: list[Change] = []
+    while out.startswith(b":"):
+        record, _, out = out.partition(b"\0")
+        old_mode, new_mode, old, new, kind = record[1:].decode("ascii").split(" ")
+        first, _, out = out.partition(b"\0")
+        second = first
+        if kind[0] in "RC":
+            second, _, out = out.partition(b"\0")
+        found.append(Change(old_mode, new_mode, old, new, kind[0], os.fsdecode(first), os.fsdecode(second)))
+    return found, out.removeprefix(b"\0")
+
+
 class GitFailed(Refusal):
     """Git said no, or was stopped.
 

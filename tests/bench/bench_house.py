@@ -52,16 +52,17 @@ CONFINED = {
         "vendors",
     ),
     "launcher.service": ("screen",),
+    "launcher.vcs.worktrees": ("patches",),
 }
 """Modules that read an agent's bytes confined only: the bridge confines itself before it reads a line (`cell.confine`),
 the file tools work in the session's jail, the proxy confines itself before it serves (`proxy.confine`), what renders a
-terminal before it reads a record (`screen.serve`)."""
+terminal before it reads a record (`screen.serve`), what reads a diff before it reads a byte (`patches.serve`)."""
 ENTRIES = {
     "launcher.bridges.acp.bridge": "starts the conversation once it is confined",
     "launcher.bridges.acp.start_failed": "writes to a client when nothing was started, so no agent is there",
     "launcher.bridges.files.workers": "makes the worker's Scope of the Plan, sends it, and names its module",
     "launcher.egress.handle": "starts the proxy",
-    "launcher.helper": "starts the renderer in a process of its own, for the page",
+    "launcher.helper": "starts what renders a terminal or reads a diff in a process of its own, for the page",
     "launcher.session.keeper": "asks for new tokens, with the authorities that vendors are asked with",
     "launcher.verbs.acp": "makes the Choices of a command line",
     "launcher.verbs.logs": "starts the renderer in a process of its own, and prints what it says, made safe",

@@ -1,6 +1,7 @@
 """Routes of sessions, and of work with git: ticket runs, worktrees, merges."""
 
 import asyncio
+from collections.abc import Callable
 from typing import Annotated, Any, Literal
 
 from fastapi import APIRouter, Header, Path, Query, Request, Response
@@ -458,6 +459,50 @@ class MergeRequest(Frozen):
     into: Annotated[Word, Field(min_length=1, max_length=4_096)] | None = None
 
 
+class WorktreeChanges(Told):
+    """What a worktree would bring (`launcher.vcs.worktrees.review.read`).
+
+    Attributes:
+        worktree_id: its id.
+        ticket: what it was made for.
+        path: its root.
+        state: whether it is whole.
+        branch: that it was made on; "" without one.
+        waiting: what its agent has that was not harvested, in words.
+        parts: itself, then its submodules.
+    """
+
+    worktree_id: str
+    ticket: str
+    path: str
+    state: str
+    branch: str
+    waiting: list[str]
+    parts: list[dict[str, Any]]
+
+
+class MergeForecast(Frozen):
+    """What a merge would come to (`launcher.vcs.merge.preview.MergePreview`).
+
+    Attributes:
+        forecast: of each child and each pair.
+        warnings: work of children that is not on their branches, and so would not be merged.
+    """
+
+    forecast: dict[str, Any]
+    warnings: list[str]
+
+
+class MergeRollback(Frozen):
+    """Where a run of merges is to be taken back.
+
+    Attributes:
+        repository: a worktree of the repository.
+    """
+
+    repository: Directory
+
+
 class MergeRun(Told):
     """A run of merges, as its journal has it (`paddock merge status --json`).
 
@@ -589,6 +634,17 @@ async def remove_worktree(
     return RemovedWorktree.model_validate(await context_of(request).jobs.run("worktree.remove", arguments))
 
 
+@git.get("/worktrees/{name}/changes", tags=["worktrees"], responses=_KNOWN_WORK)
+async def review_worktree(
+    name: Annotated[Word, Path(min_length=1, max_length=200, description="its id")],
+    request: Request,
+    file: Annotated[str, Query(max_length=64, description="key of the one file that is wanted, with more lines")] = "",
+) -> WorktreeChanges:
+    """Shows what a worktree would bring: its commits, and its files that are in none, hand-off files first."""
+    arguments = {"name": name, "file": file}
+    return WorktreeChanges.model_validate(await context_of(request).jobs.run("worktree.review", arguments))
+
+
 @git.get("/merges", tags=["merges"])
 async def list_merges(
     request: Request, repository: Annotated[Directory, Query(description="a worktree of the repository")]
@@ -601,7 +657,35 @@ async def list_merges(
 @git.post("/merges", status_code=201, tags=["merges"])
 async def create_merge(body: MergeRequest, request: Request) -> Merge:
     """Merges children into a trunk, in order, up to the first that conflicts."""
+    return await merge(context_of(request), body)
+
+
+async def merge(
+    context: Context, body: MergeRequest, step: Callable[[dict[str, Any]], None] = lambda step: None
+) -> Merge:
+    """A merge; `step` hears of each child (`launcher.service.job.merge`)."""
+    common_dir = await _repository(context, body.repository)
+    return Merge.model_validate(await context.tickets.merging(common_dir, "merge", body.model_dump(mode="json"), step))
+
+
+async def _repository(context: Context, directory: str) -> str:
+    found: str = (await context.jobs.run("repository", {"directory": directory}))["common_dir"]
+    return found
+
+
+@git.post("/merges/preview", tags=["merges"])
+async def preview_merge(body: MergeRequest, request: Request) -> MergeForecast:
+    """Forecasts a merge: each child with the trunk, and the children with one another. Nothing is moved."""
+    found = await context_of(request).jobs.run("merge.preview", body.model_dump(mode="json"))
+    return MergeForecast.model_validate(found)
+
+
+@git.post("/merges/{run_id}/rollback", tags=["merges"], responses=_KNOWN_WORK)
+async def roll_back_merge(
+    run_id: Annotated[str, Path(max_length=64, description="of the run")], body: MergeRollback, request: Request
+) -> Merge:
+    """Takes a whole run of merges back."""
     context = context_of(request)
-    arguments = body.model_dump(mode="json")
-    common_dir = (await context.jobs.run("repository", {"directory": body.repository}))["common_dir"]
-    return Merge.model_validate(await context.tickets.merging(common_dir, "merge", arguments))
+    common_dir = await _repository(context, body.repository)
+    arguments = {"repository": body.repository, "run_id": run_id}
+    return Merge.model_validate(await context.tickets.merging(common_dir, "merge.rollback", arguments))

@@ -14,7 +14,7 @@ from starlette.staticfiles import StaticFiles
 from launcher.service import packets
 from launcher.service.api.app import MOST_HEADERS, ControlProtocol, Door, Server
 from launcher.service.api.context import Context
-from launcher.service.page import attached, denied, host_health, overview
+from launcher.service.page import attached, boards, denied, host_health, merging, overview, reviewing
 from launcher.service.page.admission import Admissions, Gate, owner_of
 from launcher.service.page.live import Tabs
 from launcher.service.page.rendering import ROOT, page, refusal_page
@@ -31,8 +31,9 @@ def build(context: Context) -> FastAPI:
     app = FastAPI(title="Paddock", openapi_url=None, docs_url=None, redoc_url=None, redirect_slashes=False)
     app.state.context = context
     app.state.tabs = Tabs(context)
-    for router in (overview.router, attached.router, denied.router, host_health.router):
-        app.include_router(router)
+    app.state.merges = merging.Merges()
+    for room in (overview, attached, denied, host_health, reviewing, merging, boards):
+        app.include_router(room.router)
     app.mount("/static", StaticFiles(directory=ROOT / "static", follow_symlink=False))
     app.add_exception_handler(Refusal, _refused)
     app.add_exception_handler(RequestValidationError, _unknown)

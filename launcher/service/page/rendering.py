@@ -120,7 +120,10 @@ def environment() -> Environment:
     return made
 
 
-PAGES = (("Sessions", "/"), ("Denials", "/denials"), ("Health", "/health"))
+PAGES = (
+    ("Sessions", "/"), ("Denials", "/denials"), ("Worktrees", "/worktrees"), ("Merges", "/merges"),
+    ("Tickets", "/tickets"), ("Health", "/health"),
+)  # fmt: skip
 """What the navigation leads to: name and address."""
 
 

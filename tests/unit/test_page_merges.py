@@ -1,0 +1,191 @@
+"""The pages on merges and ticket runs: forecast, order, merge, conflict, roll back, boards."""
+
+import asyncio
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlencode
+
+import httpx
+
+from launcher.service.page import boards, merging
+from launcher.service.ticket_schema import TicketRequest, TicketState, TicketStep
+from tests.support.paged import Paged
+from tests.support.repository import Place, committed, git
+from tests.unit import test_page_review
+from tests.unit.test_page_rendering import ATTACKS
+from tests.unit.test_page_review import worktree
+
+browser, place = test_page_review.browser, test_page_review.place
+
+
+async def sent(browser: Paged, path: str, fields: list[tuple[str, str]]) -> httpx.Response:
+    """A form with fields of the same name."""
+    body = urlencode(fields)
+    kind = {"content-type": "application/x-www-form-urlencoded"}
+    return await browser.ask("POST", path, body=body.encode(), headers=kind)
+
+
+def test_a_merge_is_forecast_carried_out_and_taken_back(browser: Paged, place: Place) -> None:
+    """Two worktrees that conflict: the matrix says so in their order; the first is merged, the second is named."""
+    one, two = (worktree(browser, place, name) for name in ("one", "two"))
+    committed(Path(one.path), file="ONE\n")
+    committed(Path(two.path), file="TWO\n")
+    for name in ("user.name", "user.email"):
+        git("config", name, "Somebody", at=place.app)
+    before = git("rev-parse", "main", at=place.app)
+    fields = [("repository", str(place.app)), ("child", two.path), ("child", one.path), ("into", "")]
+
+    async def through() -> None:
+        shown = (await browser.ask("GET", "/merges")).text
+        assert shown.index("<strong>one</strong>") < shown.index("<strong>two</strong>")
+        assert shown.count('" checked>') == 2
+        forecast = (await sent(browser, "/merges/forecast", fields)).text
+        assert forecast.index("<strong>two</strong>") < forecast.index("<strong>one</strong>")
+        assert "1 in conflict" in forecast
+        assert 'agent/two <span class="good">merges cleanly' in forecast
+        assert "conflicts with agent/two" in forecast
+        assert git("rev-parse", "main", at=place.app) == before
+        address = (await sent(browser, "/merges", fields)).headers["location"]
+        assert address == "/merges/begun/1"
+        begun = browser.app.state.merges.begun[1]
+        await begun.task
+        text = (await browser.ask("GET", address)).text
+        assert "agent/one conflicts" in text
+        assert "CONFLICT (content)" in text
+        assert begun.total == 2
+        run = begun.answer.run.run_id
+        assert (place.app / "file").read_text() == "TWO\n"
+        text = (await browser.ask("GET", f"/merges?repository={place.app}")).text
+        assert f"/merges/runs/{run}?repository=" in text
+        back = await sent(browser, f"/merges/runs/{run}/rollback", [("repository", str(place.app))])
+        text = (await browser.ask("GET", back.headers["location"])).text
+        assert "rolled-back" in text
+        assert 'id="roll-back"' not in text
+        assert git("rev-parse", "main", at=place.app) == before
+        again = await sent(browser, f"/merges/runs/{run}/rollback", [("repository", str(place.app))])
+        assert again.status_code >= 400
+
+    asyncio.run(through())
+
+
+def test_a_merge_that_is_refused_says_so(browser: Paged, place: Place) -> None:
+    """In the place of its progress; a form without anything to merge is refused at once, and one without its token."""
+
+    async def through() -> None:
+        fields = [("repository", str(place.app)), ("child", "<b>nothing")]
+        address = (await sent(browser, "/merges", fields)).headers["location"]
+        await browser.app.state.merges.begun[1].task
+        text = (await browser.ask("GET", address)).text
+        assert "child-unknown" in text
+        assert "<b>nothing" not in text
+        assert (await sent(browser, "/merges", fields[:1])).status_code >= 400
+        assert (await sent(browser, "/merges", [("repository", "relative"), *fields[1:]])).status_code >= 400
+        assert (await browser.ask("GET", "/merges/begun/7")).status_code == 422
+        assert (await browser.ask("GET", f"/merges/runs/none?repository={place.app}")).status_code == 422
+        body = urlencode(fields).encode()
+        for path in ("/merges", "/merges/forecast", "/merges/runs/x/rollback", "/tickets/x/stop", "/tickets/x/resume"):
+            refused = await browser.ask("POST", path, body=body, headers={"x-csrf": "wrong"})
+            assert refused.status_code == 403
+
+    asyncio.run(through())
+    assert browser.service.supervisor.counters.refusals["child-unknown"] == 1
+
+
+def test_hostile_names_are_text_on_the_merge_pages(browser: Paged, place: Place) -> None:
+    """Branches may hold markup; files and git's own words about them do."""
+    one, two = (worktree(browser, place, name) for name in ("one", "two"))
+    name = "<img src=x onerror=alert(1)>\x1b[31m\u202e"
+    for each, text in ((one, "1\n"), (two, "2\n")):
+        git("switch", "-qc", f"<script>alert({text[0]})<", at=Path(each.path))
+        (Path(each.path) / name).write_text(text)
+        git("add", "-A", at=Path(each.path))
+        git("commit", "-qm", "x", at=Path(each.path))
+    fields = [("repository", str(place.app)), ("child", one.path), ("child", two.path)]
+
+    async def through() -> str:
+        text = (await sent(browser, "/merges/forecast", fields)).text
+        address = (await sent(browser, "/merges", fields)).headers["location"]
+        await browser.app.state.merges.begun[1].task
+        return text + (await browser.ask("GET", address)).text + (await browser.ask("GET", "/merges")).text
+
+    text = asyncio.run(through())
+    assert not [each for each in ("<img", "<script>alert", "\x1b", "\u202e") if each in text]
+    assert "&lt;script&gt;alert(1)&lt;" in text
+    assert r"&lt;img src=x onerror=alert(1)&gt;\x1b[31m\u202e" in text
+
+
+def test_a_forecast_is_laid_out_in_its_order() -> None:
+    """Each child meets the trunk and those before it; what it conflicts with is named."""
+
+    def cell(source: str, into: str, *, clean: bool = True) -> dict[str, Any]:
+        return {"source": source, "into": into, "clean": clean, "conflicts": [], "error": None}
+
+    found = merging.matrix({
+        "target": "main",
+        "children": [cell("a", "main"), cell("b", "main", clean=False), cell("c", "main")],
+        "pairs": [cell("b", "a"), cell("c", "a", clean=False), cell("c", "b")],
+    })  # fmt: skip
+    assert [row["after"] for row in found["rows"]] == [[], ["main"], ["a"]]
+    assert [[each and each["into"] for each in row["cells"]] for row in found["rows"]] == [
+        ["main", None, None, None], ["main", "a", None, None], ["main", "a", "b", None],
+    ]  # fmt: skip
+    assert len(found["conflicts"]) == 2
+
+
+def test_only_so_many_merges_are_kept(browser: Paged) -> None:
+    """The newest that are over; those that go on stay."""
+    kept = merging.Merges()
+    for number in range(1, 101):
+        kept.begun[number] = merging.Merging(number, None, answer=None if number == 1 else True)  # type: ignore[arg-type]
+
+    async def begin() -> None:
+        class Request:
+            app = browser.app
+
+        kept.numbers = iter([101])  # type: ignore[assignment]
+        body = merging._asked(b"repository=/nowhere&child=x")
+        await kept.begin(Request(), body).task  # type: ignore[arg-type, misc]
+
+    asyncio.run(begin())
+    assert len(kept.begun) == merging.MOST_KEPT + 2
+    assert 1 in kept.begun
+
+
+def run(browser: Paged, name: str, result: dict[str, Any] | None = None, **steps: TicketStep) -> None:
+    """A ticket run on record, with its tickets in these steps, failed where it has a result; nothing works on it."""
+    request = TicketRequest.model_validate(
+        {"name": name, "repository": "/srv/x", "tickets": [{"ticket": each, "command": ["true"]} for each in steps]}
+    )
+    records = browser.service.context.tickets.records
+    records.insert(name, request.model_dump(mode="json"), 0, None, "")
+
+    async def move() -> None:
+        for number, state in enumerate(steps.values(), 1):
+            records.step(name, number, state)
+        if result is not None:
+            records.move(name, TicketState.FAILED, result)
+
+    asyncio.run(move())
+
+
+def test_runs_are_boards(browser: Paged) -> None:
+    """Each step has its column; a run that failed can be resumed, one that goes on stopped."""
+    assert {state for _, states in boards.COLUMNS for state in states} == set(TicketStep)
+    run(browser, "nightly", first=TicketStep.RUNNING, second=TicketStep.CONFLICTED, third=TicketStep.MERGED)
+    text = browser.get("/tickets").text
+    for column, ticket in (("running", "first"), ("conflict", "second"), ("merged", "third")):
+        assert ticket in text.partition(f'aria-label="{column}"')[2].partition("</section>")[0]
+    text = browser.get("/tickets/nightly").text
+    assert 'action="/tickets/nightly/stop"' in text
+    assert browser.get("/tickets/none").status_code == 404
+    assert browser.post("/tickets/none/stop").status_code == 404
+
+
+def test_what_a_run_came_to_is_text(browser: Paged) -> None:
+    """Whatever agents wrote into it."""
+    run(browser, "nightly", {"message": "".join(ATTACKS), "hint": "\x1b[31m"}, only=TicketStep.FAILED)
+    text = browser.get("/tickets/nightly").text
+    assert "<script>alert" not in text
+    assert "<iframe" not in text
+    assert r"\x1b[31m" in text
+    assert 'action="/tickets/nightly/resume"' in text

