@@ -7,6 +7,7 @@
     job PARENT NAME             a function of `launcher.service.job`; Python is started without `-S`
     screen PARENT LINES         what a terminal showed, so many lines of it (`launcher.service.screen`)
     patches PARENT LINES        a diff, so many lines of each file (`launcher.vcs.worktrees.patches`)
+    engine SOCKET RUN           who talks to a cluster for a ticket run (`launcher.engines.broker`); the same
 
 Started by path, because `-I` knows no other directory than Python's own.
 """
@@ -40,6 +41,10 @@ def main() -> int:
 
         processes.tie_to_parent(int(first))
         patches.serve(int(second))
+    if programme == "engine":
+        from launcher.engines import broker
+
+        return broker.main(first, second)
     from launcher import start
 
     # The finder of `launcher.start` halves the time to import what a jail is made of.
@@ -64,7 +69,8 @@ def main() -> int:
 
 
 def supervised(words: list[str], observer: "Callable[[str, Any], None]") -> int:
-    """A session's launcher, which a shim has forked: `paddock run WORDS...`; after the word ``acp``, `paddock acp`.
+    """A session's launcher, which a shim has forked: `paddock run WORDS...`; after the word ``acp``, `paddock acp`;
+    after ``remote``, what takes in the work of another machine.
 
     Args:
         words: the command line, without programme and verb.
@@ -80,6 +86,14 @@ def supervised(words: list[str], observer: "Callable[[str, Any], None]") -> int:
     from launcher import cli
     from launcher.verbs import run
 
+    if words and words[0] == "remote":
+        from launcher.session import packages
+
+        packages.enable()
+        from launcher.engines import relay
+
+        options, command = cli.parse(words[1:], verb="run")
+        return relay.launch(options, command, run.launch, observer)
     options, command = cli.parse(words, verb="run")
     return run.launch(options, command, observer)
 

@@ -10,8 +10,7 @@ import json
 import os
 import threading
 import time
-from collections.abc import Iterable
-from contextlib import ExitStack, suppress
+from contextlib import suppress
 from typing import NamedTuple
 
 from launcher.engines import row
@@ -127,29 +126,6 @@ def _mirrors() -> str:
     return os.path.realpath(f"{home}/paddock/mirrors")
 
 
-def _directory(name: str) -> str:
-    if not name or name.startswith(".") or "/" in name or not name.isprintable():
-        raise Refusal("mirror-name", f"{name!r} does not name a mirror")
-    return f"{_mirrors()}/{name}"
-
-
-def sweep(names: Iterable[str], prefix: str) -> list[str]:
-    """As `row.sweep`, where no process uses a mirror of these names; nothing otherwise.
-
-    A node that joins a batch late may share its home directory with one that performs rows of it.
-    """
-    with ExitStack() as opened:
-        for name in names:
-            places.make_private(_directory(name))
-            descriptor = os.open(_directory(name), os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-            opened.callback(os.close, descriptor)
-            try:
-                fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except BlockingIOError:
-                return []
-        return row.sweep(prefix)
-
-
 def _use(directory: str) -> None:
     """Makes the directory of a mirror, and has `prune` leave it alone until this process ends."""
     with _using:
@@ -216,7 +192,7 @@ def _removed(mirror: str, notes: list[str], *, dry_run: bool) -> bool:
     if not dry_run:
         service.settle(store)
     worktrees = service.store.of(store)
-    if not all(each.ticket.startswith(row.PREFIX) for each in worktrees):
+    if not all(each.ticket.startswith((row.PREFIX, row.OF_TICKETS)) for each in worktrees):
         return False
     if dry_run:
         return True
@@ -243,7 +219,9 @@ class Mirror:
 
     def __init__(self, name: str) -> None:
         """Finds it, or makes it. Refusal: mirror-name."""
-        directory = _directory(name)
+        if not name or name.startswith(".") or "/" in name or not name.isprintable():
+            raise Refusal("mirror-name", f"{name!r} does not name a mirror")
+        directory = f"{_mirrors()}/{name}"
         self.root = _root(directory)
         _use(directory)
 

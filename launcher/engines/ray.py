@@ -3,6 +3,7 @@
 What comes home is bytes, bounded and checked as JSON here: no object of Ray's is made of what a command wrote.
 """
 
+import asyncio
 import contextlib
 import io
 import json
@@ -11,12 +12,13 @@ import platform
 import stat
 import subprocess
 import sys
+import threading
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from importlib import metadata
 from typing import Any, NamedTuple
 
-from launcher.engines import base, row
+from launcher.engines import base, row, ticket
 from launcher.engines.base import Mirror, Part
 from launcher.engines.row import Cause, Job, Outcome
 from launcher.session import places
@@ -62,7 +64,7 @@ def ready(asked: bytes) -> bytes:
     """What a node says before its first row: its versions, what it has of the bases, and whether its jails hold.
 
     Args:
-        asked: JSON: `prefix` of what a killed driver may have left, `stores` by the name of their mirror.
+        asked: JSON: stores by the name of their mirror.
     """
     question = json.loads(asked)
     said: dict[str, Any] = {
@@ -70,14 +72,21 @@ def ready(asked: bytes) -> bytes:
         "refusal": None, "left": [], "known": {},
     }  # fmt: skip
     try:
-        said["left"] = base.sweep(question["stores"], question["prefix"])
-        for name, stores in question["stores"].items():
+        said["left"] = row.sweep(None)  # another node may have the same home, and rows of this batch
+        for name, stores in question.items():
             mirror = Mirror(name)
             said["known"][name] = {store: mirror.commits(store) for store in stores}
         _doctor()
     except Refusal as refusal:
         said["refusal"] = refusal.as_dict()
     return json.dumps(said).encode("utf-8", "replace")
+
+
+def known(asked: bytes) -> bytes:
+    """The commits that a node's mirror has; JSON: ``[mirror, stores]``, and a list of each store's."""
+    name, stores = json.loads(asked)
+    mirror = Mirror(name)
+    return json.dumps([mirror.commits(store) for store in stores]).encode()
 
 
 def _doctor() -> None:
@@ -101,21 +110,76 @@ def performed(job: bytes, bases: bytes, wanted: str, packs: list[Any]) -> bytes:
     asked = Job.model_validate_json(job)
     begun = time.time()
     try:
-        if wanted != version():
-            raise _other_version(platform.node(), version(), wanted)
-        mirror = Mirror(asked.row.repository)
-        for (store, digits, commits), pack in zip(json.loads(bases), packs, strict=True):
-            part = Part(store, digits, tuple(commits))
-            if not mirror.has(part):
-                import ray
-
-                mirror.take(part, ray.get(pack))
+        based = _based(asked, bases, wanted, packs)
     except Refusal as refusal:
         return row.written(row.failed(asked, Cause.REFUSED, refusal, begun))
     except Exception as error:
         return row.written(row.failed(asked, Cause.ENGINE, error, begun))
-    own = asked.row.model_copy(update={"repository": mirror.root})
-    return row.perform(asked.model_copy(update={"row": own}).model_dump_json().encode())
+    return row.perform(based.model_dump_json().encode())
+
+
+def _based(asked: Job, bases: bytes, wanted: str, packs: list[Any]) -> Job:
+    """The job with a repository that is here, and has what it starts from."""
+    if wanted != version():
+        raise _other_version(platform.node(), version(), wanted)
+    mirror = Mirror(asked.row.repository)
+    for (store, digits, commits), pack in zip(json.loads(bases), packs, strict=True):
+        part = Part(store, digits, tuple(commits))
+        if not mirror.has(part):
+            import ray
+
+            mirror.take(part, ray.get(pack))
+    return asked.model_copy(update={"row": asked.row.model_copy(update={"repository": mirror.root})})
+
+
+def ticketed(job: bytes, bases: bytes, wanted: str, packs: list[Any], names: list[str], post: Any) -> Iterator[bytes]:  # noqa: ANN401  # an actor's handle
+    """Performs a ticket on a node; see `ticket.performed`.
+
+    Args:
+        job, bases, wanted, packs: as for `performed`.
+        names: as for `ticket.performed`.
+        post: the run's `Post`.
+    """
+    import ray
+
+    asked = Job.model_validate_json(job)
+
+    def stop() -> bool:
+        try:
+            return bool(ray.get(post.asked.remote(asked.session)))
+        except ray.exceptions.RayError:  # the driver has gone: this process will be ended
+            time.sleep(1)
+            return False
+
+    try:
+        based = _based(asked, bases, wanted, packs)
+    except Refusal as refusal:
+        yield ticket.REFUSED + json.dumps(refusal.as_dict()).encode()
+        return
+    yield from ticket.performed(based, names, stop)
+
+
+class Post:
+    """Beside the driver: says which of its tickets are to stop."""
+
+    def __init__(self) -> None:
+        """None is."""
+        self._stops: dict[str, asyncio.Event] = {}
+
+    async def asked(self, session: str) -> bool:
+        """Whether a ticket is to stop; waits a while for that."""
+        event = self._stops.setdefault(session, asyncio.Event())
+        with contextlib.suppress(TimeoutError):
+            await asyncio.wait_for(event.wait(), 5)
+        return event.is_set()
+
+    async def stop(self, session: str) -> None:
+        """It is to stop."""
+        self._stops.setdefault(session, asyncio.Event()).set()
+
+    async def over(self, session: str) -> None:
+        """It has ended."""
+        self._stops.pop(session, None)
 
 
 def swept(prefix: str) -> bytes:
@@ -163,7 +227,11 @@ def check_token() -> None:
 
 
 class Ray:
-    """The engine `ray`; see `launcher.engines.driver.Engine`."""
+    """The engine `ray`; see `launcher.engines.driver.Engine`.
+
+    Attributes:
+        module: Ray's own.
+    """
 
     name = "ray"
 
@@ -186,7 +254,7 @@ class Ray:
         except ImportError as error:
             raise Refusal("ray-missing", "the package ray is not installed", context=str(error),
                           hint="install Paddock with it: paddock-launcher[ray]") from None  # fmt: skip
-        self._ray = ray
+        self._ray = self.module = ray
         self._out = contextlib.ExitStack()
         # Ray prints to standard output what befalls its nodes, between lines of JSON too.
         self._out.enter_context(contextlib.redirect_stdout(io.StringIO()))
@@ -215,6 +283,9 @@ class Ray:
         """Rows for which there was no node."""
         self._cancelled = False
         self._running: dict[Any, tuple[Job, float, frozenset[str]]] = {}
+        self._lock = threading.Lock()
+        self._of_tickets: dict[tuple[str, str, frozenset[str]], tuple[bytes, list[Any]]] = {}
+        self._post: Any = None
         self._parallel = parallel
         self.room = parallel or 1
         self.notes: list[str] = []
@@ -225,13 +296,14 @@ class Ray:
         Raises:
             Refusal: node-version, node-unfit, node-lost, ray-without-token, row-too-wide, as of `base`.
         """
+        del prefix  # a node tells by locks what a killed driver has left
         self._check_sizes(jobs)
         commits: dict[str, dict[str, None]] = {}
         for job in jobs:
             commits.setdefault(job.row.repository, {})[job.row.commit] = None
         self._parts = {repository: base.parts(repository, tuple(oids)) for repository, oids in commits.items()}
         stores = {self._mirror(repository): [part.store for part in found] for repository, found in self._parts.items()}
-        self._asked = json.dumps({"prefix": prefix, "stores": stores}).encode()
+        self._asked = json.dumps(stores).encode()
         asked = {self._on(node, ready, self._asked): node for node in self._alive()}
         self._seen = {node.id for node in asked.values()}
         answers = {}
@@ -254,17 +326,70 @@ class Ray:
         if not self._fit:
             self._held.append(job)
             return
-        asked = job.row
-        sent = job.model_copy(update={"row": asked.model_copy(update={"repository": self._mirror(asked.repository)})})
-        parts = json.dumps(self._parts[asked.repository]).encode()
-        packs = [each.reference for each in self._packs[asked.repository]]
-        # A node that joins meanwhile gets no row before it has answered.
-        task = self._perform.options(
-            num_cpus=asked.cpus, memory=asked.memory or None, resources=dict(asked.resources), name=job.session,
-            label_selector={_NODE: f"in({','.join(sorted(self._fit))})"},
-        )  # fmt: skip
-        reference = task.remote(sent.model_dump_json().encode(), parts, version(), packs)
+        parts = json.dumps(self._parts[job.row.repository]).encode()
+        packs = [each.reference for each in self._packs[job.row.repository]]
+        task = self._perform.options(**self._options(job))
+        reference = task.remote(self._sent(job), parts, version(), packs)
         self._running[reference] = (job, time.time(), frozenset(self._fit))
+
+    def _sent(self, job: Job) -> bytes:
+        own = job.row.model_copy(update={"repository": self._mirror(job.row.repository)})
+        return job.model_copy(update={"row": own}).model_dump_json().encode()
+
+    def _options(self, job: Job) -> dict[str, Any]:
+        asked = job.row
+        return {
+            "num_cpus": asked.cpus, "memory": asked.memory or None, "resources": dict(asked.resources),
+            "name": job.session,
+            # A node that joins meanwhile gets no row before it has answered.
+            "label_selector": {_NODE: f"in({','.join(sorted(self._fit))})"},
+        }  # fmt: skip
+
+    def ticket(self, job: Job, names: list[str]) -> "Performing":
+        """Hands a ticket over. May be called by several threads.
+
+        Refusals: row-too-wide, node-lost: there is none, as of `base`.
+        """
+        self._check_sizes([job])
+        with self._lock:
+            if not self._fit:
+                raise Refusal("node-lost", "the cluster has no node that is fit", hint="ray status")
+            if self._post is None:
+                from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
+
+                here = NodeAffinitySchedulingStrategy(self._ray.get_runtime_context().get_node_id(), soft=False)
+                self._post = self._ray.remote(Post).options(num_cpus=0, scheduling_strategy=here).remote()
+            nodes = frozenset(self._fit)
+            where = (job.row.repository, job.row.commit, nodes)
+            if where not in self._of_tickets:
+                self._of_tickets[where] = self._base(job.row.repository, job.row.commit)
+            parts, packs = self._of_tickets[where]
+            task = self._ray.remote(max_retries=0, num_returns="streaming")(ticketed).options(**self._options(job))
+            frames = task.remote(self._sent(job), parts, version(), packs, names, self._post)
+        return Performing(self, frames, self._post, job.session, nodes)
+
+    def _base(self, repository: str, commit: str) -> tuple[bytes, list[Any]]:
+        """The parts of a base as JSON, and references to their packs, each with what not all nodes have."""
+        found = base.parts(repository, (commit,))
+        asked = json.dumps([self._mirror(repository), [part.store for part in found]]).encode()
+        answers = []
+        for reference, name in {self._on(node, known, asked): node.name for node in self._fit.values()}.items():
+            with contextlib.suppress(Refusal):  # that of a node which is lost
+                answers.append(self._answer(name, reference))
+        packs = []
+        for number, part in enumerate(found):
+            have = [set(said[number]) for said in answers] or [set()]
+            lacks = any(not set(part.commits) <= each for each in have)
+            there = tuple(sorted(set.intersection(*have)))
+            packs.append(self._ray.put(base.packed(repository, part, there)) if lacks else None)
+        return json.dumps(found).encode(), packs
+
+    def look(self) -> list[str]:
+        """Sees which nodes there are, for who hands over tickets; returns the notes on that."""
+        with self._lock:
+            self._look()
+            notes, self.notes = self.notes, []
+        return notes
 
     def next(self, seconds: float) -> Outcome | None:
         """See `Engine`."""
@@ -327,9 +452,8 @@ class Ray:
 
     def _stranded(self) -> Outcome | None:
         """A row that waits for nodes which are all gone: Ray would wait for ever."""
-        there = {node.id for node in self._alive()}
         for reference, (job, begun, nodes) in self._running.items():
-            if nodes.isdisjoint(there) and time.time() - begun > _LOOK:
+            if time.time() - begun > _LOOK and self.are_gone(nodes):
                 del self._running[reference]
                 self._ray.cancel(reference)
                 lost = Refusal("node-lost", "every node is gone that could have performed the row")
@@ -376,6 +500,10 @@ class Ray:
                     known &= known if before.reference is None else before.known
                     pack = base.packed(repository, part, tuple(sorted(known)))
                     packs[number] = _Packed(known, self._ray.put(pack))
+
+    def are_gone(self, nodes: frozenset[str]) -> bool:
+        """Whether none of these nodes is there any more."""
+        return nodes.isdisjoint(node.id for node in self._alive())
 
     def _alive(self) -> list[_Node]:
         return [
@@ -432,14 +560,62 @@ class Ray:
                               hint="ray status; lower cpus, memory or resources of the row")  # fmt: skip
 
     def _cause(self, error: Exception) -> Cause:
-        of = self._ray.exceptions
-        if isinstance(error, of.TaskCancelledError):
+        if isinstance(error, self._ray.exceptions.TaskCancelledError):
             return Cause.CANCELLED
-        lost = (
-            of.WorkerCrashedError, of.NodeDiedError, of.ObjectLostError, of.OutOfMemoryError, of.RaySystemError,
-            of.TaskUnschedulableError,
-        )  # fmt: skip
-        return Cause.NODE if isinstance(error, lost) else Cause.ENGINE
+        return Cause.NODE if isinstance(error, _lost(self._ray)) else Cause.ENGINE
+
+
+class Performing:
+    """A ticket that a node performs."""
+
+    def __init__(self, engine: Ray, frames: Any, post: Any, session: str, nodes: frozenset[str]) -> None:  # noqa: ANN401  # untyped objects of Ray's
+        """Args: whose it is; the task's generator; the run's `Post`; the ticket's session; nodes that may take it."""
+        self._engine, self._frames, self._post, self._session, self._nodes = engine, frames, post, session, nodes
+        self._ray = engine.module
+
+    def frames(self, seconds: float) -> Iterator[bytes]:
+        """Its frames; an empty one whenever none has come so long.
+
+        Raises:
+            Refusal: node-lost, ray-failed.
+            ValueError: what came is no frame.
+        """
+        looked = time.monotonic()
+        while True:
+            try:
+                ready, _ = self._ray.wait([self._frames], timeout=seconds)
+                frame = _bytes(self._ray.get(next(self._frames))) if ready else b""
+            except StopIteration:
+                return
+            except Exception as error:
+                if isinstance(error, _lost(self._ray)):
+                    raise Refusal("node-lost", "the node was lost", context=_short(error).context) from None
+                raise _short(error) from None
+            if len(frame) > ticket.MOST_FRAME + (1 << 16):
+                raise ValueError("a node has answered more than a ticket's work is")
+            if not frame and time.monotonic() - looked > _LOOK:
+                looked = time.monotonic()
+                if self._engine.are_gone(self._nodes):
+                    raise Refusal("node-lost", "every node is gone that could have taken the ticket")
+            yield frame
+
+    def stop(self) -> None:
+        """Asks its agent to stop; what it has made still comes."""
+        self._post.stop.remote(self._session)
+
+    def end(self) -> None:
+        """Ends it if it has not ended."""
+        self._ray.cancel(self._frames)
+        self._post.over.remote(self._session)
+
+
+def _lost(ray: Any) -> tuple[type[Exception], ...]:  # noqa: ANN401  # a module without types
+    """What Ray raises when a node, or a process of its own there, has gone."""
+    of = ray.exceptions
+    return (
+        of.WorkerCrashedError, of.NodeDiedError, of.ObjectLostError, of.OutOfMemoryError, of.RaySystemError,
+        of.TaskUnschedulableError,
+    )  # fmt: skip
 
 
 def _bytes(answer: object) -> bytes:

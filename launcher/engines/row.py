@@ -2,6 +2,7 @@
 
 import base64
 import contextlib
+import fcntl
 import hashlib
 import json
 import os
@@ -13,7 +14,7 @@ from collections.abc import Iterator
 from enum import StrEnum
 from typing import Annotated, Any
 
-from pydantic import AfterValidator, ConfigDict, Field, StringConstraints, ValidationError
+from pydantic import ConfigDict, Field, StringConstraints, ValidationError
 
 from launcher.safefs.guarded_files import Inside
 from launcher.safefs.remove import remove_tree
@@ -21,6 +22,7 @@ from launcher.sandbox.box import Done, Sandbox
 from launcher.sandbox.command import CANCELLED
 from launcher.service import ticket_work
 from launcher.service.schema import Frozen, Variable, Word
+from launcher.service.ticket_schema import Amount, Cpus, Memory, ResourceName
 from launcher.session import places
 from launcher.vcs import jailed_git
 from launcher.vcs.git import Git
@@ -30,6 +32,9 @@ from policy.errors import Refusal
 
 PREFIX = "batch-"
 """How the names of all rows' sessions and worktrees begin."""
+
+OF_TICKETS = "tickets-"
+"""The same for tickets on nodes."""
 
 MOST_OUTPUT = 256 << 10
 """Bytes that are kept of each stream of a row's command: the beginning and the end."""
@@ -66,21 +71,8 @@ RESULTS = (Cause.EXITED, Cause.SIGNAL, Cause.TIMEOUT)
 """Ways of the command itself to end: what came of the row, and not that nothing did."""
 
 
-def _size(given: int | str) -> int:
-    text = str(given)
-    scale = {"K": 10, "M": 20, "G": 30, "T": 40}.get(text[-1:].upper(), 0)
-    number = text[:-1] if scale else text
-    if not number.isdecimal():
-        raise ValueError('a size in bytes, as 2147483648 or "2G"')
-    return int(number) << scale
-
-
 class _Strict(Frozen):
     model_config = ConfigDict(strict=True, frozen=True, extra="forbid")
-
-
-_Text = Annotated[str, StringConstraints(min_length=1)]
-_Amount = Annotated[float, Field(gt=0, le=1_000_000, allow_inf_nan=False)]
 
 
 class Row(_Strict):
@@ -108,9 +100,9 @@ class Row(_Strict):
     timeout: Annotated[float, Field(gt=0, le=30 * 86_400)] | None = None
     env: Annotated[dict[Variable, Word], Field(default_factory=dict)]
     input: str = ""
-    cpus: Annotated[float, Field(ge=0, le=10_000, allow_inf_nan=False)] = 1
-    memory: Annotated[int | str, AfterValidator(_size)] = 0
-    resources: Annotated[dict[_Text, _Amount], Field(default_factory=dict)]
+    cpus: Cpus = 1
+    memory: Memory = 0
+    resources: Annotated[dict[ResourceName, Amount], Field(default_factory=dict)]
 
     def key(self) -> str:
         """The hash of its content."""
@@ -239,7 +231,7 @@ def perform(job: bytes, cancel: int = -1) -> bytes:
 
 def _performed(job: Job, begun: float, cancel: int) -> Outcome:
     row = job.row
-    with jailed_git.many(), _sandbox(job) as box:
+    with jailed_git.many(), sandbox(job) as box:
         command = row.command if isinstance(row.command, str) else list(row.command)
         done = box.exec(command, timeout=row.timeout, env=row.env, input=row.input, limit=MOST_OUTPUT, cancel=cancel)
         if done.status == CANCELLED and not done.timed_out and _readable(cancel):
@@ -254,6 +246,54 @@ def _performed(job: Job, begun: float, cancel: int) -> Outcome:
         times=Times(begun=begun, command=done.seconds, whole=time.time() - begun),
         refusal=refusal.as_dict() if refusal is not None else None, node=platform.node(),
     )  # fmt: skip
+
+
+class _Owned:
+    """Files with the names of worktrees, locked as long as the process lives that made them: whoever comes next can
+    tell what a killed one has left.
+    """
+
+    def __init__(self) -> None:
+        self._held: dict[str, int] = {}
+
+    def add(self, name: str) -> None:
+        """Before the worktree is made."""
+        path = f"{self._place()}/{name}"
+        while True:
+            descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+            fcntl.flock(descriptor, fcntl.LOCK_EX)
+            with contextlib.suppress(FileNotFoundError):
+                if os.path.samestat(os.fstat(descriptor), os.lstat(path)):
+                    break
+            os.close(descriptor)  # somebody took it for abandoned before it was locked
+        self._held[name] = descriptor
+
+    def remove(self, name: str) -> None:
+        """Once the worktree is gone."""
+        with contextlib.suppress(FileNotFoundError):
+            os.unlink(f"{self._place()}/{name}")
+        if (descriptor := self._held.pop(name, -1)) != -1:
+            os.close(descriptor)
+
+    def abandoned(self) -> list[str]:
+        """Names whose process has gone."""
+        found = []
+        for name in os.listdir(self._place()):
+            with contextlib.suppress(OSError):
+                descriptor = os.open(f"{self._place()}/{name}", os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW)
+                try:
+                    fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                    found.append(name)
+                finally:
+                    os.close(descriptor)
+        return found
+
+    @staticmethod
+    def _place() -> str:
+        return places.made(f"{places.places(os.environ).state}/rows")
+
+
+_owned = _Owned()
 
 
 class _Trees:
@@ -276,7 +316,8 @@ class _Trees:
             idle = next((name for name, (kind, _) in self._idle.items() if kind == asked), None)
             tree = self._idle.pop(idle)[1] if idle is not None else None
         if tree is None:
-            tree = _service().add(asked[0], f"{job.session}-tree", Options(start=asked[1]))
+            _owned.add(name := f"{job.session}-tree")
+            tree = _service().add(asked[0], name, Options(start=asked[1]))
         try:
             yield tree.path
         finally:
@@ -286,6 +327,7 @@ class _Trees:
                 spare = [self._idle.pop(next(iter(self._idle)))[1]] if len(self._idle) > self._MOST_IDLE else []
             for each in spare:
                 _service().remove(each, force=True)
+                _owned.remove(each.ticket)
 
     def remove(self) -> list[str]:
         """Removes them all; returns a line for each that could not be."""
@@ -322,7 +364,7 @@ _without_copies: set[tuple[str, ...]] = set()
 
 
 @contextlib.contextmanager
-def _sandbox(job: Job) -> Iterator[Sandbox]:
+def sandbox(job: Job) -> Iterator[Sandbox]:
     """A sandbox on a copy; where there can be none, on a worktree of the row's own, of which nothing is kept."""
     row = job.row
     if row.policy not in _without_copies:
@@ -335,12 +377,14 @@ def _sandbox(job: Job) -> Iterator[Sandbox]:
                 if refusal.reference != "cow-unavailable":
                     raise
         _without_copies.add(row.policy)
+    _owned.add(job.session)
     tree = _service().add(row.repository, job.session, Options(start=row.commit))
     try:
         with Sandbox(tree.path, (*row.policy, "--branch-policy", "keep"), name=job.session) as box:
             yield box
     finally:
         _drop(_service().remove(tree, force=True))
+        _owned.remove(job.session)
 
 
 def _drop(removed: Removed) -> None:
@@ -380,17 +424,25 @@ def _readable(descriptor: int) -> bool:
     return descriptor != -1 and bool(select.select([descriptor], [], [], 0)[0])
 
 
-def sweep(prefix: str) -> list[str]:
-    """Removes what rows have left whose programme was killed; returns a line for each that could not be removed.
+def sweep(prefix: str | None) -> list[str]:
+    """Removes what rows have left whose process has gone; returns a line for each that could not be removed.
 
     Args:
-        prefix: of the names of their sessions.
+        prefix: of the names of sessions whose worktrees are removed, too, if a process owns them: a batch has ended.
     """
     service = _service()
-    names = f"{prefix}-"
-    for common_dir in {each.main.common_dir for each in service.store.all() if each.ticket.startswith(names)}:
+    abandoned = set(_owned.abandoned())
+
+    def left() -> list[Worktree]:
+        known = service.store.all()
+        return [each for each in known if each.ticket in abandoned or (prefix and each.ticket.startswith(f"{prefix}-"))]
+
+    for common_dir in {each.main.common_dir for each in left()}:
         service.settle(os.fspath(common_dir))
-    return give_up([each for each in service.store.all() if each.ticket.startswith(names)])
+    failures = give_up(left())
+    for name in abandoned - {each.ticket for each in left()}:
+        _owned.remove(name)
+    return failures
 
 
 def give_up(worktrees: list[Worktree]) -> list[str]:
@@ -401,6 +453,7 @@ def give_up(worktrees: list[Worktree]) -> list[str]:
         while True:
             try:
                 _drop(_service().remove(worktree, force=True))
+                _owned.remove(worktree.ticket)
             except Refusal as refusal:
                 if refusal.reference in ("session-running", "worktree-busy") and time.monotonic() < deadline:
                     time.sleep(0.2)

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, ParamSpec, Self, TypeVar
 
 from launcher.jail import confined, init
 from launcher.ledger import ledgers
-from launcher.sandbox.command import Into, Kept, Running, Whole
+from launcher.sandbox.command import Handed, Into, Kept, Running, Whole
 from launcher.sandbox.live import Live
 from launcher.session import places
 from launcher.vcs import jailed_git
@@ -229,6 +229,7 @@ class Sandbox:
         limit: int = MOST_OUTPUT,
         merge: bool = False,
         cancel: int = -1,
+        output: Callable[[bytes], None] | None = None,
     ) -> Done:
         """Runs a command to its end.
 
@@ -243,12 +244,14 @@ class Sandbox:
             limit: bytes of output to keep, of each stream.
             merge: standard error goes where standard output goes.
             cancel: a descriptor; when it can be read, the command is ended as at a timeout, with status 130.
+            output: called with each piece of standard output (with `merge`, of both) as it comes; nothing is kept then.
 
         Raises:
             Refusal: it could not be started; sandbox-closed, sandbox-ended.
         """
         data = input.encode() if isinstance(input, str) else input
-        return self._exec(command, timeout, env or {}, cwd, data, limit, merge=merge, cancel=cancel)
+        into = Handed(output) if output is not None else None
+        return self._exec(command, timeout, env or {}, cwd, data, limit, merge=merge, cancel=cancel, into=into)
 
     def _exec(
         self,
@@ -262,7 +265,7 @@ class Sandbox:
         merge: bool = False,
         cancel: int = -1,
         source: int = -1,
-        into: Whole | None = None,
+        into: Kept | None = None,
     ) -> Done:
         words = ["sh", "-c", command] if isinstance(command, str) else list(command)
         for name in env or {}:

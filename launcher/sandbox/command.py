@@ -6,7 +6,7 @@ import select
 import signal
 import socket
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 
 from launcher import wire
 from launcher.jail import minder, reports
@@ -59,6 +59,20 @@ class Kept:
         if (more := len(self._tail) - self._half) > 0:
             del self._tail[:more]
             self.dropped += more
+
+
+class Handed(Kept):
+    """A stream that somebody takes as it comes."""
+
+    def __init__(self, take: Callable[[bytes], None]) -> None:
+        """Args: called with each piece."""
+        super().__init__(0)
+        self._take = take
+
+    def add(self, data: bytes) -> None:
+        """What comes next."""
+        if data:
+            self._take(data)
 
 
 class Whole(Kept):

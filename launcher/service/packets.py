@@ -53,6 +53,11 @@ def receive(connection: socket.socket) -> tuple[dict[str, Any] | None, list[int]
 
 # Names in the directory of a session's shim.
 
+ENGINE_END = b"E"
+"""To who talks to a cluster: the ticket run is over (a frame of `launcher.wire`)."""
+REMOTE = "PADDOCK_REMOTE"
+"""Variable by which the launcher of a session whose agent works elsewhere is told of that: JSON."""
+
 SHIM_SOCKET, SHIM_RECORD, SHIM_END = "socket", "record", "end"
 
 

@@ -179,7 +179,7 @@ class SessionRequest(Frozen):
         umask: of the command, such as 18 for 0022.
         restart: whether it is started again.
         bridge: "acp" for an agent of the Agent Client Protocol: `options` are those of `paddock acp`, and editors
-            attach with mode=acp. Needs stdin "pipe".
+            attach with mode=acp. Needs stdin "pipe". "remote" for a ticket's agent that works on a node of a cluster.
         wait_for_client: it is started when the first client is attached, so that it misses no output.
         labels: for who asks; they mean nothing here.
     """
@@ -193,7 +193,7 @@ class SessionRequest(Frozen):
     window: tuple[Annotated[int, Field(ge=1, le=65_535)], Annotated[int, Field(ge=1, le=65_535)]] = (24, 80)
     umask: int = Field(0o022, ge=0, le=0o777)
     restart: Restart = Field(default_factory=lambda: Restart.model_validate({}))
-    bridge: Literal["acp"] | None = None
+    bridge: Literal["acp", "remote"] | None = None
     wait_for_client: bool = False
     labels: dict[Annotated[str, Field(max_length=64)], Annotated[str, Field(max_length=1_024)]] = Field(
         default_factory=dict, max_length=32
@@ -201,12 +201,14 @@ class SessionRequest(Frozen):
 
     @model_validator(mode="after")
     def _has_input(self) -> "SessionRequest":
-        if self.bridge is not None and self.stdin is not Input.PIPE:
+        if self.bridge == "acp" and self.stdin is not Input.PIPE:
             raise ValueError('a bridge needs stdin "pipe"')
         return self
 
     def words(self, *own: str) -> list[str]:
-        """The words of `paddock run`, or behind "acp" those of `paddock acp`, with `own` options in front."""
+        """The words of `paddock run`, or behind "acp" those of `paddock acp`, with `own` options in front; behind
+        "remote" those of the session that takes in the work.
+        """
         return [*([self.bridge] if self.bridge else []), *own, *self.options, "--", *self.command]
 
 

@@ -369,6 +369,8 @@ class Supervisor:
                 self._spawn(self._hung_up(live, shim), f"shim of {live.name}")
             else:
                 self._let_go(shim)
+                if live.name not in self.live:  # the shim may have written there while it was removed
+                    self._remove(live)
 
     def heard(self, live: Live, about: dict[str, Any], moves: list[dict[str, Any]]) -> None:
         """Takes all that a shim knows of its session, and the moves from state to state since the last time."""
@@ -498,10 +500,15 @@ class Supervisor:
             self._collected(live)
 
     def _collected(self, live: Live) -> None:
+        if live.shim is None:
+            self._remove(live)
+            return
+        remove_tree(live.directory)
+        live.shim.send("collected")
+
+    def _remove(self, live: Live) -> None:
         for name in remove_tree(live.directory):
             log.warning("session %s: %s was not removed", live.name, name)
-        if live.shim is not None:
-            live.shim.send("collected")
 
     # Asking
 

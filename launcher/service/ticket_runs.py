@@ -16,14 +16,17 @@ from collections import Counter
 from collections.abc import Callable
 from typing import Any
 
+from launcher.service import ticket_engine as engines
 from launcher.service import ticket_work
 from launcher.service.database import Database
 from launcher.service.jobs import Jobs
 from launcher.service.schema import FINAL, Reason, SessionRequest
 from launcher.service.supervisor import Supervisor
+from launcher.service.ticket_engine import Engine
 from launcher.service.ticket_records import ORCHESTRATOR, TicketRecords
 from launcher.service.ticket_schema import (
     Agent,
+    EngineName,
     Merger,
     OnConflict,
     Orchestrator,
@@ -34,6 +37,7 @@ from launcher.service.ticket_schema import (
     TicketState,
     TicketStep,
     aggregation,
+    check_for_nodes,
     of_ticket,
 )
 from launcher.service.ticket_sessions import (
@@ -134,6 +138,8 @@ class TicketRuns:
                 if option in options:
                     raise Refusal("usage", f"a ticket cannot set {option}",
                                   hint="a ticket always works in the worktree made for it")  # fmt: skip
+            if isinstance(of, Ticket) and request.engine is not EngineName.LOCAL:
+                check_for_nodes(options)
         except Refusal as refusal:
             raise of_ticket(name, refusal) from None
         return options
@@ -148,7 +154,7 @@ class TicketRuns:
             ("merger", request.merger),
         )
         return [
-            {"ticket": name, "command": of.command, "options": self._options(request, name, of)}
+            {"ticket": name, "command": of.command, "options": self._options(request, name, of), "remote": False}
             for name, of in named
             if of is not None
         ]
@@ -234,6 +240,7 @@ class TicketRuns:
                     self.records.move(name, state, result)
             finally:
                 if state is not None:
+                    engines.end(name)
                     self.records.keep_environment(name, None)
                     self._database.later(lambda: self.records.contexts_of.expire_run(name))
                 self._stopped.discard(name)
@@ -285,7 +292,8 @@ class TicketRuns:
         rows = {row["number"]: row for row in self.records.tickets(name)}
         tickets = [
             {"number": number, "ticket": each.ticket, "details": each.details, "command": each.command,
-             "options": options, "worktree_id": rows[number]["worktree_id"]}
+             "options": options, "worktree_id": rows[number]["worktree_id"],
+             "remote": request.engine is not EngineName.LOCAL}
             for number, (each, options) in enumerate(zip(request.tickets, self._parsed(request), strict=True), 1)
             if rows[number]["state"] != TicketStep.MERGED
         ]  # fmt: skip
@@ -324,7 +332,7 @@ class TicketRuns:
                 if (planned := plans.get(row["number"])) is not None:
                     await planned.wait()
                 try:
-                    found = await self._agent(run, row, ticket, place, request, client_uid, again=again)
+                    found = await self._agent(run, row, ticket, place, request, client_uid, again=again, engine=engine)
                     if request.review is not None and went_well(found):
                         found["review"] = await self._review(run, request, request.review, prepared, place, client_uid)
                 except Refusal as refusal:  # one that fails keeps no other from going on
@@ -335,7 +343,11 @@ class TicketRuns:
             return found
 
         rows = self.records.tickets(run)
-        plans = {row["number"]: asyncio.Event() for row in rows[:_MOST_PLANS] if row["agent"] is None}
+        engine = None if request.engine is EngineName.LOCAL else Engine(run, request)
+        if engine is not None:
+            await engine.ready()  # before anything waits for it: what is wrong with a cluster is every ticket's trouble
+        ahead = rows[:_MOST_PLANS] if engine is None else ()
+        plans = {row["number"]: asyncio.Event() for row in ahead if row["agent"] is None}
         async with asyncio.TaskGroup() as group:
             tasks = [group.create_task(one(row, ticket)) for row, ticket in zip(rows, request.tickets, strict=True)]
             group.create_task(self._plans(request, places_by_number, plans))
@@ -385,20 +397,29 @@ class TicketRuns:
         client_uid: int,
         *,
         again: bool,
+        engine: Engine | None = None,
     ) -> dict[str, Any]:
-        name = row["session"]
+        name, attempt = row["session"], row["attempt"]
         session = self._sessions.session(name) if name else None
         failed = again and row["agent"] is not None and session is not None and not ended_well(session)
-        lost = session is not None and interrupted(session) and (again or row["attempt"] < _MOST_ATTEMPTS)
-        if session is None or (session.state in FINAL and (failed or lost)):
-            if session is not None:
-                await self._sessions.harvest(place["worktree"])
-            attempt = row["attempt"] + 1
-            name = f"{run[:50]}.{row['number']}" + (f".{attempt}" if attempt > 1 else "")
-            self.records.step(run, row["number"], TicketStep.RUNNING, session=name, attempt=attempt, agent=None)
-            if (refused := self._sessions.started(run, name, ticket, place, request, client_uid)) is not None:
-                return refused
-        return await self._sessions.ended(name, ticket, place, request, lambda: run in self._stopped)
+        lost = session is not None and interrupted(session) and (again or attempt < _MOST_ATTEMPTS)
+        begin = session is None or (session.state in FINAL and (failed or lost))
+        while True:
+            if begin:
+                if session is not None:
+                    await self._sessions.harvest(place["worktree"])
+                if engine is not None:
+                    await engine.ready()
+                attempt += 1
+                name = f"{run[:50]}.{row['number']}" + (f".{attempt}" if attempt > 1 else "")
+                self.records.step(run, row["number"], TicketStep.RUNNING, session=name, attempt=attempt, agent=None)
+                about = (run, name, ticket, place, request, client_uid, engine)
+                if (refused := self._sessions.started(*about)) is not None:
+                    return refused
+            found = await self._sessions.ended(name, ticket, place, request, lambda: run in self._stopped)
+            if engine is None or found["reason"] != Reason.LOST or attempt >= _MOST_ATTEMPTS:
+                return found
+            session, begin = self._sessions.session(name), True  # its node was lost, or who talks to the cluster
 
     async def _what_became(self, run: str, request: TicketRequest, prepared: dict[str, Any] | None) -> dict[str, Any]:
         """What is known of a run that was stopped, once its agents have ended; a second stop does not wait for them."""

@@ -1,11 +1,11 @@
 """What a ticket run is asked for with, and told as: part of the control API, and the form of a tickets file."""
 
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from enum import StrEnum
 from typing import Annotated, Any, Self
 
-from pydantic import AfterValidator, Field, ValidationError, model_validator
+from pydantic import AfterValidator, Field, StrictInt, StrictStr, StringConstraints, ValidationError, model_validator
 
 from launcher.service.schema import Directory, Frozen, SessionName, Told, Variable, Word
 from launcher.vcs.merge.descriptors import MergeAggregation
@@ -61,7 +61,30 @@ def _ticket(text: str) -> str:
     return text
 
 
+def _size(given: int | str) -> int:
+    text = str(given)
+    scale = {"K": 10, "M": 20, "G": 30, "T": 40}.get(text[-1:].upper(), 0)
+    number = text[:-1] if scale else text
+    if not number.isdecimal():
+        raise ValueError('a size in bytes, as 2147483648 or "2G"')
+    return int(number) << scale
+
+
+# What a node of a cluster sets aside for a command. Strict, so that `true` is no processor.
+Cpus = Annotated[float, Field(ge=0, le=10_000, allow_inf_nan=False, strict=True)]
+Memory = Annotated[StrictInt | StrictStr, AfterValidator(_size)]
+ResourceName = Annotated[str, StringConstraints(min_length=1)]
+Amount = Annotated[float, Field(gt=0, le=1_000_000, allow_inf_nan=False, strict=True)]
+
 Timeout = Annotated[float, Field(gt=0, le=30 * 86_400)]
+
+
+class EngineName(StrEnum):
+    """Where agents work."""
+
+    LOCAL = "local"
+    RAY = "ray"
+    """On the nodes of a Ray cluster."""
 
 
 class Command(Frozen):
@@ -85,10 +108,16 @@ class Ticket(Command):
         ticket: what it is called; its worktree and branch are named after it.
         details: what it says, for the agent's context.
         command: the agent's words.
+        cpus: processors that a cluster's node sets aside for it.
+        memory: bytes that it sets aside, or as "4G"; what the agent may use is ``--limit memory=`` in `options`.
+        resources: further resources of a node that it needs, by name.
     """
 
     ticket: Annotated[str, AfterValidator(_ticket)]
     details: Annotated[str, Field(max_length=64 << 10)] = ""
+    cpus: Cpus = 1
+    memory: Memory = 0
+    resources: dict[ResourceName, Amount] = Field(default_factory=dict, max_length=100)
 
 
 class Merger(Command):
@@ -155,6 +184,8 @@ class TicketRequest(Frozen):
             it ends with status 0.
         merger: resolves conflicts, each ticket's once; a person does when there is none.
         timeout: seconds that each ticket's session may take; no bound when there is none.
+        engine: where the tickets' agents work; whatever else is started works here.
+        address: of the cluster's head; that of this machine when there is none.
         remove: the worktrees of tickets whose work is merged, when nothing in them would be lost; branches stay.
         environment: of the agents' launchers; the service's own when there is none.
     """
@@ -175,6 +206,8 @@ class TicketRequest(Frozen):
     file_tools: bool = False
     timeout: Timeout | None = None
     remove: bool = True
+    engine: EngineName = EngineName.LOCAL
+    address: Annotated[str, Field(min_length=1, max_length=1_024)] | None = None
     environment: dict[Variable, Word] | None = Field(None, max_length=4_096)
 
     @model_validator(mode="before")
@@ -193,6 +226,8 @@ class TicketRequest(Frozen):
     def _with_tickets(self) -> Self:
         if not self.tickets and self.orchestrator is None:
             raise ValueError("tickets is missing, and no orchestrator makes any")
+        if self.engine is not EngineName.LOCAL and (self.file_tools or self.context_manager is not None):
+            raise ValueError("file_tools and context_manager serve this machine only: not with another engine")
         if self.orchestrator is not None and self.agent is None:
             raise ValueError("agent is missing: it names the command for the tickets that the orchestrator makes")
         return self
@@ -282,6 +317,17 @@ class Prompt(Told):
     session_id: str
     agent_type: str
     text: str
+
+
+def check_for_nodes(options: Mapping[str, object]) -> None:
+    """Refuses what a command on a cluster's node must not have: whoever reaches a port of Ray's runs commands there.
+
+    Args:
+        options: of ``paddock run``, by name.
+    """
+    if "--reach" in options or options.get("--net") == "open":
+        raise Refusal("usage", "a command on a cluster's node gets neither an open network nor ports of its loopback",
+                      hint="--net proxy")  # fmt: skip
 
 
 def of_ticket(name: str, refusal: Refusal) -> Refusal:

@@ -12,8 +12,10 @@ from pydantic import Field
 from launcher.bridges.files.router import SignedTokens
 from launcher.safefs import walk
 from launcher.service.jobs import Jobs, refusal_of
+from launcher.service.packets import REMOTE
 from launcher.service.schema import FINAL, Frozen, Outcome, Reason, Session, SessionRequest, SessionState
 from launcher.service.supervisor import Supervisor
+from launcher.service.ticket_engine import Engine
 from launcher.service.ticket_records import TicketRecords
 from launcher.service.ticket_schema import Ticket, TicketRequest
 from launcher.workflow.requests import ArtifactKey
@@ -130,8 +132,11 @@ class TicketSessions:
         place: dict[str, Any],
         name: str | None = None,
         labels: dict[str, str] | None = None,
+        engine: Engine | None = None,
     ) -> SessionRequest:
-        """The session of a ticket's agent, or of the merger."""
+        """The session of a ticket's agent, or of the merger; for `engine` see `started`."""
+        if engine is not None:
+            return self._remote(request, ticket, place, name, labels, engine)
         options, environment = [*ticket.options, *place["options"]], request.environment
         if request.file_tools or request.context_manager is not None:
             words, variables = self._files.offer(place["session_id"])
@@ -147,10 +152,45 @@ class TicketSessions:
             }
         )
 
+    def _remote(
+        self, request: TicketRequest, ticket: Ticket, place: dict[str, Any], name: str | None,
+        labels: dict[str, str] | None, engine: Engine,
+    ) -> SessionRequest:  # fmt: skip
+        """The session that takes in the work of an agent on another machine (`launcher.engines.relay`)."""
+        parsed = self._supervisor.options_of(
+            SessionRequest.model_validate(
+                {"command": ticket.command, "options": ticket.options, "directory": place["worktree"]}
+            )
+        )
+        named = parsed.get("--env")
+        about = {
+            "socket": engine.place, "repository": request.repository, "options": ticket.options,
+            "cpus": ticket.cpus, "memory": ticket.memory,
+            "resources": ticket.resources, "timeout": ticket.timeout or request.timeout,
+            "variables": [each for each in named if "=" not in each] if isinstance(named, list) else [],
+        }  # fmt: skip
+        strict = ["--strict-handoff"] if "--strict-handoff" in parsed else []
+        return SessionRequest.model_validate(
+            {
+                "name": name,
+                "command": ticket.command,
+                "options": [*strict, *place["options"]],
+                "directory": place["worktree"],
+                "environment": {**(request.environment or os.environ), REMOTE: json.dumps(about)},
+                "labels": labels or {},
+                "bridge": "remote",
+            }
+        )
+
     def started(
-        self, run: str, name: str, ticket: Ticket, place: dict[str, Any], request: TicketRequest, client_uid: int
-    ) -> dict[str, Any] | None:
-        """Asks for a session of a run; what became of it where it is refused, else None."""
+        self, run: str, name: str, ticket: Ticket, place: dict[str, Any], request: TicketRequest, client_uid: int,
+        engine: Engine | None = None,
+    ) -> dict[str, Any] | None:  # fmt: skip
+        """Asks for a session of a run; what became of it where it is refused, else None.
+
+        Args:
+            engine: on whose cluster the agent works; None for this machine.
+        """
         try:
             if (
                 request.environment is None
@@ -160,7 +200,7 @@ class TicketSessions:
             key = ArtifactKey(place["session_id"])
             self._records.contexts_of.update(key, lambda before: before.with_metadata(session=name))
             labels = {"ticket": ticket.ticket, "ticket-run": run, "session-id": place["session_id"][:1_024]}
-            self._supervisor.create(self.wanted(request, ticket, place, name, labels), client_uid)
+            self._supervisor.create(self.wanted(request, ticket, place, name, labels, engine), client_uid)
         except Refusal as refusal:
             return self.without_session(ticket.ticket, name, place, request.repository, refusal)
         return None

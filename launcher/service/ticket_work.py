@@ -175,10 +175,10 @@ def prepare(
 
     Args:
         trunk: a worktree; what the tickets begin with, and where their work is merged into.
-        tickets: ``{"number", "ticket", "details", "command", "options", "worktree_id"}`` each; options by name; a
-            worktree that was made for it before, or "".
+        tickets: ``{"number", "ticket", "details", "command", "options", "worktree_id", "remote"}`` each; options by
+            name; a worktree that was made for it before, or ""; whether its agent works on another machine.
         path: PATH of the agents' launchers.
-        others: ``{"ticket", "command", "options"}`` of whatever is started besides.
+        others: ``{"ticket", "command", "options", "remote"}`` of whatever is started besides.
         claimed: ids of worktrees that belong to other tickets.
         since: when the run was asked for, in seconds since the epoch.
         say: told ``{"number", "worktree_id", "worktree"}`` of each worktree that is ready.
@@ -409,7 +409,11 @@ def _check(root: str, ticket: dict[str, Any], path: str) -> None:
     options = ticket["options"]
     config = options.get("--config")
     try:
+        if ticket["remote"]:  # its node finds command and provider; what --bring takes depends on the home directory
+            options = {name: value for name, value in options.items() if name != "--bring"}
         given = layer.layer(planning.without_values(options), cwd=root, home=where.home)
+        if ticket["remote"]:
+            return
         config = os.path.join(root, config) if config else None
         settings, _ = configuration.load(root, config, given, os.environ)
         recognition.choose(settings, ticket["command"], root, where, Machine(os.environ))

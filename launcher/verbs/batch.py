@@ -13,6 +13,7 @@ from launcher import cli
 from launcher.engines.driver import Batch, Ended, Engine, Progress, Results, jobs_of
 from launcher.engines.local import Local
 from launcher.engines.row import RESULTS, Cause, Row
+from launcher.service.ticket_schema import check_for_nodes
 from launcher.session import messages, places
 from launcher.vcs import checkout
 from launcher.vcs.disk import Present
@@ -192,12 +193,12 @@ def _policy(words: tuple[str, ...], *, here: bool) -> str:
         # Only its refusal counts. What --bring takes depends on the home directory, and nodes have other ones.
         values = options if here else {name: value for name, value in options.items() if name != "--bring"}
         layer.layer(values, cwd=places.current_directory(), home=places.places(os.environ).home)
+        if not here:
+            check_for_nodes(options)
     except Refusal as refusal:
         return f"{refusal.message} ({refusal.context})" if refusal.context else refusal.message
     if further:
         return f"{further[0]} is not an option of paddock run"
-    if not here and ("--reach" in options or options.get("--net") == "open"):
-        return "a command on a cluster's node gets neither an open network nor ports of its loopback: --net proxy"
     return next((f"{name} is not for rows" for name in options if name in _NOT_IN_ROWS), "")
 
 

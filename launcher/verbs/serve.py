@@ -40,4 +40,5 @@ def _parse(words: list[str]) -> tuple[cli.Parsed, list[str]]:
     """Options and command of `launcher.service.schema.SessionRequest.words`."""
     if words and words[0] == "acp":
         return acp.parse(words[1:])
+    words = words[1:] if words and words[0] == "remote" else words
     return cli.parse(words, verb="run")

@@ -351,6 +351,8 @@ def tickets_run(
     timeout: float | None,
     name: str | None,
     key: str | None,
+    engine: str | None,
+    address: str | None,
     detach: bool,
     as_json: bool,
 ) -> int:
@@ -359,7 +361,8 @@ def tickets_run(
     named = repo or body.get("repository") or places.current_directory()
     body["repository"] = os.path.abspath(named) if isinstance(named, str) else named
     body.setdefault("environment", session_request.environment())
-    given = {"parallel": parallel, "name": name, "on_conflict": on_conflict, "timeout": timeout}
+    given = {"parallel": parallel, "name": name, "on_conflict": on_conflict, "timeout": timeout, "engine": engine,
+             "address": address}  # fmt: skip
     body |= {field: value for field, value in given.items() if value is not None}
     if no_merge:
         body["merge"] = False

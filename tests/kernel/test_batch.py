@@ -178,3 +178,31 @@ def test_a_mistake_is_refused_with_its_line_before_anything_starts(
     assert not content or reference != "rows-invalid" or f"{path}: line 2: " in said.text, said
     assert left(user_paddock) == before
     assert not list(path.parent.glob("*.begun"))
+
+
+def test_what_a_killed_batch_left_is_removed_by_any_other(user_paddock: Paddock) -> None:
+    """By the locks of what made the worktrees: those of a batch that lives stay."""
+    need("userns")
+    paddock = user_paddock
+    place = paddock.who.home / ".local/state/paddock/rows"
+    before = left(paddock)
+    _, driver = beat(paddock)
+    driver.kill()
+    driver.communicate()
+    stays = rows(paddock, {"command": "sleep 300"}, name="stays.jsonl")
+    living = paddock.who.start(paddock.words("batch", stays, "--quiet"), cwd=paddock.place, env=paddock.env)
+    try:
+        deadline = time.monotonic() + PATIENCE
+        while len(set(left(paddock)[0]) - set(before[0])) < 2 and time.monotonic() < deadline:
+            time.sleep(0.1)
+        both = {path.name for path in place.iterdir()}
+        assert paddock.call("batch", rows(paddock, {"command": "true"}, name="next.jsonl"), "--quiet").returncode == 0
+        (kept,) = {path.name for path in place.iterdir()}
+        assert kept in both
+        (worktree,) = set(left(paddock)[0]) - set(before[0])
+        assert worktree.endswith(kept)
+    finally:
+        living.send_signal(signal.SIGTERM)
+        living.communicate(timeout=PATIENCE)
+    assert [*place.iterdir()] == []
+    assert left(paddock) == before

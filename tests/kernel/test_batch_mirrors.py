@@ -123,18 +123,6 @@ def test_worktrees_of_killed_rows_go_with_it_and_any_other_keeps_it(scene: Scene
     assert list(scene.mirrors.iterdir()) == []
 
 
-def test_what_rows_have_left_stays_while_another_process_performs_some(scene: Scene) -> None:
-    """A node that joins late may share its home with one that works: that one's worktrees are not in its way."""
-    script = "row._service().add(take().root, 'batch-0123456789-1-1-tree', Options(start=sys.argv[2]))"
-    with scene.alive(script) as process:
-        assert base.sweep([scene.name], "batch-0123456789") == []
-        assert len(row._service().store.all()) == 1
-        process.kill()
-        process.wait()
-        assert base.sweep([scene.name, "other-1"], "batch-0123456789") == []
-        assert row._service().store.all() == []
-
-
 def test_a_removal_that_is_killed_leaves_no_half_mirror(scene: Scene) -> None:
     """What it left has another name, and goes with the next one, which does not disturb one that is at work."""
     killed = "import os\nbase.remove_tree = lambda path: os.kill(os.getpid(), 9)\nbase.prune(0)"

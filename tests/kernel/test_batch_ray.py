@@ -73,8 +73,8 @@ def rows(*found: dict[str, Any]) -> str:
     return "".join(json.dumps(row) + "\n" for row in found)
 
 
-def run(home: Path, main: Path, script: str) -> "subprocess.CompletedProcess[str]":
-    """Runs a script in namespaces of its own, in the repository; its processes end with it."""
+def run(home: Path, main: Path, script: str, patience: float = 500) -> "subprocess.CompletedProcess[str]":
+    """Runs a script in namespaces of its own, in the repository; its processes end with it, after so many seconds."""
     environment = {
         "HOME": str(home), "PATH": "/usr/sbin:/usr/bin:/sbin:/bin", "PYTHON": str(install.install().python),
         "MAIN": str(main), "SUITE": str(install.public_root()), "RAY_AUTH_MODE": "token",
@@ -82,7 +82,9 @@ def run(home: Path, main: Path, script: str) -> "subprocess.CompletedProcess[str
         "RAY_health_check_period_ms": "1000", "RAY_health_check_failure_threshold": "3",
     }  # fmt: skip
     words = ["unshare", "-n", "-m", "-u", "-p", "-f", "--kill-child", "--mount-proc", "bash", "-c", script]
-    done = subprocess.run(words, env=environment, capture_output=True, text=True, timeout=500, check=False, cwd=home)
+    done = subprocess.run(
+        words, env=environment, capture_output=True, text=True, timeout=patience, check=False, cwd=home
+    )
     assert done.returncode == 0, done.stdout + done.stderr + (home / "ray.log").read_text()[-2000:]
     return done
 

@@ -209,3 +209,11 @@ def locked(path: Path) -> Iterator[None]:
     with path.open("w") as file:
         fcntl.flock(file, fcntl.LOCK_EX)
         yield
+
+
+def add_libraries(installed: Installed, *wanted: str) -> None:
+    """Has the installed Python find packages behind its own, with ``-I`` too: as an extra would be installed."""
+    link = installed.packages / "libraries.pth"
+    making = link.with_suffix(f".{os.getpid()}")
+    making.write_text(f"{libraries(*wanted)}\n")
+    making.rename(link)

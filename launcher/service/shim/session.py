@@ -25,6 +25,8 @@ _MOST_MOVES = 300
 _MOST_IN_MESSAGE = 50
 _CLIENT_SECONDS = 60.0
 _LOOK_SECONDS = 5.0
+_HOME_SECONDS = 60.0
+"""For the work of an agent on another machine to come home, once it was asked to stop."""
 _BACKLOG = 64
 _WELL = ("stopped", "service-stopped", "idle")
 _FAILED = ("exited", "signalled", "limit", "lost")
@@ -97,7 +99,7 @@ class ShimSession:
         self._idle_since: float | None = None
         self._editors: Any = None
         self._acp: Any = None
-        if self.request["bridge"]:  # now: when the first editor comes, it may be another Paddock that is installed
+        if self.request["bridge"] == "acp":  # now: when an editor comes, it may be another Paddock that is installed
             from launcher.service.shim import editors
 
             self._acp = editors
@@ -480,6 +482,7 @@ class ShimSession:
                 return
         if term_seconds:
             attempt.send(signal.SIGTERM)
+            term_seconds += _HOME_SECONDS if self.request["bridge"] == "remote" else 0
             if await attempt.ended.within(term_seconds):
                 return
         attempt.kill_jail()
@@ -502,7 +505,7 @@ class ShimSession:
         now = time.monotonic()
         if (
             not patience
-            or not self.request["bridge"]
+            or self.request["bridge"] != "acp"
             or self._attempt is None
             or self._stopped is not None
             or (hub is not None and (hub.clients or hub.busy))

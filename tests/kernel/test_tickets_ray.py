@@ -1,0 +1,201 @@
+"""`paddock tickets run --engine ray` on a real cluster of two nodes, beside the same tickets here."""
+
+import json
+import os
+from pathlib import Path
+
+import pytest
+
+from tests.kernel.test_batch_ray import CLUSTER, RAY, TRY, run
+from tests.support import identity, install, repository
+from tests.support.features import need
+
+TICKETS = int(os.environ.get("PADDOCK_TICKETS", "6"))
+"""More than a few take minutes, most of it for jails and worktrees of this machine, which is both nodes."""
+_PROXY = ("--net", "proxy", "--allow-domain", "example.org")
+COMMIT = "git add -A && git commit -qm"
+
+TOOLS = r"""
+await() { for i in $(seq 600); do if "$@"; then return; fi; sleep 0.1; done; echo "in vain: $*" >&2; exit 9; }
+agents() { pgrep -fcx 'sleep 2.77' || true; }
+run_at_least() { test $(agents) -ge $1; }
+again_begun() { ls ~/.local/state/paddock/service/logs | grep -q "^$1\\.[0-9]*\\.2$"; }
+says() { grep -qs "$2" ~/.local/state/paddock/service/logs/$1/*; }
+of_node() {
+    for process in /proc/[0-9]*; do
+        test "$(readlink $process/ns/uts)" != "$(cat ~/$1/uts)" || echo ${process#/proc/}
+    done
+}
+tickets() { "$PYTHON" -I -c "$main" tickets "$@"; }
+ray_run() { tickets run "$@" --engine ray --address 127.0.0.1:6390; }
+no_broker() { ! broker; }
+broker() { pgrep -f '^[^ ]*python3 -I [^ ]*/launcher/helper.py engine '; }
+left() {
+    find ~/.local/share/paddock/mirrors ~/second/.local/share/paddock/mirrors -mindepth 2 -maxdepth 2 -not -name main
+    find ~/.local/state/paddock/worktrees ~/second/.local/state/paddock/worktrees -mindepth 1 -name 'main-tickets*'
+    for each in {,second/}.local/state/paddock/{sessions,rows} .local/state/paddock/run/engines; do
+        find ~/$each -mindepth 1
+    done
+    pgrep -af '^[^ ]*python3 .*(launcher.sandbox|helper.py (engine|launchers))|^sleep' || true
+}
+serve() { "$PYTHON" -I -c "$main" serve >>~/serve.log 2>&1 & }
+serve
+await test -e ~/.local/state/paddock/run/control.sock
+"""
+
+
+def ticket(name: str, script: str, *options: str) -> str:
+    """A ticket of a file."""
+    return f"[[tickets]]\nticket = {json.dumps(name)}\noptions = {json.dumps(options)}\n" + (
+        f"command = {json.dumps(['sh', '-c', script])}\n"
+    )
+
+
+def shared(home: Path) -> Path:
+    """A repository with a submodule, and the file of its tickets; returns its root."""
+    made = repository.make(identity.root(home), home)
+    work = (
+        f"sleep 2.77; cd library; echo {{0}} >in-library-{{0}}; {COMMIT} library-{{0}}; cd ..; "
+        f"echo {{0}} >new-{{0}}; {COMMIT} new-{{0}}; git tag tag-{{0}}; echo {{0}} >left"
+    )
+    tickets = [ticket(f"t{number}", work.replace("{0}", str(number))) + "cpus = 0.25\n" for number in range(TICKETS)]
+    (home / "tickets.toml").write_text(f"parallel = {min(TICKETS, 8)}\n" + "".join(tickets))
+    install.add_libraries(install.install(), RAY)
+    return made.main
+
+
+@pytest.mark.timeout(600 + 30 * TICKETS)
+def test_the_trunk_is_the_same_whoever_works_on_the_tickets(public_dir: Path) -> None:
+    """With a node and then the driver killed in the middle, too: nothing is lost, what is done again is said."""
+    need("network")
+    home = public_dir
+    main = shared(home)
+    run(
+        home,
+        main,
+        CLUSTER
+        + TOOLS
+        + """
+    start=$(git rev-parse HEAD)
+    trees() { git rev-parse HEAD^{tree} HEAD:library^{tree} >~/$1.trees 2>&1 || true
+              git ls-tree -r HEAD >~/$1.files; git -C library ls-tree -r HEAD >~/$1.library
+              git log --format=%s --no-merges $start..HEAD | sort >~/$1.commits; git tag | sort >~/$1.tags; }
+    again() { git reset -q --hard $start; git submodule --quiet update --init; git tag -d $(git tag) >&2
+              for each in $(git worktree list | sed -n 's/.* \\[agent.*//;s/ .*//p' | tail -n +2); do
+                  paddock worktree remove --force $each >&2 || true; done; }
+
+    begun=$(date +%s%N); tickets run ~/tickets.toml --name here --json >~/here.out
+    echo $(($(date +%s%N) - begun)) >~/here.took
+    trees here; again
+    begun=$(date +%s%N); ray_run ~/tickets.toml --name there --json >~/there.out
+    echo $(($(date +%s%N) - begun)) >~/there.took
+    trees there; again
+
+    ray_run ~/tickets.toml --name killed --json >~/killed.out & job=$!
+    await run_at_least 2
+    kill -9 $(for each in $(of_node second); do grep -lz '^ray\\|/ray' /proc/$each/cmdline | cut -d/ -f3; done)
+    node second
+    await again_begun killed
+    await run_at_least 1
+    kill -9 $(broker)
+    wait $job
+    trees killed
+    await no_broker
+    left | sort >~/left
+    """,
+        500 + 30 * TICKETS,
+    )
+    results = {name: json.loads((home / f"{name}.out").read_text().splitlines()[-1])
+               for name in ("here", "there", "killed")}  # fmt: skip
+    for name, found in results.items():
+        assert found["state"] == "ended", (name, found)
+        assert {step["state"] for step in found["steps"]} == {"merged"}
+        for agent in found["result"]["agents"]:
+            assert (agent["status"], agent["reason"]) == (0, "exited")
+        left = {name: each["files"] for name, each in found["result"]["uncommitted"].items()}
+        assert list(left.values()) == [["left"]] * TICKETS, (name, left, found["result"]["agents"])
+    assert {step["attempt"] for step in results["here"]["steps"] + results["there"]["steps"]} == {1}
+    assert {step["attempt"] for step in results["killed"]["steps"]} & {2, 3}, "it says who was started again"
+    for kind in ("files", "library", "commits", "tags"):
+        told = {name: (home / f"{name}.{kind}").read_text() for name in results}
+        if kind in ("commits", "tags"):
+            assert told["here"] == told["there"] == told["killed"]
+            assert len(told["here"].split()) == TICKETS
+            continue
+        # Object ids of the submodule's merges have times in them.
+        lines = {name: [line for line in text.splitlines() if "commit" not in line] for name, text in told.items()}
+        assert lines["here"] == lines["there"] == lines["killed"]
+    assert (home / "left").read_text() == ""
+
+
+@pytest.mark.timeout(600)
+def test_sessions_on_nodes_are_seen_and_stopped_here(public_dir: Path) -> None:
+    """Log, denials and signals pass; no jail reaches Ray; a hostile answer and what a node cannot do are refused."""
+    need("network")
+    home = public_dir
+    main = shared(home)
+    token = home / ".ray/auth_token"
+    (home / "try.py").write_text(TRY)
+    patient = (
+        f"trap 'echo got it; echo s >stopped; {COMMIT} stopped; exit 7' TERM; echo waits; while :; do sleep 0.2; done"
+    )
+    odd = (
+        "mkdir 'a\tb'; echo x >'a\tb/-n'; git add .; git commit -qm odd; git checkout -q -b elsewhere; echo e >e; "
+        f"{COMMIT} elsewhere; git branch -q -- aside; rm file.txt 2>/dev/null; exit 3"
+    )
+    (home / "several.toml").write_text(
+        "parallel = 8\n"
+        + ticket("waits", patient)
+        + ticket("denied", "wget -q -T 5 http://denied.example.org/ || echo denied; sleep 2", *_PROXY)
+        + ticket("attack", f"/usr/bin/python3 -c '{TRY}'", "--env", f"TOKEN={token}", "--env", "MINE")
+        + ticket("given", 'echo "<$MINE>"', "--env", "MINE")
+        + ticket("odd", odd)
+        + ticket("missing", "true").replace('["sh", "-c", "true"]', '["no-such-command-there"]')
+        + ticket("wide", "true") + "cpus = 64\n"
+    )  # fmt: skip
+    (home / "open.toml").write_text(ticket("open", "true", "--net", "open"))
+    (home / "tools.toml").write_text("file_tools = true\n" + ticket("tools", "true"))
+    run(
+        home,
+        main,
+        CLUSTER
+        + TOOLS
+        + """
+    export MINE='of mine'
+    ray_run ~/several.toml --name s --keep --json >~/several.out 2>~/several.said & job=$!
+    await says s.1 waits
+    await says s.2 denied
+    await says s.5 'on node'
+    paddock ps --json >~/ps
+    paddock denials s.2 --json >~/denials
+    paddock stop s.1
+    ! wait $job
+    for number in 1 2 3 4 5 6; do paddock logs s.$number >~/log.$number 2>&1; done
+    ! ray_run ~/open.toml 2>~/open.said
+    ! ray_run ~/tools.toml 2>~/tools.said
+    (unset RAY_AUTH_MODE; ! ray_run ~/tickets.toml --name none >~/none.said 2>&1)
+    git branch --list elsewhere aside --format='%(refname:short)' >~/branches
+    cat ~/main-waits/stopped >~/stopped || true
+    await no_broker
+    left | sort >~/left
+    """,
+    )
+    found = json.loads((home / "several.out").read_text().splitlines()[-1])
+    agents = {agent["ticket"]: agent for agent in found["result"]["agents"]}
+    assert (agents["waits"]["reason"], agents["waits"]["status"]) == ("stopped", 7)
+    assert agents["waits"]["harvest"]["state"] == "harvested"
+    assert "got it" in (home / "log.1").read_text()
+    assert (home / "stopped").read_text() == "s\n"
+    (live,) = [each for each in json.loads((home / "ps").read_text()) if each["name"] == "s.1"]
+    assert live["state"] == "running"
+    assert "denied.example.org" in (home / "denials").read_text()
+    attacked = (home / "log.3").read_text().splitlines()
+    assert not [line for line in attacked if line.startswith("reached") and line.strip() != "reached"], attacked
+    assert "[]" in attacked
+    assert "<of mine>" in (home / "log.4").read_text()
+    assert agents["odd"]["status"] == 3
+    assert (home / "branches").read_text().split() == ["aside", "elsewhere"]
+    assert (agents["missing"]["status"], agents["wide"]["refusal"]["errorType"]) == (127, "row-too-wide")
+    for name, reference in (("open", "usage"), ("tools", "tickets-invalid"), ("none", "ray-without-token")):
+        assert f"[{reference}]" in (home / f"{name}.said").read_text()
+    assert (home / "left").read_text() == ""
