@@ -345,6 +345,7 @@ class Session(Frozen):
         attached: clients that are attached.
         usage: what it uses.
         outcome: how it ended; of the last attempt when it is to be started again.
+        frozen: whether nothing of it may run at present.
     """
 
     name: str
@@ -369,6 +370,7 @@ class Session(Frozen):
     attached: int = 0
     usage: Usage | None = None
     outcome: Outcome | None = None
+    frozen: bool = False
 
 
 class SessionDetails(Session):

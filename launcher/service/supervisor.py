@@ -565,6 +565,15 @@ class Supervisor:
             )
         await shim.ask("signal", signal=number, group=group)
 
+    async def freeze(self, name: str, *, frozen: bool) -> None:
+        """Lets nothing of a live session run, or lets it go on (refused without control groups)."""
+        shim = self.required(name).shim
+        if shim is None:
+            raise Refusal(
+                "session-not-running", f"session {name} has no process at the moment", hint=f"paddock show {name}"
+            )
+        await shim.ask("freeze", frozen=frozen)
+
     def stop(self, name: str, term_seconds: float | None = None, why: Reason = Reason.STOPPED) -> None:
         """Begins to end a session; a session that is over is left alone."""
         live = self.live.get(name)

@@ -200,6 +200,36 @@ def test_the_promises_are_tested_from_the_page(service: Served, tab: Tab) -> Non
     tab.until("document.querySelector('#unneeded').innerText.length > 0", 60)
 
 
+def test_a_session_is_frozen_and_let_go_on(installed: Installed, chromium: Browser, public_dir: Path) -> None:
+    """Nothing of it runs meanwhile; one that is frozen can be stopped, and ends in order."""
+    who = (identity.root if os.geteuid() == 0 else identity.user)(public_dir / "home")
+    (public_dir / "place").mkdir()
+    with served.serving(paddock.make(who, installed, who.give(public_dir / "place")), helpers=1) as service:
+        service.create("sh", "-c", "n=0; while :; do n=$((n + 1)); echo $n; sleep 0.05; done", name="ticks")
+        if not service.get("/v1/health").json["groups"]:
+            refused = service.post("/v1/sessions/ticks/freeze", {"frozen": True})
+            assert refused.json["errorType"] == "freeze-unavailable"
+            return
+        tab = chromium.tab(invited(service))
+        go(tab, "/sessions/ticks")
+        tab.click("form[action$='/freeze'] button")
+        tab.until("document.querySelector('#state')?.innerText.includes('frozen')")
+        time.sleep(0.3)
+        before = service.log("ticks")
+        time.sleep(0.5)
+        assert service.log("ticks") == before
+        tab.click("form[action$='/freeze'] button")
+        tab.until("!document.querySelector('#state')?.innerText.includes('frozen')")
+        deadline = time.monotonic() + 20
+        while len(service.log("ticks")) == len(before):
+            assert time.monotonic() < deadline
+            time.sleep(0.05)
+        assert service.post("/v1/sessions/ticks/freeze", {"frozen": True}).status == 204
+        over = service.post("/v1/sessions/ticks/stop", {"wait": 30}).json
+        assert (over["state"], over["frozen"]) == ("ended", False)
+        tab.ask("Page.close")
+
+
 # Attackers
 
 

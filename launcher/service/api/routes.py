@@ -70,6 +70,16 @@ class Signal(Frozen):
     signal: Annotated[str, Field(max_length=32, examples=["SIGTERM"])]
 
 
+class Freeze(Frozen):
+    """Whether a session may run.
+
+    Attributes:
+        frozen: nothing of it runs until this is false, or it is asked to end.
+    """
+
+    frozen: bool
+
+
 class Sessions(Frozen):
     """Several sessions, the newest first.
 
@@ -234,6 +244,12 @@ async def signal_session(name: SessionName, body: Signal, request: Request) -> N
         raise Refusal("signal-unknown", f"{body.signal} cannot be sent to a session",
                       hint=f"one of {', '.join(SENDABLE)}")  # fmt: skip
     await context_of(request).supervisor.signal(name, SENDABLE[body.signal])
+
+
+@router.post("/{name}/freeze", status_code=204, responses=_KNOWN | _STATE)
+async def freeze_session(name: SessionName, body: Freeze, request: Request) -> None:
+    """Lets nothing of a session run, its launcher included, or lets it go on."""
+    await context_of(request).supervisor.freeze(name, frozen=body.frozen)
 
 
 @router.get(

@@ -189,6 +189,14 @@ async def signal_session(name: SessionName, request: Request) -> Response:
     return _back(name)
 
 
+@router.post("/sessions/{name}/freeze")
+async def freeze_session(name: SessionName, request: Request) -> Response:
+    """Lets nothing of it run, or lets it go on."""
+    fields = await form_of(request)
+    await routes.freeze_session(name, routes.Freeze(frozen=fields.get("frozen") == "1"), request)
+    return _back(name)
+
+
 @router.post("/sessions/{name}/forget")
 async def forget_session(name: SessionName, request: Request) -> Response:
     """Forgets a session that is over."""

@@ -205,6 +205,8 @@ class Watcher:
             return "an answer: " + ", ".join(each.where for each in glance.questions[:3])
         if about["state"] == SessionState.CREATED:
             return "a free slot, or a client"
+        if about.get("frozen"):
+            return "you: it is frozen"
         if about["state"] != SessionState.RUNNING or not about["pid"]:
             return ""
         found = set(_sleeping(about["pid"]))

@@ -426,6 +426,16 @@ class Attempt:
         else:
             self.launcher.signal(number, group=group)
 
+    def freeze(self, *, frozen: bool) -> None:
+        """Lets nothing of the session run, its launcher included, or lets it go on.
+
+        Refusals: freeze-unavailable.
+        """
+        if not self.launcher.group:
+            raise Refusal("freeze-unavailable", "a session can be frozen only where it has a control group of its own",
+                          hint="paddock status says why there are none")  # fmt: skip
+        _write(self.launcher.group, "cgroup.freeze", "1" if frozen else "0")
+
     def kill_jail(self) -> None:
         """Ends everything in the jail; the launcher then harvests and ends. Without a jail the launcher is ended."""
         if not self.jail:

@@ -197,6 +197,8 @@ class ShimSession:
         self._running(attempt)
         await attempt.finish()
         self._attempt = None
+        if self.about.get("frozen"):
+            self._note(frozen=False)
         return attempt.outcome(self._stopped)
 
     def _placed(self) -> None:
@@ -398,6 +400,8 @@ class ShimSession:
                 self.stop(content["term_seconds"], content["why"])
             elif what == "signal":
                 self.signal(int(content["signal"]), group=bool(content["group"]))
+            elif what == "freeze":
+                self.freeze(frozen=bool(content["frozen"]))
         except Refusal as refusal:
             return dict(refusal.as_dict())
         return {}
@@ -438,6 +442,14 @@ class ShimSession:
 
     # Ending
 
+    def freeze(self, *, frozen: bool) -> None:
+        """Lets nothing of the session run until it is let go on, or asked to end."""
+        if self._attempt is None:
+            raise Refusal("session-not-running", f"session {self.name} has no process at the moment",
+                          hint=f"paddock show {self.name}")  # fmt: skip
+        self._attempt.freeze(frozen=frozen)
+        self._note(frozen=frozen)
+
     def signal(self, number: int, *, group: bool = False) -> None:
         """Sends one of `SENDABLE` to the command, or to its process group, as Ctrl-C at a terminal does."""
         if number not in SENDABLE.values():
@@ -473,6 +485,8 @@ class ShimSession:
         attempt = self._attempt
         if attempt is None:
             return
+        if self.about.get("frozen"):
+            self.freeze(frozen=False)  # or it would hear nothing of it
         if self.streams.has_input and term_seconds:
             if self.request["stdin"] == TERMINAL:
                 attempt.send(signal.SIGHUP, group=True)  # an interactive shell obeys no SIGTERM
