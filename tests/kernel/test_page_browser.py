@@ -14,10 +14,12 @@ from urllib.parse import urlsplit
 
 import pytest
 
+from policy import promises
 from tests.support import browser, identity, install, paddock, served
 from tests.support.browser import Browser, Tab
 from tests.support.features import need
 from tests.support.install import Installed
+from tests.support.programs.scene import SWITCHES
 from tests.support.served import Served
 
 HOSTILE = (
@@ -302,20 +304,22 @@ def test_another_user_gets_nothing_with_the_cookie(service: Served) -> None:
     assert asked(address, path)[0] == 303
 
 
+@pytest.mark.parametrize("backend", promises.BACKENDS)
 @pytest.mark.parametrize("options", [[], ["--net", "proxy"], ["--net", "open"], ["--reach", "PORT"]], ids=" ".join)
-def test_a_jail_gets_nothing(service: Served, options: list[str]) -> None:
+def test_a_jail_gets_nothing(service: Served, options: list[str], backend: str) -> None:
     """It cannot connect; where its network is the machine's, or the port was granted, it has no cookie."""
     address = invited(service)
     port = str(urlsplit(address).port)
-    given = [each.replace("PORT", port) for each in options]
+    extra, switches = SWITCHES[backend]
+    given = [*switches, *(each.replace("PORT", port) for each in options)]
     for host in (urlsplit(address).netloc, f"127.0.0.1:{port}"):
         fetch = f"curl -s -m 5 -i -H 'Host: {host}' http://127.0.0.1:{port}/; echo over"
-        ended = service.paddock.run(*given, "--", "sh", "-c", fetch, env=service.env)
+        ended = service.paddock.run("--git=readonly", *given, "--", "sh", "-c", fetch, env={**service.env, **extra})
         assert "over" in ended.stdout, ended.stderr
         assert "nav aria-label" not in ended.stdout
         assert "set-cookie" not in ended.stdout
         if options in ([], ["--net", "proxy"]):
-            assert "paddock-page" not in ended.stdout
+            assert "page-refused" not in ended.stdout
 
 
 def test_the_service_is_started_where_there_is_none(installed: Installed, public_dir: Path) -> None:

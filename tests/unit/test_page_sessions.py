@@ -3,6 +3,7 @@
 import asyncio
 import json
 import os
+import re
 import subprocess
 import sys
 import time
@@ -16,8 +17,9 @@ from launcher.service import log_files
 from launcher.service.page import attached, denied, live, overview, watcher
 from launcher.service.page.admission import Visit
 from launcher.service.page.live import Tabs
+from launcher.service.page.rendering import macros
 from launcher.service.page.watcher import Glance, fold
-from launcher.service.schema import EventKind, SessionState
+from launcher.service.schema import EventKind, SessionDetails, SessionState
 from policy.errors import Refusal
 from tests.support.paged import Paged, paged
 from tests.unit.test_page_rendering import ATTACKS
@@ -149,6 +151,22 @@ def test_denials_that_nobody_could_read_are_counted(browser: Paged) -> None:
     assert "further kinds" in text
     assert "<b>" not in text
     assert "<script>alert" not in text
+
+
+@pytest.mark.parametrize("attack", ATTACKS)
+def test_tickets_branches_and_lines_are_text(browser: Paged, attack: str) -> None:
+    """Whatever a worktree is called, and whatever was written last."""
+    glance = Glance(last=attack, waits=attack, denied=1)
+    browser.session("one")
+    session = SessionDetails(**dict(browser.service.supervisor.session("one")))
+    row = {
+        "session": session, "glance": glance, "ticket": attack, "branch": attack, "waits": attack, "age": 1.0,
+    }  # fmt: skip
+    parts = macros("sessions.html", Visit("host"))
+    own = {"tr", "td", "a", "code", "span", "br", "dl", "dt", "dd", "p", "strong", "pre"}
+    for html in map(str, (parts.row(row), parts.facts(row), parts.state(row), parts.output(attack))):
+        assert set(re.findall(r"<(\w+)", html)) <= own
+        assert not re.search(r"<[^>]*\s(on\w+|src\w*)=", html)
 
 
 def test_what_a_glance_keeps_is_bounded() -> None:
