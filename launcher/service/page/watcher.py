@@ -184,7 +184,10 @@ class Watcher:
 
     def _last_line(self, name: str, glance: Glance) -> tuple[str, float]:
         directory = self._context.supervisor.log_of(name)
-        changed = os.stat(f"{directory}/{log_files.NAME}").st_mtime
+        try:
+            changed = os.stat(f"{directory}/{log_files.NAME}").st_mtime
+        except FileNotFoundError:  # it has written nothing yet
+            return "", 0.0
         if changed == glance.written:
             return glance.last, changed
         for line in reversed(log_files.latest(directory, _LAST_BYTES)):

@@ -25,6 +25,8 @@ function replace(id, html) {
   after.dispatchEvent(new CustomEvent("replaced", { bubbles: true }));
 }
 
+for (const each of document.querySelectorAll("[data-tail]")) each.scrollTop = each.scrollHeight;
+
 // One stream for each tab, and none for a tab that nobody sees: browsers open few connections to one address.
 
 let source = null;
