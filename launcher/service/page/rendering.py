@@ -96,6 +96,7 @@ def graph(values: Sequence[float], most: float, label: str) -> Markup:
         most: what the top stands for, unless a value is larger.
         label: what it shows, for who cannot see it.
     """
+    values = [*values, *values] if len(values) == 1 else values  # one point alone is no line
     top = max(most, *values, 1e-9) if values else 1
     step = 100 / max(1, len(values) - 1)
     points = " ".join(f"{at * step:.1f},{19 - 18 * value / top:.1f}" for at, value in enumerate(values))
