@@ -41,7 +41,7 @@ def test_a_merge_is_forecast_carried_out_and_taken_back(browser: Paged, place: P
         assert shown.count('" checked>') == 2
         forecast = (await sent(browser, "/merges/forecast", fields)).text
         assert forecast.index("<strong>two</strong>") < forecast.index("<strong>one</strong>")
-        assert "1 in conflict" in forecast
+        assert ">1 file<" in forecast
         assert 'agent/two <span class="good">merges cleanly' in forecast
         assert "conflicts with agent/two" in forecast
         assert git("rev-parse", "main", at=place.app) == before
