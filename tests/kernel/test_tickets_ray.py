@@ -28,6 +28,7 @@ of_node() {
 }
 tickets() { "$PYTHON" -I -c "$main" tickets "$@"; }
 ray_run() { tickets run "$@" --engine ray --address 127.0.0.1:6390; }
+ended_at_least() { test $(grep -c "session $2.* is ended" ~/serve.log) -ge $1; }
 no_broker() { ! broker; }
 broker() { pgrep -f '^[^ ]*python3 -I [^ ]*/launcher/helper.py engine '; }
 left() {
@@ -75,6 +76,7 @@ def test_the_trunk_is_the_same_whoever_works_on_the_tickets(public_dir: Path) ->
         main,
         CLUSTER
         + TOOLS
+        + f"THIRD={TICKETS // 3 if TICKETS > 20 else 0}"
         + """
     start=$(git rev-parse HEAD)
     trees() { git rev-parse HEAD^{tree} HEAD:library^{tree} >~/$1.trees 2>&1 || true
@@ -92,6 +94,7 @@ def test_the_trunk_is_the_same_whoever_works_on_the_tickets(public_dir: Path) ->
     trees there; again
 
     ray_run ~/tickets.toml --name killed --json >~/killed.out & job=$!
+    await ended_at_least "$THIRD" killed
     await run_at_least 2
     kill -9 $(for each in $(of_node second); do grep -lz '^ray\\|/ray' /proc/$each/cmdline | cut -d/ -f3; done)
     node second
