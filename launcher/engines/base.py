@@ -33,7 +33,7 @@ MOST_BYTES = 4 << 30
 KEPT_DAYS = 30.0
 """How long a mirror stays that nobody uses."""
 
-_REFS = "refs/paddock/base"
+_REFS = "refs/paddock/mirrored"
 _PACK = ("pack-objects", "--revs", "--stdout", "--delta-base-offset", "-q")
 _INDEX = ("index-pack", "--stdin")
 _PATIENCE = 1800.0

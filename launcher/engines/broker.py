@@ -219,11 +219,10 @@ class Home:
             lines = [f"part {part.path}", f"head {part.head or 'none'}", f"branch {part.branch or 'none'}",
                      f"tree {part.tree or 'none'}"]  # fmt: skip
             lines += [f"ref {oid} {name}" for name, oid in part.refs.items()]
+            lines += [f"stash {oid}" for oid in reversed(part.stashes)]  # the newest is stored last
             self._send("".join(f"{line}\n" for line in lines))
         elif kind == ticket.PACK:
             self._send(f"pack {len(content)}\n", content)
-        elif kind == ticket.APPLY:
-            self._send("apply\n")
         elif kind == ticket.NOTE:
             self._say(content.decode("utf-8", "replace"))
         elif kind == ticket.REFUSED:

@@ -32,6 +32,9 @@ _READY = 180.0
 _LOOK = 2.0
 """Seconds between two looks at which nodes there are."""
 
+_AHEAD = 8
+"""Frames that a node may be ahead of the driver: what an agent writes without end waits in its pipe, not here."""
+
 _MOST_SAID = 1 << 20
 _NODE = "ray.io/node-id"
 """Label that Ray gives each node (Ray 2.52)."""
@@ -364,7 +367,9 @@ class Ray:
             if where not in self._of_tickets:
                 self._of_tickets[where] = self._base(job.row.repository, job.row.commit)
             parts, packs = self._of_tickets[where]
-            task = self._ray.remote(max_retries=0, num_returns="streaming")(ticketed).options(**self._options(job))
+            task = self._ray.remote(max_retries=0, num_returns="streaming", _generator_backpressure_num_objects=_AHEAD)(
+                ticketed
+            ).options(**self._options(job))
             frames = task.remote(self._sent(job), parts, version(), packs, names, self._post)
         return Performing(self, frames, self._post, job.session, nodes)
 

@@ -25,44 +25,65 @@ OVER = b"X"
 """To here, once all has come; JSON: `refusal`, and `lost`: the node, or the whole engine, is."""
 
 _PATIENCE = 60.0
+_GONE = "what talks to the cluster has gone"
 
 # Two processes, because a shell that reads is not told of signals: one reads and takes in, the other one passes on
-# that the session is to stop. What comes is `launcher.engines.broker.Home`'s.
+# that the session is to stop. What comes is `launcher.engines.broker.Home`'s. Nothing is taken in before all has come:
+# a stream that is cut off leaves the worktree as it was.
 _TAKE = r"""
 git="git -c core.fsmonitor= -c core.hooksPath=/dev/null -c gc.auto=0"
 exec 3<&0 </dev/null
-pack=$(mktemp) refs=$(mktemp) top=$PWD
+all=$(mktemp -d) top=$PWD
 take() {
+  path=$(cat "$at/path") head=$(cat "$at/head") branch=$(cat "$at/branch") tree=$(cat "$at/tree")
   cd -- "$top/$path" || return
   if test "$path" != . && test ! -e .git; then $git init -q . || return; fi
-  if test -s "$pack"; then $git index-pack --stdin --fix-thin <"$pack" >/dev/null || return; fi
+  if test -s "$at/pack"; then $git index-pack --stdin --fix-thin <"$at/pack" >/dev/null || return; fi
   if test -n "$($git status --porcelain --ignore-submodules=all | head -n 1)"; then
     $git stash push -q -u -m "before the work of another machine came" || return
   fi
-  $git update-ref --stdin <"$refs" || return
+  $git update-ref --stdin <"$at/refs" || return
   if test "$branch" != none; then
     $git symbolic-ref HEAD "$branch" || return
   elif test "$head" != none; then
     $git update-ref --no-deref HEAD "$head" || return
   fi
-  if test "$head" != none; then $git reset -q --hard "$head" || return; fi
-  if test "$tree" != none; then
-    $git read-tree -m -u HEAD "$tree" && $git read-tree HEAD || return
+  if test "$head" != none && ! $git reset -q --hard "$head"; then
+    $git reset -q "$head" || return
+    echo "paddock: commits have come, but not all of their files can be laid out in $path" >&2
   fi
+  for each in $(cat "$at/stashes"); do $git stash store -q -m "of the agent" "$each" || return; done
+  if test "$tree" != none; then lay_out || return; fi
   cd -- "$top"
+}
+lay_out() {
+  if $git read-tree -m -u HEAD "$tree"; then $git read-tree HEAD; return; fi
+  $git read-tree HEAD
+  staged=$($git commit-tree -p HEAD -m index 'HEAD^{tree}') &&
+  files=$($git commit-tree -p HEAD -p "$staged" -m "not committed" "$tree") &&
+  $git stash store -q -m "not committed" "$files" || return
+  echo "paddock: files in $path that were not committed cannot be laid out: they are a stash now" >&2
 }
 receive() {
   trap '' TERM INT HUP
-  while read -r what one two; do
-    case $what in
-    part) path=$one${two:+ $two} head=none branch=none tree=none; : >"$pack"; : >"$refs" ;;
-    head) head=$one ;;
-    branch) branch=$one ;;
-    tree) tree=$one ;;
-    ref) echo "update $two $one" >>"$refs" ;;
-    pack) head -c "$one" >>"$pack" || exit 74 ;;
-    apply) take || { echo "paddock: the work in $path cannot be taken in" >&2; exit 74; } ;;
-    end) exit "$one" ;;
+  count=0
+  while IFS= read -r line; do
+    rest=${line#* }
+    case $line in
+    "part "*)
+      count=$((count + 1)) && at=$all/$count && mkdir "$at" || exit 74
+      for each in pack refs stashes; do : >"$at/$each"; done
+      printf '%s\n' "$rest" >"$at/path" ;;
+    "head "*|"branch "*|"tree "*) echo "$rest" >"$at/${line%% *}" ;;
+    "ref "*) echo "update ${rest#* } ${rest%% *}" >>"$at/refs" ;;
+    "stash "*) echo "$rest" >>"$at/stashes" ;;
+    "pack "*) head -c "$rest" >>"$at/pack" || exit 74 ;;
+    "end "*)
+      for number in $(seq "$count"); do
+        at=$all/$number
+        take || { echo "paddock: the work in $path cannot be taken in" >&2; exit 74; }
+      done
+      exit "$rest" ;;
     *) exit 74 ;;
     esac
   done
@@ -76,9 +97,12 @@ while :; do
   status=$?
   kill -0 "$receiver" 2>/dev/null || break
 done
-rm -f -- "$pack" "$refs"
+rm -rf -- "$all"
 exit "$status"
 """
+
+_CUT_OFF = 75
+"""Status of the script when its input has ended before all had come."""
 
 _HERE = ("--session", "--worktree", "--deny", "--freeze-root", "--strict-handoff")
 """Options that hold here, too: of the ticket's worktree, not of the agent."""
@@ -135,6 +159,8 @@ def launch(
     here = {option: options[option] for option in _HERE if option in options}
     status = launch({**here, "--net": "none", "--provider": "none", "--quiet": True}, ["sh", "-c", _TAKE], observed)
     answer = _answer(control)
+    if answer is None:  # if all has come before, nothing is done again
+        answer = {"lost": _GONE if status == _CUT_OFF else "", "refusal": None, "denials": 0}
     if answer["lost"]:
         os.write(2, f"paddock: {answer['lost']}\n".encode())
         os.kill(os.getpid(), signal.SIGKILL)  # as of a launcher that was killed: the service starts the agent again
@@ -146,7 +172,8 @@ def launch(
     return status
 
 
-def _answer(control: socket.socket) -> dict[str, Any]:
+def _answer(control: socket.socket) -> dict[str, Any] | None:
+    """What the broker says at the end; None when it has gone."""
     try:
         control.settimeout(_PATIENCE)
         decoder = wire.Decoder()
@@ -157,4 +184,4 @@ def _answer(control: socket.socket) -> dict[str, Any]:
                     return found
     except OSError:
         pass
-    return {"lost": "what talks to the cluster has gone", "refusal": None, "denials": 0}
+    return None

@@ -33,8 +33,6 @@ PART = b"P"
 """Work in the worktree, or in a submodule, follows; JSON: a `Part`."""
 PACK = b"B"
 """The next piece of the part's pack."""
-APPLY = b"A"
-"""The part is complete."""
 NOTE = b"N"
 """What the node's launcher has to tell people at the end."""
 ENDED = b"X"
@@ -47,6 +45,7 @@ MOST_PACK = 2 << 30
 """Bytes of all packs of a ticket together."""
 MOST_REFS = 1_000
 MOST_PARTS = 200
+MOST_STASHES = 100
 _MOST_TOLD = 200
 _MOST_NOTE = 16 << 10
 
@@ -68,7 +67,8 @@ if test -n "$3"; then git config user.email "$3"; fi
 _PATHS = f"""
 {_GIT} submodule foreach --quiet --recursive 'printf "%s\\n" "$displaypath"' 2>/dev/null || :
 """
-_REFS = f"{_GIT} for-each-ref --format='%(objectname) %(refname)' refs/heads refs/tags"
+_ONE_REF = "%(if)%(symref)%(then)%(else)%(objectname) %(refname)%(end)"
+_REFS = f"{_GIT} for-each-ref --format='{_ONE_REF}' refs/heads refs/tags"
 _BEFORE = f"""
 {_GIT} rev-parse -q --verify 'HEAD^{{commit}}' || echo none
 {_REFS}
@@ -79,12 +79,16 @@ _STATE = f"""
 index=$(mktemp) && cat -- "$(git rev-parse --git-path index)" >"$index" 2>/dev/null || : >"$index"
 test -s "$index" || rm -f -- "$index"
 GIT_INDEX_FILE=$index; export GIT_INDEX_FILE
-tree=$({_GIT} add -A >&2 && {_GIT} write-tree) || exit 1
+tree=$({_GIT} add -A >&2 && {_GIT} write-tree) || {{ status=$?; tree=none; }}
 rm -f -- "$index"
 unset GIT_INDEX_FILE
 if test "$tree" = "$({_GIT} rev-parse -q --verify 'HEAD^{{tree}}')"; then echo none; else echo "$tree"; fi
 {_REFS}
+exit "${{status:-0}}"
 """
+_STASHES = f"{_GIT} log -g --format=%H refs/stash -- 2>/dev/null || :"
+_THERE = f"{_GIT} cat-file --batch-check='%(objectname)'"
+_COUNT = f"{_GIT} rev-list --objects --stdin --quiet"
 _PACK = f"{_GIT} pack-objects --revs --thin --stdout --delta-base-offset -q"
 
 
@@ -97,6 +101,7 @@ class Part(NamedTuple):
         branch: that is checked out, as ``refs/heads/NAME``; "" for a detached HEAD.
         tree: of files that differ from `head`, ignored ones left out; "" if none do.
         refs: object ids of branches and tags that were made or moved, by name.
+        stashes: object ids, the newest first.
     """
 
     path: str
@@ -104,26 +109,35 @@ class Part(NamedTuple):
     branch: str
     tree: str
     refs: dict[str, str]
+    stashes: list[str]
 
 
 def part_of(data: bytes) -> Part:
     """A part as a node has told it (ValueError): what an agent's git has said, so each word is checked."""
     told = json.loads(data)
-    if not isinstance(told, dict) or told.keys() != set(Part._fields) or not isinstance(told["refs"], dict):
+    if (
+        not isinstance(told, dict)
+        or told.keys() != set(Part._fields)
+        or not isinstance(told["refs"], dict)
+        or not isinstance(told["stashes"], list)
+    ):
         raise ValueError("other fields than a part of a ticket's work has")
     texts = {name: told[name] for name in ("path", "head", "branch", "tree")}
-    if not all(isinstance(text, str) for text in texts.values()) or len(told["refs"]) > MOST_REFS:
+    if (
+        not all(isinstance(text, str) for text in texts.values())
+        or max(len(told["refs"]) - MOST_REFS, len(told["stashes"]) - MOST_STASHES) > 0
+    ):
         raise ValueError("a part of a ticket's work has other fields than it should")
     path = texts["path"]
     if not is_path(path):
         raise ValueError(f"{path!r} resolves outside of the worktree")
-    oids = [texts["head"], texts["tree"], *told["refs"].values()]
+    oids = [texts["head"], texts["tree"], *told["refs"].values(), *told["stashes"]]
     names = [texts["branch"], *told["refs"]]
     if not all(isinstance(oid, str) and (not oid or _OID.fullmatch(oid)) for oid in oids):
         raise ValueError(f"{path}: an object id is not one")
-    if not all(not name or _is_ref(name) for name in names):
+    if not all(not name or is_ref(name) for name in names):
         raise ValueError(f"{path}: the name of a ref is not one")
-    return Part(texts["path"], texts["head"], texts["branch"], texts["tree"], told["refs"])
+    return Part(texts["path"], texts["head"], texts["branch"], texts["tree"], told["refs"], told["stashes"])
 
 
 def is_path(path: str) -> bool:
@@ -132,7 +146,8 @@ def is_path(path: str) -> bool:
     return path == "." or (0 < len(path) < 4_000 and path.isprintable() and not {"", ".", "..", ".git"} & set(steps))
 
 
-def _is_ref(name: str) -> bool:
+def is_ref(name: str) -> bool:
+    """Whether it is the full name of a branch or a tag that git could have made, and a line of text."""
     bad = ("..", "@{", "//", "/.", ".lock/")
     return bool(_REF.fullmatch(name)) and name.isprintable() and not any(each in name for each in bad) and (
         not name.endswith((".lock", "/", "."))
@@ -151,6 +166,9 @@ def performed(job: Job, names: list[str], asked: Callable[[], bool]) -> Iterator
         with jailed_git.many():
             yield from _performed(job, names, asked)
     except Refusal as refusal:
+        if refusal.reference == "sandbox-ended":
+            refusal.message += ", and what the agent had made with it"
+            refusal.hint = "paddock tickets resume RUN starts the ticket again; paddock logs SESSION has its output"
         yield REFUSED + json.dumps(refusal.as_dict()).encode()
 
 
@@ -264,19 +282,39 @@ def _agent(box: Sandbox, job: Job, asked: Callable[[], bool]) -> Generator[bytes
 
 
 def _work(box: Sandbox, before: dict[str, list[str]]) -> Iterator[bytes]:
-    """What the agent has made: of the worktree, then of each submodule, however deep."""
+    """What the agent has made: of the worktree, then of each submodule, however deep.
+
+    One odd thing among it keeps nothing else from coming: it is left out, and that is said.
+    """
     room = MOST_PACK
     for path in (".", *_paths(box)):
         start, *known = before.get(path, ["none"])
-        head, branch, tree, *refs = ("" if line == "none" else line for line in _lines(box, _STATE, path))
-        moved = (line.split(" ", 1) for line in refs[:MOST_REFS] if line not in known and " " in line)
-        part = Part(path, head, branch, tree, {name: oid for oid, name in moved})
+        said = box.exec(["sh", "-c", _STATE], cwd=path, timeout=_PATIENCE)
+        lines = said.stdout.decode("utf-8", "replace").splitlines()
+        if len(lines) < 3:
+            raise _unreadable(path, said.stderr)
+        if said.status:
+            yield _left_out(path, "files that were not committed", said.stderr)
+        head, branch, tree, *refs = ("" if line == "none" else line for line in lines)
+        moved = [line.split(" ", 1) for line in refs[:MOST_REFS] if line not in known and " " in line]
+        stashes = _lines(box, _STASHES, path)[:MOST_STASHES]
+        there = _existing(box, path, [*(oid for oid, _ in moved), *stashes])
+        whole = Part(
+            path, head, branch if is_ref(branch) else "", tree,
+            {name: oid for oid, name in moved if oid in there and is_ref(name)},
+            [oid for oid in stashes if oid in there],
+        )  # fmt: skip
+        for part in (whole, Part(path, head, whole.branch, tree, {}, []), Part(path, head, whole.branch, "", {}, [])):
+            wanted = {part.head, part.tree, *part.refs.values(), *part.stashes} - {""}
+            revisions = "".join(f"{oid}\n" for oid in sorted(wanted))
+            # What home has for certain: other refs here may be those of other tickets.
+            revisions += f"^{start}\n" if start != "none" else ""
+            count = box.exec(["sh", "-c", _COUNT], cwd=path, input=revisions, timeout=_PATIENCE)
+            if not count.status:
+                break
+            yield _left_out(path, "some of its refs, stashes and files", count.stderr)
         part_of(data := json.dumps(part._asdict()).encode())
         yield PART + data
-        wanted = {part.head, part.tree, *part.refs.values()} - {""}
-        revisions = "".join(f"{oid}\n" for oid in sorted(wanted))
-        # What home has for certain: other refs here may be those of other tickets.
-        revisions += f"^{start}\n" if start != "none" else ""
         packing = _Followed(box, ["sh", "-c", _PACK], cwd=path, input=revisions, timeout=_PATIENCE)
         try:
             for piece in packing.pieces():
@@ -292,7 +330,19 @@ def _work(box: Sandbox, before: dict[str, list[str]]) -> Iterator[bytes]:
         done = packing.result()
         if done.status:
             raise _unreadable(path, done.stderr)
-        yield APPLY
+
+
+def _existing(box: Sandbox, path: str, oids: list[str]) -> set[str]:
+    """Those object ids whose objects are there."""
+    asked = "".join(f"{oid}\n" for oid in oids if _OID.fullmatch(oid))
+    done = box.exec(["sh", "-c", _THERE], cwd=path, input=asked, timeout=_PATIENCE)
+    return set(done.stdout.decode("utf-8", "replace").splitlines())
+
+
+def _left_out(path: str, what: str, said: bytes) -> bytes:
+    where = "the worktree" if path == "." else path
+    lines = [f"not brought home of {where}: {what}", *said.decode("utf-8", "replace").splitlines()[-3:]]
+    return NOTE + "\n".join(lines).encode("utf-8", "replace")[:_MOST_NOTE]
 
 
 _PATIENCE = 1800.0

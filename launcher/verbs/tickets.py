@@ -47,10 +47,12 @@ def described(found: dict[str, Any]) -> list[str]:
     if own is not None:
         merged |= {own["session_id"]: result["landed"]["status"]} if _landed(result) else {}
         agents = [own, *agents]
+    attempts = {each["ticket"]: each["attempt"] for each in found["steps"]}
     width = max((len(agent["ticket"]) for agent in agents), default=0)
     brought = _brought({name: each for name, each in merged.items() if own is None or name != own["session_id"]})
     for agent in agents:
-        lines.append(f"  {agent['ticket']:<{width}}  {_fate(agent, merged, result)}")
+        again = f" (started {attempts[agent['ticket']]} times)" if attempts.get(agent["ticket"], 1) > 1 else ""
+        lines.append(f"  {agent['ticket']:<{width}}  {_fate(agent, merged, result)}{again}")
         if agent["session_id"] in brought:
             lines += [
                 f"  {'':<{width}}    {line}" for line in brought[agent["session_id"]].lines(_MOST_SHOWN, style.path)

@@ -45,6 +45,21 @@ await test -e ~/.local/state/paddock/run/control.sock
 """
 
 
+_BROKEN = (
+    f"echo n >br; {COMMIT} broken; echo r >br; git stash -q; echo s >br; git stash -q; "
+    "git symbolic-ref refs/heads/sy HEAD; "
+    "echo 0000000000000000000000000000000000000001 >$(git rev-parse --git-dir)/refs/heads/missing; "
+    "git config filter.z.clean false; git config filter.z.required true; echo 'q filter=z' >.gitattributes; echo q >q"
+)
+"""Commits, stashes, and leaves a ref to nothing, and a file that no `git add` can take."""
+_HEAP = (
+    f"echo h >h; {COMMIT} first; git update-index --force-remove library; "
+    "git update-index --add --cacheinfo 120000,$(printf / | git hash-object -w --stdin),library; "
+    "git commit -qm heap; echo new >new"
+)
+"""Its commit has a link in the place of a submodule, which cannot be laid out at home."""
+
+
 def ticket(name: str, script: str, *options: str) -> str:
     """A ticket of a file."""
     return f"[[tickets]]\nticket = {json.dumps(name)}\noptions = {json.dumps(options)}\n" + (
@@ -101,7 +116,7 @@ def test_the_trunk_is_the_same_whoever_works_on_the_tickets(public_dir: Path) ->
     await again_begun killed
     await run_at_least 1
     kill -9 $(broker)
-    wait $job
+    wait $job || true
     trees killed
     await no_broker
     left | sort >~/left
@@ -111,7 +126,7 @@ def test_the_trunk_is_the_same_whoever_works_on_the_tickets(public_dir: Path) ->
     results = {name: json.loads((home / f"{name}.out").read_text().splitlines()[-1])
                for name in ("here", "there", "killed")}  # fmt: skip
     for name, found in results.items():
-        assert found["state"] == "ended", (name, found)
+        assert found["state"] == "ended", (name, found["result"])
         assert {step["state"] for step in found["steps"]} == {"merged"}
         for agent in found["result"]["agents"]:
             assert (agent["status"], agent["reason"]) == (0, "exited")
@@ -155,6 +170,9 @@ def test_sessions_on_nodes_are_seen_and_stopped_here(public_dir: Path) -> None:
         + ticket("odd", odd)
         + ticket("missing", "true").replace('["sh", "-c", "true"]', '["no-such-command-there"]')
         + ticket("wide", "true") + "cpus = 64\n"
+        + ticket("broken", _BROKEN)
+        + ticket("heap", _HEAP)
+        + ticket("endless", f"echo y >y; {COMMIT} endless; yes endless") + "timeout = 15\n"
     )  # fmt: skip
     (home / "open.toml").write_text(ticket("open", "true", "--net", "open"))
     (home / "tools.toml").write_text("file_tools = true\n" + ticket("tools", "true"))
@@ -173,11 +191,14 @@ def test_sessions_on_nodes_are_seen_and_stopped_here(public_dir: Path) -> None:
     paddock denials s.2 --json >~/denials
     paddock stop s.1
     ! wait $job
-    for number in 1 2 3 4 5 6; do paddock logs s.$number >~/log.$number 2>&1; done
+    for number in 1 2 3 4 5 6 8 9 10; do paddock logs s.$number >~/log.$number 2>&1; done
     ! ray_run ~/open.toml 2>~/open.said
     ! ray_run ~/tools.toml 2>~/tools.said
     (unset RAY_AUTH_MODE; ! ray_run ~/tickets.toml --name none >~/none.said 2>&1)
-    git branch --list elsewhere aside --format='%(refname:short)' >~/branches
+    for each in broken heap endless; do git log -1 --format=%s agent/$each; done >~/subjects
+    git for-each-ref --format='%(refname)' refs/paddock/stash >~/stashes
+    find ~/main-heap -name new >~/laid
+    git branch --list elsewhere aside sy missing --format='%(refname:short)' >~/branches
     cat ~/main-waits/stopped >~/stopped || true
     await no_broker
     left | sort >~/left
@@ -199,6 +220,14 @@ def test_sessions_on_nodes_are_seen_and_stopped_here(public_dir: Path) -> None:
     assert agents["odd"]["status"] == 3
     assert (home / "branches").read_text().split() == ["aside", "elsewhere"]
     assert (agents["missing"]["status"], agents["wide"]["refusal"]["errorType"]) == (127, "row-too-wide")
+    assert (home / "subjects").read_text().split() == ["broken", "heap", "endless"]
+    assert (agents["broken"]["status"], agents["heap"]["status"]) == (0, 0)
+    assert agents["endless"]["reason"] == "timeout"
+    assert "not brought home of the worktree: files that were not committed" in (home / "log.8").read_text()
+    stashes = (home / "stashes").read_text().split()
+    assert len([line for line in stashes if "broken" in line]) == 2
+    assert [line for line in stashes if "heap" in line] or (home / "laid").read_text()
+    assert "not all of their files can be laid out" in (home / "log.9").read_text()
     for name, reference in (("open", "usage"), ("tools", "tickets-invalid"), ("none", "ray-without-token")):
         assert f"[{reference}]" in (home / f"{name}.said").read_text()
     assert (home / "left").read_text() == ""

@@ -15,7 +15,7 @@ from launcher.engines.ticket import Part
 from policy.errors import Refusal
 
 OID = "0123456789abcdef0123456789abcdef01234567"
-GOOD = Part(".", OID, "refs/heads/agent/one", OID, {"refs/tags/v1.0": OID})
+GOOD = Part(".", OID, "refs/heads/agent/one", OID, {"refs/tags/v1.0": OID}, [OID])
 
 
 def told(**changes: Any) -> bytes:  # noqa: ANN401  # whatever a node may say
@@ -26,7 +26,9 @@ def told(**changes: Any) -> bytes:  # noqa: ANN401  # whatever a node may say
 def test_a_part_is_what_was_told() -> None:
     """The allowed twin of all that follow."""
     assert ticket.part_of(told()) == GOOD
-    assert ticket.part_of(told(path="a b/library", branch="", tree="", head="", refs={})).path == "a b/library"
+    assert (
+        ticket.part_of(told(path="a b/library", branch="", tree="", head="", refs={}, stashes=[])).path == "a b/library"
+    )
 
 
 @pytest.mark.parametrize(
@@ -38,6 +40,7 @@ def test_a_part_is_what_was_told() -> None:
         {"branch": "HEAD"}, {"branch": "refs/heads/a b"}, {"branch": "refs/heads/a\nend 0"}, {"branch": "refs/x"},
         {"refs": {"refs/heads/../../config": OID}}, {"refs": {"refs/heads/x.lock": OID}}, {"refs": {"refs/stash": OID}},
         {"refs": {"refs/heads/x": "0"}}, {"refs": {"refs/heads/a\u202eb": OID}}, {"refs": []}, {"more": 1},
+        {"stashes": [1]}, {"stashes": "x"}, {"stashes": [OID] * 101}, {"stashes": ["refs/stash"]},
         {"refs": {f"refs/heads/{number}": OID for number in range(2000)}},
     ],
     ids=repr,
@@ -107,15 +110,15 @@ def test_frames_become_output_lines_and_a_ledger(tmp_path: Path) -> None:
     denials = ticket.DENIALS + json.dumps([denial, "x", {"host": "y" * 99_999}]).encode()
     pack = b"PACK\nend 0\n\x00"
     found = Followed(tmp_path, [
-        begun, ticket.OUTPUT + b"\xffhello\n", denials, ticket.PART + told(), ticket.PACK + pack, ticket.APPLY,
+        begun, ticket.OUTPUT + b"\xffhello\n", denials, ticket.PART + told(), ticket.PACK + pack,
         ticket.NOTE + b"paddock: \x1b]0;x", end(7), b"never read",
     ])  # fmt: skip
     assert found.answer == {"lost": "", "refusal": None, "denials": 1}
     assert found.output.startswith(b"paddock: on node far")
     assert b"\x1b" not in found.output
     assert b"\xffhello\n" in found.output
-    lines = f"part .\nhead {OID}\nbranch refs/heads/agent/one\ntree {OID}\nref {OID} refs/tags/v1.0\n"
-    assert found.script == lines.encode() + b"pack %d\n%bapply\nend 7\n" % (len(pack), pack)
+    lines = f"part .\nhead {OID}\nbranch refs/heads/agent/one\ntree {OID}\nref {OID} refs/tags/v1.0\nstash {OID}\n"
+    assert found.script == lines.encode() + b"pack %d\n%bend 7\n" % (len(pack), pack)
     assert [line["kind"] for line in found.ledger] == ["session", "denial"]
     assert "verdict" not in found.ledger[1]
     assert found.engine.ended
