@@ -99,9 +99,9 @@ def test_two_worktrees_are_reviewed_forecast_merged_and_taken_back(
     names = "[...document.querySelectorAll('ol.order strong')].map(each => each.innerText).join()"
     if tab.run(names) == "search,login":  # they were made at the same time
         tab.click("ol.order li:last-child button[data-move=up]")
-    assert tab.run(names) == "login,search"
+    tab.until(f"{names} === 'login,search'")
     tab.click("ol.order li:last-child button[data-move=up]")
-    assert tab.run(names) == "search,login"
+    tab.until(f"{names} === 'search,login'")
     tab.run("""(() => {
         const [top, low] = document.querySelectorAll('ol.order li');
         const box = top.getBoundingClientRect();
@@ -109,11 +109,11 @@ def test_two_worktrees_are_reviewed_forecast_merged_and_taken_back(
             {bubbles: true, cancelable: true, dataTransfer: new DataTransfer(), ...more}));
         sent(low, 'dragstart'); sent(top, 'dragover', {clientY: box.top + 1}); sent(low, 'dragend');
     })()""")
-    assert tab.run(names) == "login,search"
+    tab.until(f"{names} === 'login,search'")
     tab.click("ol.order li:last-child button[data-move=up]")
     tab.click("#forecast-button")
     tab.until("document.querySelector('#forecast') !== null")
-    assert tab.run(names) == "search,login"
+    tab.until(f"{names} === 'search,login'")
     assert "1 file" in tab.text("table.matrix")
     assert "merges cleanly" in tab.text("#result li:first-child")
     assert "conflicts with" in tab.text("#result li:last-child")
