@@ -369,7 +369,8 @@ class Supervisor:
                 self._spawn(self._hung_up(live, shim), f"shim of {live.name}")
             else:
                 self._let_go(shim)
-                if live.name not in self.live:  # the shim may have written there while it was removed
+                # The shim may have written there while it was removed. What the database lacks is still needed.
+                if live.name not in self.live and not live.unwritten:
                     self._remove(live)
 
     def heard(self, live: Live, about: dict[str, Any], moves: list[dict[str, Any]]) -> None:
