@@ -112,7 +112,7 @@ def test_two_worktrees_are_reviewed_forecast_merged_and_taken_back(
     tab.until(f"{names} === 'login,search'")
     tab.click("ol.order li:last-child button[data-move=up]")
     tab.click("#forecast-button")
-    tab.until("document.querySelector('#forecast') !== null")
+    tab.until("document.querySelector('#forecast') !== null && document.readyState === 'complete'")
     tab.until(f"{names} === 'search,login'")
     assert "1 file" in tab.text("table.matrix")
     assert "merges cleanly" in tab.text("#result li:first-child")
