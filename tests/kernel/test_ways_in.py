@@ -82,15 +82,40 @@ os.system("""
     assert scene.shell(f"cd {app} && {undo}").returncode == 0
 
 
+PLUGIN = """
+class Plugged:
+    provider_name = "plugged"
+    supports_sandbox = True
+
+    def to_environment_variables(self, context):
+        return {"PLUGGED": ":".join(map(str, context.submodule_paths))}
+
+    def to_command_line_args(self, context):
+        return []
+"""
+
+
+def _plug_in(packages: Path) -> None:
+    """A package that brings a provider of its own."""
+    (packages / "plugged.py").write_text(PLUGIN)
+    (packages / "plugged-1.dist-info").mkdir()
+    (packages / "plugged-1.dist-info/METADATA").write_text("Metadata-Version: 2.1\nName: plugged\nVersion: 1\n")
+    (packages / "plugged-1.dist-info/entry_points.txt").write_text("[paddock.providers]\nplugged = plugged:Plugged\n")
+
+
 def run(scene: Paddock, traced: Traced) -> None:
-    """`paddock run`: a worktree of the whole, one of its submodules, a provider's own words."""
+    """`paddock run`: a worktree of the whole, one of its submodules, a provider's own words, and a plug-in's."""
     app, claude = scene.place / "app", _claude(scene)
+    _plug_in(traced.installed.packages)
     made = scene.shell(f"cd {app} && {scene.installed.paddock} worktree add T-1")
     assert made.returncode == 0, made
     words = ["run", "--rw", str(traced.into), "--worktree", str(scene.place / "app-T-1"), "--submodule", "lib"]
-    said = scene.call(*words, "--ro", str(claude), "--provider", "claude-code", "--", str(claude))
-    assert said.returncode == 0, said
+    for provider in ("claude-code", "auto"):
+        said = scene.call(*words, "--ro", str(claude), "--provider", provider, "--", str(claude))
+        assert said.returncode == 0, said
     assert not (app / "stolen").exists()
+    said = scene.call(*words, "--provider", "plugged", "--", "printenv", "PLUGGED")
+    assert said.stdout == f"{scene.place / 'app-T-1' / 'lib'}\n", said
 
 
 def files(scene: Paddock, traced: Traced) -> None:

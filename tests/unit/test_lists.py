@@ -37,7 +37,15 @@ def test_paths_of_tickets_are_printed_as_git_prints_them(monkeypatch: pytest.Mon
         "conflicts": [clash],
         "uncommitted": {"s": {"problem": "", "files": ["ö"], "count": 1}},
     }
-    shown = tickets.described({"name": "run", "state": "failed", "tickets": ["T"], "result": result})
+    run = {
+        "name": "run",
+        "state": "failed",
+        "tickets": ["T"],
+        "steps": [{"ticket": "T", "attempt": 2}],
+        "result": result,
+    }
+    shown = tickets.described(run)
+    assert [line for line in shown if line.endswith(" (started 2 times)")]
     for path in (r'"/nosuch/\303\274\033"', r'"/log/\303\274"', r'in "\303\244\n"', r': "\303\266"'):
         assert [line for line in shown if line.endswith(path)], (path, shown)
 
