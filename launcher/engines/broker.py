@@ -16,6 +16,7 @@ import sys
 import threading
 import time
 from collections.abc import Iterator
+from io import FileIO
 from typing import Any
 
 from launcher import wire
@@ -31,15 +32,19 @@ from launcher.vcs.git import Git
 from launcher.vcs.private import copied_settings
 from policy.errors import Refusal, printable
 
+_LOOK = 0.3
 _LOOK_AT_NODES = 2.0
 _IDLE = 600.0
 """Seconds without a session after which it ends, if the service has not come back."""
 _MOST_WANTED = 8 << 20
 _MOST_DENIALS = 2_000
 _MOST_LINE = 16 << 10
-_OF_DENIALS = (
-    "time", "layer", "operation", "path", "host", "port", "target", "rights", "process", "count", "allow", "risk",
-)  # fmt: skip
+_TEXT = (str, type(None))
+_OF_DENIALS: dict[str, tuple[type, ...]] = {
+    "time": _TEXT, "layer": _TEXT, "operation": _TEXT, "path": _TEXT, "host": _TEXT, "port": (int, type(None)),
+    "target": _TEXT, "rights": (list,), "process": (dict,), "count": (int,), "allow": (dict,), "risk": _TEXT,
+}  # fmt: skip
+"""What a line of a ledger has, as far as it is taken from a node."""
 
 
 def main(place: str, run: str) -> int:
@@ -56,7 +61,8 @@ def main(place: str, run: str) -> int:
     os.environ.update(asked["environment"])
     answers = os.fdopen(os.dup(1), "w", encoding="utf-8")
     os.dup2(2, 1)  # what Ray prints is no answer
-    prefix = f"{OF_TICKETS}{run}"
+    # Of this process alone: one before it may still be removing what it had on the nodes.
+    prefix = f"{OF_TICKETS}{run[:30]}-{os.urandom(4).hex()}"
     with socket.socket(socket.AF_UNIX) as listener:
         with contextlib.suppress(FileNotFoundError):
             os.unlink(place)
@@ -99,7 +105,7 @@ def _accept(listener: socket.socket, engine: Ray, prefix: str) -> None:
         except TimeoutError:
             continue
         connection.setblocking(True)
-        name = f"{prefix}-{next(numbers)}-{os.getpid()}"
+        name = f"{prefix}-{next(numbers)}"
         threads.append(threading.Thread(target=_serve, args=(connection, engine, name, over), name=name, daemon=True))
         threads[-1].start()
 
@@ -114,10 +120,10 @@ def _serve(connection: socket.socket, engine: Ray, name: str, over: threading.Ev
                 over.set()
             if kind != relay.WANTED or len(descriptors) != 2:
                 return
-            home = Home(json.loads(payload), *descriptors)
-            answer = home.follow(engine, name)
-            home.close()
-            descriptors.clear()
+            output, stream = descriptors
+            with open(output, "wb", buffering=0) as log, socket.socket(fileno=stream) as there:
+                descriptors.clear()
+                answer = Home(json.loads(payload), log, there).follow(engine, name)
             with contextlib.suppress(OSError):
                 wire.send(connection.fileno(), wire.frame(relay.OVER, json.dumps(answer).encode()))
         finally:
@@ -128,18 +134,14 @@ def _serve(connection: socket.socket, engine: Ray, name: str, over: threading.Ev
 class Home:
     """A session here whose agent works elsewhere."""
 
-    def __init__(self, asked: dict[str, Any], output: int, stream: int) -> None:
-        """Args: see `relay.launch`; the session's output; the other end of its input. Both are this object's now."""
+    def __init__(self, asked: dict[str, Any], output: FileIO, stream: socket.socket) -> None:
+        """Args: see `relay.launch`; the session's output; the other end of its input. Both stay the caller's."""
         self._asked = asked
         self._output = output
-        self._stream = socket.socket(fileno=stream)
+        self._stream = stream
         self._denials = 0
+        self._room = ticket.MOST_PACK
         self._facts: dict[str, object] = {}
-
-    def close(self) -> None:
-        """Lets go of the session."""
-        os.close(self._output)
-        self._stream.close()
 
     def follow(self, engine: Ray, name: str) -> dict[str, Any]:
         """Has the agent's work done, and hands it in; returns what `relay.OVER` says."""
@@ -159,9 +161,10 @@ class Home:
             refusal, lost = error, "" if error.reference != "node-lost" else error.message
         except (ValueError, KeyError, TypeError) as error:
             refusal = Refusal("ticket-unreadable", "a node has answered what no ticket's work is", context=str(error))
+        except Exception as error:  # its session is to hear of it, and no other's to suffer
+            refusal = init.failure("the ticket could not be handed to the cluster", error)
         if refusal is not None:
             self._say(str(refusal))
-        self._stream.close()
         return {"lost": lost, "denials": self._denials,
                 "refusal": refusal.as_dict() if refusal is not None and not lost else None}  # fmt: skip
 
@@ -222,6 +225,9 @@ class Home:
             lines += [f"stash {oid}" for oid in reversed(part.stashes)]  # the newest is stored last
             self._send("".join(f"{line}\n" for line in lines))
         elif kind == ticket.PACK:
+            self._room -= len(content)
+            if self._room < 0:
+                raise ValueError(f"more than {ticket.MOST_PACK >> 30} GiB of packs")
             self._send(f"pack {len(content)}\n", content)
         elif kind == ticket.NOTE:
             self._say(content.decode("utf-8", "replace"))
@@ -244,7 +250,9 @@ class Home:
         if not isinstance(line, dict) or self._denials >= _MOST_DENIALS:
             return
         kept = {"kind": "denial", **{name: line[name] for name in _OF_DENIALS if name in line}}
-        if len(json.dumps(kept)) <= _MOST_LINE:
+        if all(isinstance(kept[name], _OF_DENIALS[name]) for name in kept if name != "kind") and (
+            len(json.dumps(kept)) <= _MOST_LINE
+        ):
             self._denials += 1
             with contextlib.suppress(OSError):
                 ledgers.note(self._asked["ledger"], self._facts, kept)
@@ -255,7 +263,7 @@ class Home:
 
     def _write(self, data: bytes) -> None:
         with contextlib.suppress(BrokenPipeError):
-            wire.write(self._output, data)
+            wire.write(self._output.fileno(), data)
 
     def _send(self, text: str, data: bytes = b"") -> None:
         try:
@@ -266,6 +274,3 @@ class Home:
 
 class _Gone(Exception):
     """The session has ended."""
-
-
-_LOOK = 0.3

@@ -109,7 +109,7 @@ _HERE = ("--session", "--worktree", "--deny", "--freeze-root", "--strict-handoff
 
 
 def launch(
-    options: dict[str, Any], command: list[str], launch: Callable[..., int], observer: Callable[[str, Any], None]
+    options: dict[str, Any], command: list[str], run: Callable[..., int], observer: Callable[[str, Any], None]
 ) -> int:
     """Runs an agent elsewhere, and takes in its work here.
 
@@ -119,7 +119,7 @@ def launch(
     Args:
         options: of ``paddock run``, by name: where the work is taken in.
         command: the agent's words.
-        launch: `launcher.verbs.run.launch`.
+        run: `launcher.verbs.run.launch`.
         observer: see `launcher.session.running.run`.
 
     Returns:
@@ -157,7 +157,7 @@ def launch(
             observer(what, data)
 
     here = {option: options[option] for option in _HERE if option in options}
-    status = launch({**here, "--net": "none", "--provider": "none", "--quiet": True}, ["sh", "-c", _TAKE], observed)
+    status = run({**here, "--net": "none", "--provider": "none", "--quiet": True}, ["sh", "-c", _TAKE], observed)
     answer = _answer(control)
     if answer is None:  # if all has come before, nothing is done again
         answer = {"lost": _GONE if status == _CUT_OFF else "", "refusal": None, "denials": 0}

@@ -1,6 +1,6 @@
 """One ticket on a node: its agent in a copy of a worktree there, and its work as frames on their way home.
 
-A frame is a letter and what it carries, as `KINDS` says. Nothing is harvested here: what the agent has committed, and
+A frame is a letter, of those below, and what it carries. Nothing is harvested here: what the agent has committed, and
 what it has not, is packed by git in its jail, and taken in by git in the jail of the ticket's worktree at home, which
 is then harvested like that of every other session.
 """
@@ -53,6 +53,8 @@ TERM_SECONDS = 10.0
 """Between SIGTERM and the end of an agent that is to stop."""
 
 _LOOK = 0.5
+_PATIENCE = 1800.0
+"""Seconds for each of git's steps over what the agent has made."""
 _OID = re.compile(r"[0-9a-f]{40}(?:[0-9a-f]{24})?")
 _REF = re.compile(r"refs/(?:heads|tags)/[^\x00-\x20\x7f~^:?*\[\\]{1,200}")
 
@@ -343,9 +345,6 @@ def _left_out(path: str, what: str, said: bytes) -> bytes:
     where = "the worktree" if path == "." else path
     lines = [f"not brought home of {where}: {what}", *said.decode("utf-8", "replace").splitlines()[-3:]]
     return NOTE + "\n".join(lines).encode("utf-8", "replace")[:_MOST_NOTE]
-
-
-_PATIENCE = 1800.0
 
 
 def _paths(box: Sandbox) -> list[str]:

@@ -1,7 +1,6 @@
 """`paddock batch --engine ray` on a real cluster of two nodes: what comes home, what jails reach, what is left."""
 
 import json
-import subprocess
 import sys
 from pathlib import Path
 from typing import Any
@@ -10,83 +9,17 @@ import pytest
 
 from launcher.engines import ray
 from policy.errors import Refusal
-from tests.support import identity, install, repository
+from tests.support import identity, repository
+from tests.support.cluster import CLUSTER, TRY, run
 from tests.support.features import need
 
-RAY = "ray==2.58.0"
 SAME = ("status", "patch", "commit", "key", "cause")
 """What results have in common, whoever performs a row."""
-
-CLUSTER = """
-set -e
-ip link set lo up
-cd /
-exec 9<"$SUITE"
-mount -t tmpfs -o mode=1777 tmp /tmp
-mkdir -p "$SUITE"
-mount --no-canonicalize --bind /proc/self/fd/9 "$SUITE"
-exec 9<&-
-mount -t tmpfs -o mode=1777 shm /dev/shm
-ray() { "$PYTHON" -m ray.scripts.scripts "$@" >>"$HOME/ray.log" 2>&1; }
-mkdir -p -m 700 ~/.ray
-head -c 32 /dev/urandom | od -An -tx1 | tr -d ' \\n' >~/.ray/auth_token
-chmod 600 ~/.ray/auth_token
-ray start --head --port=6390 --num-cpus=1 --include-dashboard=false --disable-usage-stats --node-ip-address=127.0.0.1
-node() {
-    mkdir -p -m 700 ~/$1/.ray
-    cp ~/.ray/auth_token ~/$1/.ray
-    HOME=~/$1 unshare -u sh -c '
-        hostname '$1'
-        readlink /proc/self/ns/uts >~/uts
-        exec "$PYTHON" -m ray.scripts.scripts start --address=127.0.0.1:6390 --num-cpus=1 --disable-usage-stats
-    ' >>~/ray.log 2>&1
-}
-node second
-main='import sys; from launcher.__main__ import main; sys.exit(main(["paddock", *sys.argv[1:]]))'
-paddock() { "$PYTHON" -c "$main" "$@"; }
-cd "$MAIN"
-"""
-
-TRY = r"""
-import os, socket
-for path in ("/tmp/ray", os.environ["TOKEN"]):
-    try:
-        os.stat(path)
-        print("reached", path)
-    except OSError:
-        pass
-print(*("reached " + name for name in os.listdir("/dev/shm")))
-for port in (6390, 8265, 10001):
-    try:
-        socket.create_connection(("127.0.0.1", port), 2)
-        print("reached", port)
-    except OSError:
-        pass
-for name in filter(None, (line.split()[7:] for line in list(open("/proc/net/unix"))[1:])):
-    print("reached", name)
-print([name for name in os.environ if name.startswith("RAY")])
-"""
 
 
 def rows(*found: dict[str, Any]) -> str:
     """A file of rows."""
     return "".join(json.dumps(row) + "\n" for row in found)
-
-
-def run(home: Path, main: Path, script: str, patience: float = 500) -> "subprocess.CompletedProcess[str]":
-    """Runs a script in namespaces of its own, in the repository; its processes end with it, after so many seconds."""
-    environment = {
-        "HOME": str(home), "PATH": "/usr/sbin:/usr/bin:/sbin:/bin", "PYTHON": str(install.install().python),
-        "MAIN": str(main), "SUITE": str(install.public_root()), "RAY_AUTH_MODE": "token",
-        "PYTHONPATH": str(install.libraries(RAY)), "RAY_USAGE_STATS_ENABLED": "0", "LC_ALL": "C.UTF-8",
-        "RAY_health_check_period_ms": "1000", "RAY_health_check_failure_threshold": "3",
-    }  # fmt: skip
-    words = ["unshare", "-n", "-m", "-u", "-p", "-f", "--kill-child", "--mount-proc", "bash", "-c", script]
-    done = subprocess.run(
-        words, env=environment, capture_output=True, text=True, timeout=patience, check=False, cwd=home
-    )
-    assert done.returncode == 0, done.stdout + done.stderr + (home / "ray.log").read_text()[-2000:]
-    return done
 
 
 def results(path: Path) -> dict[str, dict[str, Any]]:
@@ -126,7 +59,7 @@ def test_a_cluster_performs_rows_as_this_machine_does(public_dir: Path) -> None:
         for key in SAME:
             assert found[key] == there[name][key], (name, key)
     assert there["1"]["patch"].endswith("+1\n")
-    assert there["attack"]["stdout"].split("\n")[1:] == ["[]", ""], there["attack"]["stdout"]
+    assert there["attack"]["stdout"] == "[]\n"
     assert "5 rows have their results already" in done.stderr
     for name, reference in (("wide", "row-too-wide"), ("open", "rows-invalid"), ("none", "ray-without-token")):
         assert f"[{reference}]" in (home / f"{name}.said").read_text()

@@ -1,7 +1,6 @@
 """What a node may tell of a ticket: each word of it is checked where it comes home, because an agent has said it."""
 
 import json
-import os
 import socket
 from collections.abc import Iterator
 from pathlib import Path
@@ -82,16 +81,18 @@ class Followed:
 
     def __init__(self, place: Path, frames: list[bytes], said: bytes = b"", *, leave: bool = False) -> None:
         ours, theirs = socket.socketpair()
-        log = os.open(place / "log", os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
+        log = (place / "log").open("wb", buffering=0)
         ledger = place / "ledgers/s.1.jsonl"
-        home = Home({"session": "s", "worktree": "/w", "ledger": str(ledger), "command": ["x"]}, log, theirs.detach())
+        asked = {"session": "s", "worktree": "/w", "ledger": str(ledger), "command": ["x"]}
+        home = Home(asked, log, theirs)
         setattr(home, "_job", lambda name: (None, []))  # noqa: B010  # there is no repository
         ours.sendall(said)
         if leave:
             ours.close()
         self.engine = Engine(frames)
         self.answer = home.follow(self.engine, "n")  # type: ignore[arg-type]
-        home.close()
+        log.close()
+        theirs.close()
         self.output = (place / "log").read_bytes()
         self.script = b"" if leave else b"".join(iter(lambda: ours.recv(1 << 16), b""))
         self.ledger = [json.loads(line) for line in ledger.read_text().splitlines()] if ledger.exists() else []
@@ -107,7 +108,9 @@ def test_frames_become_output_lines_and_a_ledger(tmp_path: Path) -> None:
     """In their order; a pack is bytes, whatever they are."""
     begun = ticket.BEGUN + json.dumps({"node": "far\x1b[2J", "backend": "landlock+guard"}).encode()
     denial = {"layer": "proxy", "operation": "lookup", "host": "a.example", "kind": "decision", "verdict": "allowed"}
-    denials = ticket.DENIALS + json.dumps([denial, "x", {"host": "y" * 99_999}]).encode()
+    denials = (
+        ticket.DENIALS + json.dumps([denial, "x", {"host": "y" * 99_999}, {"rights": "rw"}, {"port": "1"}]).encode()
+    )
     pack = b"PACK\nend 0\n\x00"
     found = Followed(tmp_path, [
         begun, ticket.OUTPUT + b"\xffhello\n", denials, ticket.PART + told(), ticket.PACK + pack,
@@ -159,3 +162,24 @@ def test_a_session_that_has_ended_ends_its_ticket(tmp_path: Path) -> None:
     found = Followed(tmp_path, [b"", b"", end(0)], leave=True)
     assert found.engine.ended
     assert found.answer["refusal"] is None
+
+
+def test_what_nobody_foresaw_is_a_refusal(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Were it taken for a lost node, the agent would be started five times; other sessions go on."""
+
+    def broken(engine: Engine, seconds: float) -> Iterator[bytes]:
+        del engine, seconds
+        raise RuntimeError("boom")
+
+    monkeypatch.setattr(Engine, "frames", broken)
+    found = Followed(tmp_path, [])
+    assert (found.answer["refusal"]["errorType"], found.answer["lost"]) == ("internal-error", "")
+    assert found.engine.ended
+
+
+def test_packs_are_bounded_here_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whatever a node counts."""
+    monkeypatch.setattr(ticket, "MOST_PACK", 5)
+    found = Followed(tmp_path, [ticket.PACK + b"12345", ticket.PACK + b"6", end(0)])
+    assert found.answer["refusal"]["errorType"] == "ticket-unreadable"
+    assert b"end" not in found.script
