@@ -58,6 +58,16 @@ def write(path: str) -> Callable[[], object]:
     return action
 
 
+def make(path: str) -> Callable[[], object]:
+    """An action that writes a file, and removes it: where it lies is not the jail's own on every backend."""
+
+    def action() -> None:
+        write(path)()
+        os.unlink(path)
+
+    return action
+
+
 def check(fact: object) -> Callable[[], object]:
     """An action that goes through when `fact` is true."""
 
@@ -166,7 +176,7 @@ def main(given: dict[str, str]) -> dict[str, Outcome]:
     pair("unix-sockets", "connect to an abstract socket outside",
          connect(socket.AF_UNIX, socket.SOCK_STREAM, "\0" + given["abstract"]), "make a pipe", os.pipe)  # fmt: skip
     pair("shared-memory", "read shared memory of others", read(given["shm"]), "make some",
-         write(f"/dev/shm/paddock-{os.getpid()}"))  # fmt: skip
+         make(f"/dev/shm/paddock-{os.getpid()}"))  # fmt: skip
     pair("terminals", "open another terminal", lambda: os.open(given["terminal"], os.O_RDWR | os.O_NOCTTY),
          "make a new one", lambda: os.openpty())  # fmt: skip
     pair("network", "connect over TCP", connect(socket.AF_INET, socket.SOCK_STREAM, ("127.0.0.1", int(given["tcp"]))),
