@@ -13,12 +13,11 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any
 
 import psutil
-import uvicorn
 
 from launcher.jail.processes import parent
 from launcher.service import instance, packets, systemd, upkeep
 from launcher.service.api import app as application
-from launcher.service.api.app import MOST_HEADERS, ControlProtocol, Door
+from launcher.service.api.app import ControlProtocol, Door
 from launcher.service.api.context import Context, Followers
 from launcher.service.database import LOOP_PATIENCE, Database
 from launcher.service.instance import Directories
@@ -285,20 +284,7 @@ class Service:
         door = Door(self._admit, self._upgrade, lambda: self.supervisor.settings.request_seconds,
                     lambda refusal: self.supervisor.counters.refused(refusal.as_dict()))  # fmt: skip
         bounded = application.Bounded(app, lambda: self.supervisor.settings.request_bytes)
-        config = uvicorn.Config(
-            door.application(bounded),
-            http=ControlProtocol,
-            ws="none",
-            lifespan="off",
-            loop="none",
-            log_config=None,
-            access_log=False,
-            server_header=False,
-            timeout_keep_alive=_KEEP_ALIVE,
-            timeout_graceful_shutdown=2,
-            h11_max_incomplete_event_size=MOST_HEADERS,
-        )
-        return Server(config)
+        return Server(application.config_of(door.application(bounded), _KEEP_ALIVE))
 
     async def _admit(self, connection: Any, number: int) -> packets.Peer:  # noqa: ANN401  # asyncio's view of a socket
         if number + self.supervisor.attached > self.supervisor.settings.most_connections:

@@ -154,6 +154,23 @@ class ControlProtocol(H11Protocol):
             os.close(connection)
 
 
+_CLOSE_SECONDS = 2
+
+
+def config_of(app: Any, keep_alive: int) -> Config:  # noqa: ANN401  # an ASGI application
+    """How uvicorn serves an application of the service's: by `ControlProtocol`, and believing no header about its peer.
+
+    Args:
+        app: see there.
+        keep_alive: seconds for which a connection may wait for its next request.
+    """
+    return Config(
+        app, http=ControlProtocol, ws="none", lifespan="off", loop="none", log_config=None, access_log=False,
+        server_header=False, proxy_headers=False, timeout_keep_alive=keep_alive,
+        timeout_graceful_shutdown=_CLOSE_SECONDS, h11_max_incomplete_event_size=MOST_HEADERS,
+    )  # fmt: skip
+
+
 class Server(uvicorn.Server):
     """uvicorn's, without signal handlers: those are the service's."""
 

@@ -5,16 +5,15 @@ import os
 import socket
 from typing import Any
 
-import uvicorn
 from fastapi import FastAPI, Request, Response
 from fastapi.exceptions import RequestValidationError
 from starlette.exceptions import HTTPException
 from starlette.staticfiles import StaticFiles
 
 from launcher.service import packets
-from launcher.service.api.app import MOST_HEADERS, ControlProtocol, Door, Server
+from launcher.service.api.app import Door, Server, config_of
 from launcher.service.api.context import Context
-from launcher.service.page import attached, boards, denied, host_health, merging, overview, reviewing
+from launcher.service.page import attached, boards, denied, merging, overview, reviewing
 from launcher.service.page.admission import Admissions, Gate, owner_of
 from launcher.service.page.live import Tabs
 from launcher.service.page.rendering import ROOT, page, refusal_page
@@ -23,7 +22,6 @@ from policy.errors import Refusal
 LOOPBACK = "127.0.0.1"
 _BACKLOG = 128
 _KEEP_ALIVE = 75
-_CLOSE_SECONDS = 2
 
 
 def build(context: Context) -> FastAPI:
@@ -32,7 +30,7 @@ def build(context: Context) -> FastAPI:
     app.state.context = context
     app.state.tabs = Tabs(context)
     app.state.merges = merging.Merges()
-    for room in (overview, attached, denied, host_health, reviewing, merging, boards):
+    for room in (overview, attached, denied, reviewing, merging, boards):
         app.include_router(room.router)
     app.mount("/static", StaticFiles(directory=ROOT / "static", follow_symlink=False))
     app.add_exception_handler(Refusal, _refused)
@@ -84,21 +82,8 @@ class Listener:
         door = Door(self._admit, _no_upgrade, lambda: context.supervisor.settings.request_seconds,
                     lambda refusal: context.supervisor.counters.refused(refusal.as_dict()))  # fmt: skip
         self._context = context
-        config = uvicorn.Config(
-            door.application(Gate(self._app, self.admissions, refusal_page)),
-            http=ControlProtocol,
-            ws="none",
-            lifespan="off",
-            loop="none",
-            log_config=None,
-            access_log=False,
-            server_header=False,
-            proxy_headers=False,
-            timeout_keep_alive=_KEEP_ALIVE,
-            timeout_graceful_shutdown=_CLOSE_SECONDS,
-            h11_max_incomplete_event_size=MOST_HEADERS,
-        )
-        self._server = Server(config)
+        gate = Gate(self._app, self.admissions, refusal_page)
+        self._server = Server(config_of(door.application(gate), _KEEP_ALIVE))
         self._serving = asyncio.get_running_loop().create_task(self._server.serve([self._socket]), name="page")
 
     def invite(self, *, plain: bool) -> str:

@@ -1,4 +1,4 @@
-"""Sessions: all of them in a table, and each on a page of its own."""
+"""Sessions, all of them in a table and each on a page of its own; how the service and its machine are."""
 
 import asyncio
 import json
@@ -14,7 +14,7 @@ from fastapi import APIRouter, Query, Request
 from fastapi.responses import HTMLResponse, RedirectResponse, Response, StreamingResponse
 
 from launcher.service import log_files
-from launcher.service.api import routes
+from launcher.service.api import health, routes
 from launcher.service.api.context import context_of
 from launcher.service.page import live
 from launcher.service.page.admission import Visit
@@ -214,3 +214,37 @@ async def leave(request: Request) -> HTMLResponse:
     answer = page(request, "left.html")
     visit_of(request).end()
     return answer
+
+
+# How this machine and the service are: promises, figures, what is wrong, what could be removed.
+
+_HEALTH_SECONDS = 5.0
+
+
+@router.get("/health")
+async def show_health(request: Request) -> HTMLResponse:
+    """The service's own figures, and buttons for what takes longer."""
+    return page(request, "health.html", health=await health.read_health(request), now=time.time())
+
+
+@router.get("/live/health")
+async def follow_health(request: Request) -> StreamingResponse:
+    """What moves there."""
+    parts = macros("figures.html", visit_of(request))
+
+    async def make() -> Mapping[str, str]:
+        return {"figures": str(parts.figures(await health.read_health(request), time.time()))}
+
+    return live.stream(request, make, _HEALTH_SECONDS)
+
+
+@router.post("/health/promises")
+async def test_promises(request: Request) -> HTMLResponse:
+    """Proves what this machine can enforce, in a jail of its own."""
+    return page(request, "promises.html", found=await health.test_promises(request))
+
+
+@router.post("/health/unneeded")
+async def look_for_unneeded(request: Request) -> HTMLResponse:
+    """What `paddock prune` would remove."""
+    return page(request, "unneeded.html", found=await health.read_unneeded(request))

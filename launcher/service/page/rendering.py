@@ -146,5 +146,5 @@ def page(request: Request, template: str, /, status: int = 200, **content: Any) 
 
 def refusal_page(refusal: Refusal, _status: int = 0) -> tuple[bytes, bytes]:
     """What somebody sees who is not let in: media type and body. Nothing that the service knows is in it."""
-    text = environment().get_template("refused.html").render(refusal=refusal, visit=None, pages=(), here="")
+    text = environment().get_template("error.html").render(refusal=refusal, visit=None, pages=(), here="")
     return b"text/html; charset=utf-8", text.encode()

@@ -21,7 +21,7 @@ from launcher.service.api.context import Context
 from launcher.service.notices import notice_of
 from launcher.service.schema import EventKind, Session, SessionState
 from launcher.session import answers, state
-from launcher.vcs.worktrees import labels
+from launcher.vcs.worktrees.store import labels_of
 from policy.asking import Question
 from policy.errors import Refusal
 
@@ -166,7 +166,7 @@ class Watcher:
 
     def _look_at_files(self, glances: Mapping[str, Glance], live: Mapping[str, Any], roots: set[str]) -> None:
         if time.monotonic() - self._labelled > _LABEL_SECONDS or not roots <= self.places.keys():
-            self.places = labels.of(self._context.places.state, roots)
+            self.places = labels_of(self._context.places.state, roots)
             self._labelled = time.monotonic()
         for name, glance in glances.items():
             about = live[name]

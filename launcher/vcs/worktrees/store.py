@@ -9,12 +9,15 @@ import hashlib
 import os
 import sqlite3
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from typing import TypeVar
 
 from pydantic import ValidationError
 
+from launcher.vcs import checkout
+from launcher.vcs.disk import Present
+from launcher.vcs.private import ref_files
 from launcher.vcs.worktrees.models import Worktree
 from policy.errors import Refusal, unusable
 
@@ -260,3 +263,22 @@ def _locked(path: str, *, wait: bool) -> int | None:
         except FileNotFoundError:
             pass
         os.close(descriptor)  # removed by the process before this one
+
+
+def labels_of(state: str, roots: Iterable[str]) -> dict[str, tuple[str, str]]:
+    """What people know worktrees by: root of each -> (ticket, branch), "" for what it has not.
+
+    Args:
+        state: Paddock's state directory.
+        roots: of worktrees.
+    """
+    store = WorktreeRepository(state)
+    tickets = {row.path: row.ticket for row in store.all()} if os.path.exists(store.path) else {}
+    found = {}
+    for root in roots:
+        branch = ""
+        with suppress(Refusal, OSError):  # gone, or an agent is at its `.git`
+            git_dir = checkout.find(root, Present(), exact=True).git_dir
+            branch = ref_files.named(git_dir).removeprefix("refs/heads/") or "detached"
+        found[root] = (tickets.get(root, ""), branch)
+    return found
