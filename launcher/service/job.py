@@ -217,7 +217,7 @@ def repository(directory: str) -> dict[str, Any]:
 
 
 def list_worktrees(repository: str | None) -> dict[str, Any]:
-    """The worktrees of one repository, or of all, each with how far its ``work`` has come, in words."""
+    """The worktrees of one repository, or of all, each with its ``head`` and how far its ``work`` is, in words."""
     from launcher.service import ticket_work
     from launcher.session import places
     from launcher.vcs.worktrees import condition
@@ -226,7 +226,11 @@ def list_worktrees(repository: str | None) -> dict[str, Any]:
     service = ticket_work.service(where)
     found = service.everywhere() if repository is None else service.of_repository(repository)
     far = condition.progress_of(found, where.state)
-    return {"worktrees": [{**_worktree(each), "work": str(far[each.worktree_id])} for each in found]}
+    return {
+        "worktrees": [
+            {**_worktree(each), "work": str(at), "head": at.head} for each in found for at in (far[each.worktree_id],)
+        ]
+    }
 
 
 def add_worktree(repository: str, ticket: str, branch: str | None, start: str | None) -> dict[str, Any]:
@@ -263,13 +267,10 @@ def review_worktree(name: str, file: str) -> dict[str, Any]:
     from launcher.vcs import git_config
     from launcher.vcs.harvest.outstanding import waiting
     from launcher.vcs.worktrees import review
-    from launcher.vcs.worktrees.store import WorktreeRepository
     from policy.handoff import Patterns
 
     where = places.places(os.environ)
-    found = WorktreeRepository(places.made(where.state)).get(name)
-    if found is None:
-        raise Refusal("worktree-unknown", f"Paddock knows no worktree {name}", hint="paddock worktree list --all")
+    found = _known(name)
     patterns = Patterns(configuration.handoff_patterns(os.fspath(found.parent_path or found.path), os.environ))
     user = git_config.read(where.home, os.path.dirname(where.config))
     try:
@@ -279,18 +280,52 @@ def review_worktree(name: str, file: str) -> dict[str, Any]:
     return review.read(found, patterns, user, waits, file)
 
 
+def harvest_worktree(name: str) -> dict[str, Any]:
+    """`harvest` of a worktree by its id: its ``state``, and ``lines`` that tell people of it.
+
+    Refusals: worktree-unknown, and those of a harvest.
+    """
+    from launcher.session import harvesting
+    from launcher.vcs.harvest.outstanding import is_strict
+
+    worktree = os.fspath(_known(name).path)
+    directory = record.directory_of(_state(), name)
+    if not os.path.isdir(directory):
+        return {"state": "nothing", "lines": []}
+    result = _taken(directory, worktree, strict=is_strict(directory))
+    return {"state": result.state, "lines": harvesting.report_lines(result, place=worktree)}
+
+
+def _state() -> str:
+    from launcher.session import places
+
+    return places.made(places.places(os.environ).state)
+
+
+def _known(name: str) -> "Worktree":
+    from launcher.vcs.worktrees.store import WorktreeRepository
+
+    found = WorktreeRepository(_state()).get(name)
+    if found is None:
+        raise Refusal("worktree-unknown", f"Paddock knows no worktree {name}", hint="paddock worktree list --all")
+    return found
+
+
 def _worktree(worktree: "Worktree") -> dict[str, Any]:
     kept = worktree.model_dump(mode="json", exclude={"staging"})
     return {"worktree_id": worktree.worktree_id, **kept, "context": worktree.context().model_dump(mode="json")}
 
 
-def merge(repository: str, children: list[str], into: str | None) -> dict[str, Any]:
+def merge(repository: str, children: list[str], into: str | None, commits: list[str]) -> dict[str, Any]:
     """Merges children into a trunk. Its steps: ``done`` of ``total`` children, and the ``name`` of the next.
+
+    Args:
+        commits: that were shown to somebody, one for each child; none to merge what is there now.
 
     Returns:
         ``run``, as its journal has it, and ``warnings`` of work that is not on the branches that were merged.
 
-    Refusals: as `paddock merge` does; nothing has moved then.
+    Refusals: child-moved, and as `paddock merge` does; nothing has moved then.
     """
     from launcher.session import harvesting, places
     from launcher.vcs.merge import sessions, target, work
@@ -301,6 +336,11 @@ def merge(repository: str, children: list[str], into: str | None) -> dict[str, A
     swap.originals(state)
     found = target.find(repository, into)
     sources = _children(found, repository, children, state)
+    for source, commit in zip(sources, commits, strict=bool(commits)):
+        if source.commit != commit:
+            raise Refusal("child-moved", f"{source.label} has moved since it was shown",
+                          context=f"shown: {commit or 'nothing'}; now: {source.commit}",
+                          hint="review it again, then merge")  # fmt: skip
     warnings = [line for source in sources for line in sessions.warnings(source, state)]
 
     def say(done: int, total: int, name: str) -> None:
@@ -322,11 +362,10 @@ def _children(found: "Target", repository: str, children: list[str], state: str)
 
 def preview_merge(repository: str, children: list[str], into: str | None) -> dict[str, Any]:
     """What merging children into a trunk, and with one another, would come to: `paddock merge --preview --json`."""
-    from launcher.session import places
     from launcher.vcs.merge import preview, sessions, target
     from launcher.vcs.private import swap
 
-    state = places.made(places.places(os.environ).state)
+    state = _state()
     swap.originals(state)
     found = target.find(repository, into)
     sources = _children(found, repository, children, state)
@@ -336,11 +375,10 @@ def preview_merge(repository: str, children: list[str], into: str | None) -> dic
 
 def roll_back_merge(repository: str, run_id: str) -> dict[str, Any]:
     """Takes a run of merges back, as `paddock merge --rollback` does."""
-    from launcher.session import places
     from launcher.vcs.merge import target, work
     from launcher.vcs.private import swap
 
-    state = places.made(places.places(os.environ).state)
+    state = _state()
     swap.originals(state)
     run = work.roll_back(target.opened(repository).common_dir, state, run_id)
     return {"run": run.model_dump(mode="json"), "warnings": []}
@@ -348,20 +386,17 @@ def roll_back_merge(repository: str, run_id: str) -> dict[str, Any]:
 
 def list_merges(repository: str) -> dict[str, Any]:
     """What merges have done in a repository."""
-    from launcher.session import places
     from launcher.vcs.merge import target, work
 
-    state = places.made(places.places(os.environ).state)
-    journal = work.journal_of(state, target.opened(repository).common_dir)
+    journal = work.journal_of(_state(), target.opened(repository).common_dir)
     return {"runs": [journal.read(name).model_dump(mode="json") for name in journal.runs()]}
 
 
 def resume_merge(common_dir: str) -> dict[str, Any]:
     """Finishes or takes back an interrupted merge; {} when there is none."""
-    from launcher.session import places
     from launcher.vcs.merge import work
 
-    run = work.resume(common_dir, places.made(places.places(os.environ).state))
+    run = work.resume(common_dir, _state())
     return {} if run is None else run.model_dump(mode="json")
 
 
@@ -386,6 +421,7 @@ TABLE: dict[str, Callable[..., dict[str, Any]]] = {
     "worktree.add": add_worktree,
     "worktree.remove": remove_worktree,
     "worktree.review": review_worktree,
+    "worktree.harvest": harvest_worktree,
     "merge": merge,
     "merge.preview": preview_merge,
     "merge.rollback": roll_back_merge,

@@ -11,7 +11,7 @@ import pytest
 
 from tests.kernel import test_page_browser
 from tests.kernel.test_page_browser import HOSTILE, go, invited
-from tests.support import browser
+from tests.support import browser, paddock
 from tests.support.browser import Browser, Tab
 from tests.support.served import Served
 
@@ -115,8 +115,10 @@ def test_two_worktrees_are_reviewed_forecast_merged_and_taken_back(
     tab.until("document.querySelector('#forecast') !== null && document.readyState === 'complete'")
     tab.until(f"{names} === 'search,login'")
     assert "1 file" in tab.text("table.matrix")
-    assert "merges cleanly" in tab.text("#result li:first-child")
-    assert "conflicts with" in tab.text("#result li:last-child")
+    assert "is merged" in tab.text("#result li:first-child")
+    assert "conflicts" in tab.text("#result li:last-child")
+    assert tab.text("ol.order").count("reviewed") == 2
+    assert "not reviewed" not in tab.text("ol.order")
     assert "version" in tab.text("#forecast table.cards")
     picture(tab, "forecast")
     assert trunk(service) == before
@@ -127,12 +129,39 @@ def test_two_worktrees_are_reviewed_forecast_merged_and_taken_back(
     assert trunk(service) != before
     picture(tab, "merge")
     tab.click("#roll-back")
-    tab.until("location.pathname.startsWith('/merges/runs/') && document.body.innerText.includes('rolled-back')")
+    tab.until("document.querySelector('#merge')?.innerText.includes('rolled-back')")
     assert trunk(service) == before
     assert tab.dialogs == ["Merge what is marked, in this order?", "Take this whole run back?"]
     go(tab, "/tickets/sprint")
     assert "login" in tab.text(".board")
     picture(tab, "tickets")
+
+
+def test_what_waits_is_harvested_from_the_page(service: Served, tab: Tab) -> None:
+    """What a killed session has left comes home, and is shown; what a strict one has left stays where it is."""
+    work = f"echo x >work; {COMMIT} 'Of a killed one.'; echo ready; exec cat"
+    envrc = f"echo x >.envrc; {COMMIT} 'For a shell.'; echo ready; exec cat"
+    for ticket, script, options in (("killed", work, ()), ("strict", envrc, ("--strict-handoff",))):
+        made = service.post("/v1/worktrees", {"repository": str(service.paddock.main), "ticket": ticket}).json
+        root = made["main"]["path"]
+        with paddock.Session(
+            service.paddock, command=("sh", "-c", script), options=("--worktree", root, *options)
+        ) as at:
+            at.kill()
+        go(tab, f"/worktrees/{made['worktree_id']}")
+        assert "not in this review before it is harvested" in tab.text()
+        assert "Of a killed one." not in tab.text()
+        tab.click("#harvest")
+        tab.until("location.pathname.endsWith('/harvest') && document.readyState === 'complete'")
+        head = service.paddock.who.run(["git", "log", "-1", "--format=%s"], cwd=Path(root)).stdout
+        if ticket == "killed":
+            assert "Of a killed one." in tab.text()
+            assert "harvested" not in tab.text("dl")
+            assert head == "Of a killed one.\n"
+        else:
+            assert ".envrc" in tab.text("#said")
+            assert "For a shell." not in head
+            tab.complaints.clear()  # of the status, which is a refusal's
 
 
 def test_whatever_an_agent_wrote_into_its_work_is_text(service: Served, tab: Tab) -> None:

@@ -1,14 +1,17 @@
 """The pages on merges and ticket runs: forecast, order, merge, conflict, roll back, boards."""
 
 import asyncio
+import re
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlencode
 
 import httpx
 
+from launcher.service.api import routes
 from launcher.service.page import boards, merging
 from launcher.service.ticket_schema import TicketRequest, TicketState, TicketStep
+from launcher.vcs.worktrees.models import Worktree
 from tests.support.paged import Paged
 from tests.support.repository import Place, committed, git
 from tests.unit import test_page_review
@@ -25,6 +28,11 @@ async def sent(browser: Paged, path: str, fields: list[tuple[str, str]]) -> http
     return await browser.ask("POST", path, body=body.encode(), headers=kind)
 
 
+def child(made: Worktree) -> tuple[str, str]:
+    """A worktree as the page's form has it: the commit that it shows, and where."""
+    return "child", f"{git('rev-parse', 'HEAD', at=Path(made.path))} {made.path}"
+
+
 def test_a_merge_is_forecast_carried_out_and_taken_back(browser: Paged, place: Place) -> None:
     """Two worktrees that conflict: the matrix says so in their order; the first is merged, the second is named."""
     one, two = (worktree(browser, place, name) for name in ("one", "two"))
@@ -33,7 +41,7 @@ def test_a_merge_is_forecast_carried_out_and_taken_back(browser: Paged, place: P
     for name in ("user.name", "user.email"):
         git("config", name, "Somebody", at=place.app)
     before = git("rev-parse", "main", at=place.app)
-    fields = [("repository", str(place.app)), ("child", two.path), ("child", one.path), ("into", "")]
+    fields = [("repository", str(place.app)), child(two), child(one), ("into", "")]
 
     async def through() -> None:
         shown = (await browser.ask("GET", "/merges")).text
@@ -42,8 +50,10 @@ def test_a_merge_is_forecast_carried_out_and_taken_back(browser: Paged, place: P
         forecast = (await sent(browser, "/merges/forecast", fields)).text
         assert forecast.index("<strong>two</strong>") < forecast.index("<strong>one</strong>")
         assert ">1 file<" in forecast
-        assert 'agent/two <span class="good">merges cleanly' in forecast
-        assert "conflicts with agent/two" in forecast
+        assert 'agent/two <span class="good">is merged' in forecast
+        assert 'agent/one <span class="bad">conflicts</span> with what main is by then' in forecast
+        assert "1 file of main would change" in forecast
+        assert "<code>M file</code>" in forecast
         assert git("rev-parse", "main", at=place.app) == before
         address = (await sent(browser, "/merges", fields)).headers["location"]
         assert address == "/merges/begun/1"
@@ -57,13 +67,51 @@ def test_a_merge_is_forecast_carried_out_and_taken_back(browser: Paged, place: P
         assert (place.app / "file").read_text() == "TWO\n"
         text = (await browser.ask("GET", f"/merges?repository={place.app}")).text
         assert f"/merges/runs/{run}?repository=" in text
-        back = await sent(browser, f"/merges/runs/{run}/rollback", [("repository", str(place.app))])
-        text = (await browser.ask("GET", back.headers["location"])).text
-        assert "rolled-back" in text
-        assert 'id="roll-back"' not in text
+        assert "rolled-back" in await back(run, 2)
         assert git("rev-parse", "main", at=place.app) == before
-        again = await sent(browser, f"/merges/runs/{run}/rollback", [("repository", str(place.app))])
-        assert again.status_code >= 400
+        assert 'role="alert"' in await back(run, 3)
+
+    async def back(run: str, number: int) -> str:
+        sent_back = await sent(browser, f"/merges/runs/{run}/rollback", [("repository", str(place.app))])
+        assert sent_back.headers["location"] == f"/merges/begun/{number}"
+        await browser.app.state.merges.begun[number].task
+        text = str((await browser.ask("GET", f"/merges/begun/{number}")).text)
+        assert 'id="roll-back"' not in text
+        return text
+
+    asyncio.run(through())
+
+
+def test_only_what_was_shown_is_merged(browser: Paged, place: Place) -> None:
+    """A branch that has moved since is not, nor are those with it; the page says which, and whether it was reviewed."""
+    one, two = (worktree(browser, place, name) for name in ("one", "two"))
+    committed(Path(one.path), file="ONE\n")
+    committed(Path(two.path), other="TWO\n")
+    for name in ("user.name", "user.email"):
+        git("config", name, "Somebody", at=place.app)
+    before = git("rev-parse", "main", at=place.app)
+
+    async def through() -> None:
+        assert (await browser.ask("GET", "/merges")).text.count("not reviewed") == 2
+        await browser.ask("GET", f"/worktrees/{two.worktree_id}")
+        shown = (await browser.ask("GET", "/merges")).text
+        assert shown.count('<span class="good">reviewed') == 1
+        values = re.findall(r'name="child" value="([0-9a-f]{40} [^"]+)" checked', shown)
+        assert len(values) == 2
+        committed(Path(two.path), other="EVIL\n")
+        assert "moved since you reviewed it" in (await browser.ask("GET", "/merges")).text
+        fields = [("repository", str(place.app)), *(("child", each) for each in values)]
+        assert "has moved since it was shown" in await merged(fields, 1)
+        assert git("rev-parse", "main", at=place.app) == before
+        forecast = (await sent(browser, "/merges/forecast", fields)).text  # of what is there now, as the form is
+        fields[1:] = [("child", each) for each in re.findall(r'value="([0-9a-f]{40} [^"]+)" checked', forecast)]
+        assert "has moved since it was shown" not in await merged(fields, 2)
+        assert (place.app / "other").read_text() == "EVIL\n"
+
+    async def merged(fields: list[tuple[str, str]], number: int) -> str:
+        await sent(browser, "/merges", fields)
+        await browser.app.state.merges.begun[number].task
+        return str((await browser.ask("GET", f"/merges/begun/{number}")).text)
 
     asyncio.run(through())
 
@@ -72,7 +120,7 @@ def test_a_merge_that_is_refused_says_so(browser: Paged, place: Place) -> None:
     """In the place of its progress; a form without anything to merge is refused at once, and one without its token."""
 
     async def through() -> None:
-        fields = [("repository", str(place.app)), ("child", "<b>nothing")]
+        fields = [("repository", str(place.app)), ("child", "0 <b>nothing")]
         address = (await sent(browser, "/merges", fields)).headers["location"]
         await browser.app.state.merges.begun[1].task
         text = (await browser.ask("GET", address)).text
@@ -100,7 +148,7 @@ def test_hostile_names_are_text_on_the_merge_pages(browser: Paged, place: Place)
         (Path(each.path) / name).write_text(text)
         git("add", "-A", at=Path(each.path))
         git("commit", "-qm", "x", at=Path(each.path))
-    fields = [("repository", str(place.app)), ("child", one.path), ("child", two.path)]
+    fields = [("repository", str(place.app)), child(one), child(two)]
 
     async def through() -> str:
         text = (await sent(browser, "/merges/forecast", fields)).text
@@ -125,7 +173,6 @@ def test_a_forecast_is_laid_out_in_its_order() -> None:
         "children": [cell("a", "main"), cell("b", "main", clean=False), cell("c", "main")],
         "pairs": [cell("b", "a"), cell("c", "a", clean=False), cell("c", "b")],
     })  # fmt: skip
-    assert [row["after"] for row in found["rows"]] == [[], ["main"], ["a"]]
     assert [[each and each["into"] for each in row["cells"]] for row in found["rows"]] == [
         ["main", None, None, None], ["main", "a", None, None], ["main", "a", "b", None],
     ]  # fmt: skip
@@ -139,12 +186,12 @@ def test_only_so_many_merges_are_kept(browser: Paged) -> None:
         kept.begun[number] = merging.Merging(number, None, answer=None if number == 1 else True)  # type: ignore[arg-type]
 
     async def begin() -> None:
-        class Request:
-            app = browser.app
-
         kept.numbers = iter([101])  # type: ignore[assignment]
-        body = merging._asked(b"repository=/nowhere&child=x")
-        await kept.begin(Request(), body).task  # type: ignore[arg-type, misc]
+        body = merging._asked(b"repository=/nowhere&child=0+x")
+        context = browser.service.context
+        begun = kept.begin(context, body.repository, lambda merging: routes.merge(context, body, merging.step))
+        assert begun.task is not None
+        await begun.task
 
     asyncio.run(begin())
     assert len(kept.begun) == merging.MOST_KEPT + 2

@@ -2,11 +2,11 @@
 
 import asyncio
 from collections.abc import Callable
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, Self
 
 from fastapi import APIRouter, Header, Path, Query, Request, Response
 from fastapi.responses import StreamingResponse
-from pydantic import Field
+from pydantic import Field, model_validator
 
 from launcher.service.api.context import Context, context_of, denial_lines, denials_of, json_line, log_lines, peer_of
 from launcher.service.schema import (
@@ -408,6 +408,7 @@ class Worktree(Told):
         state: whether it is whole.
         created: seconds since the epoch.
         adopted: whether it was there before Paddock knew of it.
+        head: the commit that is checked out there, "" where that cannot be told; None but in a list.
         main: the worktree itself: its path, branch and commit.
         submodules: the same of each submodule.
         context: the boundaries that tools keep to.
@@ -418,6 +419,7 @@ class Worktree(Told):
     state: str
     created: float
     adopted: bool
+    head: str | None = None
     main: dict[str, Any]
     submodules: list[dict[str, Any]]
     context: dict[str, Any]
@@ -468,11 +470,20 @@ class MergeRequest(Frozen):
         repository: a worktree of the repository.
         children: branches, worktrees or tickets, in this order.
         into: branch or worktree; what is checked out in `repository` when there is none.
+        commits: what was shown, one for each child: one that is at another commit by now is not merged, nor are the
+            others. Without any, what is there when the merge begins. A forecast does not read them.
     """
 
     repository: Directory
     children: list[Annotated[Word, Field(min_length=1, max_length=4_096)]] = Field(min_length=1, max_length=1_000)
     into: Annotated[Word, Field(min_length=1, max_length=4_096)] | None = None
+    commits: list[Annotated[Word, Field(max_length=64)]] = Field(default=[], max_length=1_000)
+
+    @model_validator(mode="after")
+    def _one_each(self) -> Self:
+        if self.commits and len(self.commits) != len(self.children):
+            raise ValueError("commits are as many as children")
+        return self
 
 
 class WorktreeChanges(Told):
@@ -495,6 +506,18 @@ class WorktreeChanges(Told):
     branch: str
     waiting: list[str]
     parts: list[dict[str, Any]]
+
+
+class Harvested(Frozen):
+    """What came of a harvest.
+
+    Attributes:
+        state: ``nothing``, ``harvested``, or why work is still there (`launcher.vcs.harvest.parts.HarvestResult`).
+        lines: what people are told of it.
+    """
+
+    state: str
+    lines: list[str]
 
 
 class MergeForecast(Frozen):
@@ -661,6 +684,14 @@ async def review_worktree(
     return WorktreeChanges.model_validate(await context_of(request).jobs.run("worktree.review", arguments))
 
 
+@git.post("/worktrees/{name}/harvest", tags=["worktrees"], responses=_KNOWN_WORK)
+async def harvest_worktree(
+    name: Annotated[Word, Path(min_length=1, max_length=200, description="its id")], request: Request
+) -> Harvested:
+    """Brings home what the agent has committed and nobody has harvested. A strict session's stays strict."""
+    return Harvested.model_validate(await context_of(request).jobs.run("worktree.harvest", {"name": name}))
+
+
 @git.get("/merges", tags=["merges"])
 async def list_merges(
     request: Request, repository: Annotated[Directory, Query(description="a worktree of the repository")]
@@ -692,7 +723,7 @@ async def _repository(context: Context, directory: str) -> str:
 @git.post("/merges/preview", tags=["merges"])
 async def preview_merge(body: MergeRequest, request: Request) -> MergeForecast:
     """Forecasts a merge: each child with the trunk, and the children with one another. Nothing is moved."""
-    found = await context_of(request).jobs.run("merge.preview", body.model_dump(mode="json"))
+    found = await context_of(request).jobs.run("merge.preview", body.model_dump(mode="json", exclude={"commits"}))
     return MergeForecast.model_validate(found)
 
 

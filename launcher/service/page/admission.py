@@ -105,12 +105,14 @@ class Visit:
         host: the only one that its requests may name.
         csrf: what its requests that change something carry.
         began, seen: on the monotonic clock.
+        reviewed: ids of worktrees, and the commit of each that was shown.
     """
 
     host: str
     csrf: str = field(default_factory=lambda: secrets.token_urlsafe(32))
     began: float = field(default_factory=time.monotonic)
     seen: float = field(default_factory=time.monotonic)
+    reviewed: dict[str, str] = field(default_factory=dict)
 
     def used(self) -> None:
         """It is in use."""

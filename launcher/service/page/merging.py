@@ -3,7 +3,7 @@
 import asyncio
 import itertools
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Annotated, Any
 from urllib.parse import parse_qs
@@ -13,10 +13,10 @@ from fastapi.responses import HTMLResponse, RedirectResponse, Response, Streamin
 from pydantic import ValidationError
 
 from launcher.service.api import routes
-from launcher.service.api.context import context_of
+from launcher.service.api.context import Context, context_of
 from launcher.service.page import live
 from launcher.service.page.overview import form_of, visit_of
-from launcher.service.page.rendering import macros, page, path
+from launcher.service.page.rendering import macros, page
 from launcher.service.schema import Directory
 from policy.errors import Refusal
 
@@ -33,13 +33,13 @@ class Merging:
 
     Attributes:
         number: its name in addresses; counts from 1.
-        request: what was asked for.
+        repository: in which.
         done, total, name: how many children are merged, of how many, and the next one.
         answer, refusal: what came of it; None before its end.
     """
 
     number: int
-    request: routes.MergeRequest
+    repository: str
     done: int = 0
     total: int = 0
     name: str = ""
@@ -64,14 +64,15 @@ class Merges:
     begun: dict[int, Merging] = field(default_factory=dict)
     numbers: "itertools.count[int]" = field(default_factory=lambda: itertools.count(1))
 
-    def begin(self, request: Request, body: routes.MergeRequest) -> Merging:
-        """Begins a merge, by the control API's function; it goes on when nobody looks."""
-        context = context_of(request)
-        merging = Merging(next(self.numbers), body)
+    def begin(
+        self, context: Context, repository: str, work: Callable[[Merging], Awaitable[routes.Merge]]
+    ) -> Merging:  # fmt: skip
+        """Begins a merge, or the end of one, by the control API's function; it goes on when nobody looks."""
+        merging = Merging(next(self.numbers), repository)
 
         async def run() -> None:
             try:
-                merging.answer = await routes.merge(context, body, merging.step)
+                merging.answer = await work(merging)
             except Refusal as refusal:
                 context.supervisor.counters.refused(refusal.as_dict())
                 merging.refusal = refusal
@@ -111,28 +112,34 @@ async def show_merges(
 async def forecast_merge(request: Request) -> HTMLResponse:
     """What a merge in this order would come to."""
     body = _asked(await request.body())
-    forecast = await routes.preview_merge(body, request)
+    # Asked for before, so that what is newer than the forecast is refused, and not merged.
     content = await _content(request, body.repository, body.children, body.into or "")
+    forecast = await routes.preview_merge(body, request)
     content["warnings"] = forecast.warnings
-    return page(request, "merges.html", **content, forecast=matrix(forecast.forecast))
+    order = forecast.forecast["in_order"]
+    return page(request, "merges.html", **content, forecast=matrix(forecast.forecast), order=order)
 
 
 @router.post("/merges")
 async def begin_merge(request: Request) -> Response:
     """Begins a merge."""
-    merging = _merges(request).begin(request, _asked(await request.body()))
+    body, context = _asked(await request.body()), context_of(request)
+    merging = _merges(request).begin(
+        context, body.repository, lambda merging: routes.merge(context, body, merging.step)
+    )  # fmt: skip
     return RedirectResponse(f"/merges/begun/{merging.number}", 303)
 
 
 def _asked(body: bytes) -> routes.MergeRequest:
-    """A form as the control API's request."""
+    """A form as the control API's request. Each child in it is the commit that was shown, and the worktree's root."""
     fields = parse_qs(body.decode("utf-8", "replace"))
     children = fields.get("child", [])[:MOST_CHILDREN]
     if not children:
         raise Refusal("request-invalid", "nothing was chosen to be merged", hint="mark at least one worktree")
     content = {
         "repository": fields.get("repository", [""])[0],
-        "children": children,
+        "children": [each.partition(" ")[2] for each in children],
+        "commits": [each.partition(" ")[0] for each in children],
         "into": fields.get("into", [None])[0],
     }
     try:
@@ -155,6 +162,7 @@ async def _content(request: Request, repository: str | None, chosen: Sequence[st
     order = {root: at for at, root in enumerate(chosen)}
     rows = sorted(rows, key=lambda row: order.get(row["main"]["path"], len(order)))
     for row in rows:
+        row["seen"] = visit_of(request).reviewed.get(row["worktree_id"], "")
         row["chosen"] = row["main"]["path"] in order if order else row["work"] == "to merge"
     runs = (await routes.list_merges(request, repository)).runs if repository is not None else []
     shown = [each.model_dump() for each in reversed(runs[-MOST_RUNS:])]
@@ -167,9 +175,8 @@ def matrix(forecast: Mapping[str, Any]) -> dict[str, Any]:
     """A forecast as a table: for each child its cells with the trunk and with each child before it.
 
     Returns:
-        ``target``; ``names`` of the children; ``rows``: each with its ``name``, its ``cells`` (None where it would meet
-        itself or one that is behind it) and what it is ``after``: those before it, or the trunk, that it conflicts
-        with; ``conflicts``: the cells that are not clean.
+        ``target``; ``names`` of the children; ``rows``: each with its ``name`` and its ``cells`` (None where it would
+        meet itself or one that is behind it); ``conflicts``: the cells that are not clean.
     """
     children = forecast["children"]
     pairs = {(each["into"], each["source"]): each for each in forecast["pairs"]}
@@ -177,8 +184,7 @@ def matrix(forecast: Mapping[str, Any]) -> dict[str, Any]:
     rows = []
     for at, child in enumerate(children):
         cells = [child, *(pairs.get((name, child["source"])) for name in names[:at]), *[None] * (len(names) - at)]
-        after = [each["into"] for each in cells if each is not None and not each["clean"]]
-        rows.append({"name": child["source"], "cells": cells, "after": after})
+        rows.append({"name": child["source"], "cells": cells})
     conflicts = [each for row in rows for each in row["cells"] if each is not None and not each["clean"]]
     return {"target": forecast["target"], "names": names, "rows": rows, "conflicts": conflicts}
 
@@ -228,5 +234,7 @@ async def roll_back(run_id: RunId, request: Request) -> Response:
         body = routes.MergeRollback.model_validate({"repository": fields.get("repository", "")})
     except ValidationError as error:
         raise Refusal("request-invalid", "this is not a repository", context=error.errors()[0]["msg"]) from None
-    await routes.roll_back_merge(run_id, body, request)
-    return RedirectResponse(str(path("merges", "runs", run_id, repository=body.repository)), 303)
+    merging = _merges(request).begin(
+        context_of(request), body.repository, lambda _: routes.roll_back_merge(run_id, body, request)
+    )
+    return RedirectResponse(f"/merges/begun/{merging.number}", 303)

@@ -1,4 +1,4 @@
-"""Worktrees, and what each would bring: its diff, hand-off files and what looks secret first.
+"""Worktrees, and what each would bring: its diff, hand-off files and what looks secret first; bringing it home.
 
 Git compares in a job's process, in a jail (`launcher.vcs.worktrees.review`); here it is put into rows.
 """
@@ -10,6 +10,7 @@ from fastapi import APIRouter, Path, Query, Request
 from fastapi.responses import HTMLResponse
 
 from launcher.service.api import routes
+from launcher.service.page.overview import visit_of
 from launcher.service.page.rendering import page
 from policy.handoff import PROTECT, REPORT
 
@@ -40,8 +41,25 @@ async def review(
 ) -> HTMLResponse:
     """What a worktree would bring; with `file`, more of one file."""
     found = (await routes.review_worktree(name, request, file)).model_dump()
+    if not file:
+        visit_of(request).reviewed[name] = str(found["parts"][0]["head"])
+    return _shown(request, found, view, file)
+
+
+@router.post("/worktrees/{name}/harvest")
+async def harvest(name: Annotated[str, Path(max_length=200)], request: Request) -> HTMLResponse:
+    """Brings home what waits in a worktree, and shows what it would bring now."""
+    done = await routes.harvest_worktree(name, request)
+    found = (await routes.review_worktree(name, request)).model_dump()
+    return _shown(request, found, "unified", "", () if done.state == "harvested" else done.lines)
+
+
+def _shown(
+    request: Request, found: dict[str, Any], view: View, file: str, lines: Sequence[str] = ()
+) -> HTMLResponse:  # fmt: skip
     lay_out(found["parts"], view, most=None if file else MOST_ROWS)
-    return page(request, "review.html", found=found, marked=list(_marked(found["parts"])), view=view, file=file)
+    marked = list(_marked(found["parts"]))
+    return page(request, "review.html", found=found, marked=marked, view=view, file=file, lines=lines)
 
 
 def lay_out(parts: Sequence[dict[str, Any]], view: View, *, most: int | None) -> None:

@@ -1,4 +1,7 @@
-"""What would conflict: every child with the trunk, and the children with one another. Nothing is moved or kept."""
+"""What would conflict: every child with the trunk, the children with one another, and all of them in their order.
+
+Nothing is moved or kept.
+"""
 
 import os
 import shutil
@@ -10,10 +13,10 @@ from types import TracebackType
 from typing import Self
 
 from launcher.safefs.remove import remove_tree
-from launcher.vcs.git import Git, GitFailed
+from launcher.vcs.git import Git, GitFailed, parsed_changes
 from launcher.vcs.gitlinks import gitlinks_of
-from launcher.vcs.merge import report, rewinds
-from launcher.vcs.merge.descriptors import Frozen, MergeConflict, ObjectId, Source, Text
+from launcher.vcs.merge import report, rewinds, work
+from launcher.vcs.merge.descriptors import Frozen, MergeConflict, ObjectId, Outcome, Source, Text
 from launcher.vcs.merge.engine import Engine
 from launcher.vcs.merge.object_store import changes
 from launcher.vcs.merge.target import Place, Target
@@ -46,6 +49,28 @@ class Forecast(Frozen):
     error: Text | None = None
 
 
+MOST_CHANGES = 1_000
+"""Paths that are named."""
+
+
+class InOrder(Frozen):
+    """What a merge would do now.
+
+    Attributes:
+        merged: the children that it would merge.
+        conflict: of the next one, with what those before it have made of the trunk; None when all merge.
+        pending: those that it would not come to.
+        changed: how many paths of the trunk would be others.
+        changes: the first of them, each git's letter and the path.
+    """
+
+    merged: tuple[Name, ...]
+    conflict: Forecast | None
+    pending: tuple[Name, ...]
+    changed: int
+    changes: tuple[tuple[str, Text], ...]
+
+
 class MergePreview(Frozen):
     """The forecast for all children.
 
@@ -54,34 +79,44 @@ class MergePreview(Frozen):
         target_commit: where it stands.
         children: each child against the trunk as it is now.
         pairs: each two children against each other.
+        in_order: all of them, one after the other, as a merge would go.
     """
 
     target: Name
     target_commit: ObjectId
     children: tuple[Forecast, ...]
     pairs: tuple[Forecast, ...]
+    in_order: InOrder
 
     @property
     def clean(self) -> bool:
         """Nothing conflicts with anything."""
-        return all(each.clean for each in (*self.children, *self.pairs))
+        return self.in_order.conflict is None and all(each.clean for each in (*self.children, *self.pairs))
 
     def pretty_print(self, shown: Callable[[str], str] = printable) -> str:
         """The forecast as text; `shown` makes paths printable."""
         lines = [f"into {printable(self.target)}: {sum(each.clean for each in self.children)} of "
                  f"{len(self.children)} would merge cleanly on their own"]  # fmt: skip
         for each in (*self.children, *self.pairs):
-            if each.clean:
-                continue
-            lines.append(f"  {printable(each.source)} conflicts with {printable(each.into)}")
-            if each.error:
-                lines.append(f"    {printable(each.error)}")
-            lines += [f"    {conflict.kind} in {shown(conflict.path)}" for conflict in each.conflicts]
+            if not each.clean:
+                lines.append(f"  {printable(each.source)} conflicts with {printable(each.into)}")
+                lines += _reasons(each, shown)
+        if self.pairs and (end := self.in_order.conflict) is not None:
+            before = ", ".join(map(printable, self.in_order.merged)) or "nothing"
+            lines.append(f"  in this order: {before} would be merged, then {printable(end.source)} conflicts")
+            lines += _reasons(end, shown)
+        files = "1 file" if self.in_order.changed == 1 else f"{self.in_order.changed} files"
+        lines.append(f"in this order, {files} of {printable(self.target)} would change")
         return "\n".join(lines)
 
 
+def _reasons(each: Forecast, shown: Callable[[str], str]) -> list[str]:
+    lines = [f"    {printable(each.error)}"] if each.error else []
+    return lines + [f"    {conflict.kind} in {shown(conflict.path)}" for conflict in each.conflicts]
+
+
 def preview(target: Target, sources: Sequence[Source], *, rewind: Collection[str] = ()) -> MergePreview:
-    """Tries every child with the trunk and with every other one, each merge on its own.
+    """Tries every child with the trunk and with every other one, each merge on its own, and then all in this order.
 
     One git process does all merges in which no submodule and no attribute is touched; the others get what a real run
     would do for them. New objects go to a directory that is removed again.
@@ -102,11 +137,29 @@ def preview(target: Target, sources: Sequence[Source], *, rewind: Collection[str
         if found is None:
             engine.main.attributes_may_differ()
             found = [_alone(engine, ours, theirs, rewind) for ours, theirs in wanted]
+        in_order = _in_order(engine, target, sources, rewind)
     return MergePreview(
         target=target.label,
         target_commit=target.commit,
         children=tuple(found[: len(sources)]),
         pairs=tuple(found[len(sources) :]),
+        in_order=in_order,
+    )
+
+
+def _in_order(engine: Engine, target: Target, sources: Sequence[Source], rewind: Collection[str]) -> InOrder:
+    done = work.merge_in_turn(engine, target.commit, sources, target.label, rewind=rewind)
+    last = done.tried[-1] if done.tried and not done.tried[-1].outcome.commit else None
+    raw = engine.main.git.run(
+        "diff-tree", "-r", "-z", "--raw", "--no-renames", "--no-abbrev", target.commit, done.commit
+    )
+    changes = parsed_changes(raw.out)[0]
+    return InOrder(
+        merged=tuple(each.source.label for each in done.tried if each.outcome.commit),
+        conflict=None if last is None else _told(last.source, target.label, last.outcome),
+        pending=tuple(each.label for each in sources[len(done.tried) :]),
+        changed=len(changes),
+        changes=tuple((each.kind, each.path) for each in changes[:MOST_CHANGES]),
     )
 
 
@@ -129,9 +182,13 @@ def _alone(engine: Engine, ours: Source, theirs: Source, rewind: Collection[str]
         outcome = rewinds.refused(engine, ours.commit, theirs, outcome, rewind)
     except Refusal as error:
         return Forecast(source=theirs.label, into=ours.label, clean=False, error=error.message)
+    return _told(theirs, ours.label, outcome)
+
+
+def _told(source: Source, into: str, outcome: Outcome) -> Forecast:
     return Forecast(
-        source=theirs.label,
-        into=ours.label,
+        source=source.label,
+        into=into,
         clean=bool(outcome.commit),
         conflicts=outcome.conflicts,
         error=outcome.error or None,

@@ -538,11 +538,13 @@ class Progress(NamedTuple):
         work: of the branch that is checked out there. UNKNOWN without one, or without a commit in the main checkout.
         into: the branch of the main checkout, "HEAD" when it is on none.
         further: its own branch, where another is checked out, and branches that harvests have made of it, not merged.
+        head: the commit that is checked out there, so the one that a merge takes; "" where that cannot be told.
     """
 
     work: Work
     into: str
     further: tuple[str, ...] = ()
+    head: str = ""
 
     def __str__(self) -> str:
         """For a column."""
@@ -582,8 +584,8 @@ def _of_repository(common_dir: str, rows: list[Worktree], state: str) -> dict[st
     tips = git.refs(_BRANCH)
     merged = git.refs(f"--merged={trunk}", _BRANCH) if known.status == 0 else {}
     for row in rows:
-        here = admin_files.branch(os.fspath(row.main.git_dir))
-        ref = f"{_BRANCH}{here}" if here else row.main.ref
+        at = admin_files.head(os.fspath(row.main.git_dir))
+        ref = at.removeprefix("ref: ") if at.startswith(f"ref: {_BRANCH}") else row.main.ref
         tip = tips.get(ref or "")
         if tip is None or known.status:
             work = Work.UNKNOWN
@@ -594,7 +596,8 @@ def _of_repository(common_dir: str, rows: list[Worktree], state: str) -> dict[st
         beside = (
             () if tip is None or known.status else _beside(git, row, tip, {**tips, **dict.fromkeys(merged, "")}, state)
         )
-        found[row.worktree_id] = Progress(work, into, beside)
+        head = tips.get(at.removeprefix("ref: "), "") if at.startswith("ref: ") else at
+        found[row.worktree_id] = Progress(work, into, beside, head)
     return found
 
 
