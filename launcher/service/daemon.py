@@ -286,7 +286,7 @@ class Service:
         bounded = application.Bounded(app, lambda: self.supervisor.settings.request_bytes)
         return Server(application.config_of(door.application(bounded), _KEEP_ALIVE))
 
-    async def _admit(self, connection: Any, number: int) -> packets.Peer:  # noqa: ANN401  # asyncio's view of a socket
+    async def _admit(self, connection: Any, number: int, _abort: object) -> packets.Peer:  # noqa: ANN401  # see `Door`
         if number + self.supervisor.attached > self.supervisor.settings.most_connections:
             raise Refusal("connections-exhausted", "the service's limit of connections is reached",
                           context=f"{self.supervisor.settings.most_connections} at the same time")  # fmt: skip

@@ -22,13 +22,11 @@ _OPENERS = ("xdg-open", "gio open", "wslview")
 def page(*, no_open: bool, port: int | None, plain: bool, as_json: bool) -> int:
     """Exit status 0."""
     where = places.places(os.environ)
-    found = _asked(where, {"port": port or 0, "plain": plain})
-    if as_json:
-        messages.show(json.dumps(found))
-    else:
-        messages.show(found["address"])
-    if not no_open and not as_json and _has_display():
-        _open(found["address"])
+    opens = not no_open and not as_json and _has_display()
+    found = _asked(where, {"port": port or 0, "plain": plain, "file": opens})
+    messages.show(json.dumps(found) if as_json else found["address"])
+    if opens:
+        _open(found["file"])
     return 0
 
 
@@ -79,13 +77,16 @@ def _has_display() -> bool:
     return bool(os.environ.get("DISPLAY") or os.environ.get("WAYLAND_DISPLAY") or os.environ.get("WSL_DISTRO_NAME"))
 
 
-def _open(address: str) -> None:
-    """Opens a browser. The address is in its command line, which other users can see, but no other user can use it."""
+def _open(file: str) -> None:
+    """Opens a browser with a file that leads to the address: what is in a command line, others can read.
+
+    A jail of the guard's, which has no PID namespace, is such another, and the user's own, so it would be let in.
+    """
     for words in _OPENERS:
         program, *more = words.split()
         path = shutil.which(program, path=SYSTEM_PATH)
         if path:
-            subprocess.Popen([path, *more, address], cwd="/", stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL,
+            subprocess.Popen([path, *more, file], cwd="/", stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL,
                              stderr=subprocess.DEVNULL, start_new_session=True)  # fmt: skip
             return
     messages.say(f"paddock: no browser was opened: none of {', '.join(_OPENERS)} is here")

@@ -5,6 +5,7 @@ import json
 import os
 import shlex
 import shutil
+import socket
 import subprocess
 import tempfile
 import time
@@ -302,6 +303,60 @@ def test_another_user_gets_nothing_with_the_cookie(service: Served) -> None:
     assert "peer-refused" in said
     assert "set-cookie" not in said
     assert asked(address, path)[0] == 303
+
+
+def test_a_browser_is_opened_with_what_no_jail_can_read(service: Served, chromium: Browser, public_dir: Path) -> None:
+    """A jail without a PID namespace reads command lines, and is of the same user: nothing in them lets anybody in."""
+    (public_dir / "opened").touch()
+    note = service.paddock.who.give(public_dir / "opened")
+    opener = 'mount -t tmpfs none /usr/local/sbin; printf "%s\\n" "$1" >/usr/local/sbin/xdg-open; shift; ' \
+             'chmod 755 /usr/local/sbin/xdg-open; exec "$@"'  # fmt: skip
+    fake = f'#!/bin/sh\nprintf %s "$*" >{note}'
+    words = ["unshare", "-Urm", "sh", "-ec", opener, "sh", fake, *service.paddock.words("page")]
+    env = service.paddock.who.environment({**service.env, "DISPLAY": ":0"})
+    ended = subprocess.run(service.paddock.who.command(words), env=env, capture_output=True, text=True, check=False)
+    assert ended.returncode == 0, ended.stderr
+    address = ended.stdout.strip()
+    deadline = time.monotonic() + 20
+    while not (note.exists() and note.read_text()) and time.monotonic() < deadline:
+        time.sleep(0.05)
+    path = Path(note.read_text())
+    token, name = address.partition("token=")[2], urlsplit(address).hostname
+    assert token in path.read_text()
+    assert token not in str(path)
+    assert str(name) not in str(path)
+    for backend in promises.BACKENDS:
+        extra, switches = SWITCHES[backend]
+        look = ("--git=readonly", *switches, "--net", "open", "--", "sh", "-c", f"cat {path}; cat .git")
+        said = service.paddock.run(*look, env={**service.env, **extra})
+        assert token not in said.stdout, backend
+        assert said.stdout, said.stderr
+    tab = chromium.tab(path.as_uri())
+    tab.until("document.querySelector('nav')?.innerText.includes('Sessions')")
+    assert not path.exists()
+    assert asked(address, "/enter?token=" + token)[0] == 403
+    tab.ask("Page.close")
+
+
+def test_strangers_do_not_keep_a_browser_out(service: Served, chromium: Browser) -> None:
+    """Connections without a session, more than there may be at all: those with one go on, and others come in."""
+    address = invited(service)
+    port, host = urlsplit(address).port, urlsplit(address).netloc
+    answer = http.client.HTTPConnection("127.0.0.1", port, timeout=20)
+    answer.request("GET", "/enter" + address.partition("/enter")[2], headers={"Host": host})
+    entered = answer.getresponse()
+    entered.read()
+    cookie = {"Host": host, "Cookie": str(entered.getheader("set-cookie")).partition(";")[0]}
+    answer.request("GET", "/", headers=cookie)
+    assert b"Sessions" in answer.getresponse().read()
+    strangers = [socket.create_connection(("127.0.0.1", port)) for _ in range(700)]
+    assert service.get("/v1/health").status == 200
+    assert asked(address, "/", **cookie)[0] == 200
+    answer.request("GET", "/", headers=cookie)
+    assert answer.getresponse().status == 200
+    for each in strangers:
+        each.close()
+    answer.close()
 
 
 @pytest.mark.parametrize("backend", promises.BACKENDS)

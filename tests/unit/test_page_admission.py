@@ -6,7 +6,6 @@ import socket
 import time
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -34,6 +33,9 @@ def test_a_token_lets_one_browser_in_once(browser: Paged) -> None:
     for word in ("HttpOnly", "SameSite=Strict", "Path=/"):
         assert word in said
     assert "domain" not in said.lower()
+    path = "/enter" + browser.admissions.invite(plain=False).partition("/enter")[2]
+    led = browser.get(path, headers={"sec-fetch-site": "cross-site"})  # by a file
+    assert 'http-equiv="refresh" content="0;url=/"' in led.text
     assert browser.get("/").status_code == 200
 
 
@@ -46,6 +48,34 @@ def test_tokens_and_sessions_expire(browser: Paged, monkeypatch: pytest.MonkeyPa
     assert browser.get("/").status_code == 200
     monkeypatch.setattr(time, "monotonic", lambda: now + 2 * admission.IDLE_SECONDS)
     assert browser.get("/").status_code == 403
+
+
+def test_a_file_that_leads_here_goes_with_its_address(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """When it is used, when it is too old, when too many others came, and with the service."""
+    known = Admissions(PORT)
+
+    def left() -> list[Path]:
+        return sorted(tmp_path.iterdir())
+
+    address = known.invite(plain=False)
+    path = Path(known.file_of(address, str(tmp_path)))
+    assert path.stat().st_mode & 0o777 == 0o600
+    assert f'content="0;url={address}"' in path.read_text()
+    assert address.partition("token=")[2] not in str(path)
+    assert known.enter(address.partition("token=")[2], known.host)
+    assert left() == []
+    known.file_of(known.invite(plain=False), str(tmp_path))
+    for _ in range(admission.MOST_TOKENS):
+        known.invite(plain=False)
+    assert left() == []
+    known.file_of(known.invite(plain=False), str(tmp_path))
+    now = time.monotonic()
+    monkeypatch.setattr(time, "monotonic", lambda: now + admission.TOKEN_SECONDS + 1)
+    known.sweep()
+    assert left() == []
+    known.file_of(known.invite(plain=False), str(tmp_path))
+    known.close()
+    assert left() == []
 
 
 def test_there_are_few_tokens_and_sessions(browser: Paged) -> None:
@@ -231,22 +261,3 @@ def test_another_users_end_is_his(tmp_path: Path) -> None:
         with theirs:
             assert owner_of(theirs.getpeername(), theirs.getsockname()) == 4_321
         os.waitpid(child, 0)
-
-
-def test_rows_of_the_table_are_read_as_they_are(tmp_path: Path) -> None:
-    """Addresses of both versions; states other than established, and sockets that no process holds, are nobody's."""
-    head = "  sl  local_address rem_address   st tx_queue rx_queue tr tm->when retrnsmt   uid  timeout inode\n"
-    row = "   0: {} {} {} 00000000:00000000 00:00000000 00000000  {}        0 {} 1 0 20 4 30 10 -1\n"
-    mine, page = "0100007F:A1B2", "0100007F:1EC6"
-    path = tmp_path / "tcp"
-
-    def found(*rows: tuple[Any, ...]) -> int | None:
-        path.write_text(head + "".join(row.format(*each) for each in rows))
-        return owner_of(("127.0.0.1", 0xA1B2), ("127.0.0.1", 0x1EC6), {4: str(path)})
-
-    assert found((mine, page, "01", 1000, 77)) == 1000
-    assert found((page, mine, "01", 1000, 77)) is None
-    assert found((mine, page, "06", 0, 0)) is None
-    assert found((mine, page, "01", 0, 0)) is None
-    assert found(("0100007F:A1B3", page, "01", 0, 5), (mine, page, "01", 1000, 77)) == 1000
-    assert owner_of(("::1", 1), ("::1", 2), {6: str(tmp_path / "none")}) is None

@@ -4,7 +4,9 @@ import asyncio
 import contextlib
 import json
 import logging
+import math
 import os
+import time
 from collections.abc import Awaitable, Callable, Iterator, MutableMapping
 from typing import Any
 
@@ -63,10 +65,10 @@ class ControlProtocol(H11Protocol):
 
     async def _admit(self, transport: asyncio.Transport, number: int) -> None:
         try:
-            peer = await self._door.admit(transport.get_extra_info("socket"), number)
+            peer = await self._door.admit(transport.get_extra_info("socket"), number, transport.abort)
         except Refusal as refusal:
             if not transport.is_closing():
-                log.warning("connection refused: %s (%s)", refusal.message, refusal.context)
+                self._door.warn(refusal)
                 self.refuse(refusal)
             return
         if transport.is_closing():
@@ -155,6 +157,7 @@ class ControlProtocol(H11Protocol):
 
 
 _CLOSE_SECONDS = 2
+_WARN_SECONDS = 10.0
 
 
 def config_of(app: Any, keep_alive: int) -> Config:  # noqa: ANN401  # an ASGI application
@@ -184,8 +187,8 @@ class Door:
     """Who may come in, and where streams begin.
 
     Args:
-        admit: looks at a connection (socket, number of connections), off the loop; raises a Refusal, or says who it
-            is.
+        admit: looks at a connection (socket, number of connections, what cuts it), off the loop; raises a Refusal, or
+            says who it is.
         upgrade: makes streams.
         request_seconds: patience with a request, asked each time.
         refused: hears of what is refused before it reaches the application.
@@ -193,7 +196,7 @@ class Door:
 
     def __init__(
         self,
-        admit: Callable[[Any, int], Awaitable[packets.Peer]],
+        admit: Callable[[Any, int, Callable[[], None]], Awaitable[packets.Peer]],
         upgrade: Upgrade,
         request_seconds: Callable[[], float],
         refused: Callable[[Refusal], None],
@@ -202,6 +205,17 @@ class Door:
         self.upgrade = upgrade
         self.request_seconds = request_seconds
         self.refused = refused
+        self._said = -math.inf
+        self._unsaid = 0
+
+    def warn(self, refusal: Refusal) -> None:
+        """Logs that a connection was refused, now and then: whoever connects must not fill the log."""
+        if time.monotonic() - self._said < _WARN_SECONDS:
+            self._unsaid += 1
+            return
+        more = f"; {self._unsaid} more since the last such line" if self._unsaid else ""
+        log.warning("connection refused: %s (%s)%s", refusal.message, refusal.context, more)
+        self._said, self._unsaid = time.monotonic(), 0
 
     def application(self, app: Any) -> Any:  # noqa: ANN401  # an ASGI application
         """`app` with this door, for `uvicorn.Config`."""

@@ -122,8 +122,17 @@ class Doorkeeper(Protocol):
 
     port: int
 
-    def invite(self, *, plain: bool) -> str:
-        """An address that lets one browser in, once; `plain`: with 127.0.0.1 in place of a name of its own."""
+    def invite(self, *, plain: bool, file: bool) -> tuple[str, str | None]:
+        """An address that lets one browser in, once, and a file that leads to it, where one is wanted.
+
+        Args:
+            plain: with 127.0.0.1 in place of a name of its own.
+            file: whether one is.
+        """
+        ...
+
+    async def close(self) -> None:
+        """Lets nobody in any more."""
         ...
 
 

@@ -233,10 +233,12 @@ class PageRequest(Frozen):
         port: where it is to listen on the loopback interface; 0 for where it does, or any that is free.
         plain: the address has 127.0.0.1 in it, for browsers that do not know names below `.localhost`. Their cookie
             is sent to every server of this machine that they visit.
+        file: a file is to lead to the address: for a browser's command line, which others can read.
     """
 
     port: int = Field(0, ge=0, le=65_535)
     plain: bool = False
+    file: bool = False
 
 
 class PageAddress(Frozen):
@@ -245,10 +247,12 @@ class PageAddress(Frozen):
     Attributes:
         address: lets one browser in, once, within five minutes.
         port: where it listens.
+        file: leads there, and goes when the address is used; None where none was asked for.
     """
 
     address: str
     port: int
+    file: str | None = None
 
 
 @router.post("/page", status_code=201)
@@ -258,7 +262,8 @@ async def open_page(body: PageRequest, request: Request) -> PageAddress:
     if listen is None:
         raise Refusal("service-stopping", "the service is stopping")
     keeper = listen(body.port)
-    return PageAddress(address=keeper.invite(plain=body.plain), port=keeper.port)
+    address, file = keeper.invite(plain=body.plain, file=body.file)
+    return PageAddress(address=address, port=keeper.port, file=file)
 
 
 @router.get(

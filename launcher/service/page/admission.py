@@ -5,21 +5,24 @@ and cookies know no ports. So each request must pass all of this, or nothing tha
 
 - The connecting socket belongs to the service's user, or root, as the kernel says.
 - `Host` is the name that this listener was given: random, below `.localhost`, so that no other server on this machine
-  is ever sent the cookie, and no name of somebody else's that leads here is taken for it (DNS rebinding).
+  is sent the cookie that does not know the name, and no name that leads here is taken for it (DNS rebinding). Name and
+  token are in no command line: a jail without a PID namespace, of the same user, sees those.
 - Its cookie names a session, which a token began; a token is for one use, and a short time.
 - Requests that change something come from the page itself (`Origin`, `Sec-Fetch-Site`) and carry its session's token.
 """
 
+import contextlib
 import hmac
 import math
+import os
 import secrets
 import socket
+import struct
 import sys
 import time
 from collections.abc import Awaitable, Callable, Mapping, MutableMapping
 from dataclasses import dataclass, field
 from http.cookies import CookieError, SimpleCookie
-from pathlib import Path
 from typing import Any
 from urllib.parse import parse_qsl
 
@@ -34,6 +37,10 @@ COOKIE = "paddock-page"
 FIELD, HEADER = "csrf", b"x-csrf"
 """Where a request that changes something carries its session's token: a form's field, or a header."""
 ENTRY = "/enter"
+_ENTERED = (b'<!doctype html><meta http-equiv="refresh" content="0;url=/"><link rel="icon" href="data:,">'
+            b'<title>Paddock</title><a href="/">Paddock</a>')  # fmt: skip
+FILE = "page-"
+"""How the names of files begin that lead a browser here."""
 STATIC = "/static/"
 
 TOKEN_SECONDS = 300.0
@@ -59,39 +66,41 @@ HEADERS = (
 """Of every answer."""
 
 
-# The peer: loopback connections have no credentials of their own (SO_PEERCRED), but the kernel's table says whose the
-# other end is. A jail with a network of its own cannot connect at all.
+# The peer: loopback connections have no credentials of their own (SO_PEERCRED), but the kernel says whose the other end
+# is (sock_diag(7)). It is asked about that one: its table of all (proc_net_tcp(5)) is as long as strangers make it. A
+# jail with a network of its own cannot connect at all.
 
-_TABLES = {4: "/proc/net/tcp", 6: "/proc/net/tcp6"}
-_ESTABLISHED = "01"
+_SOCK_DIAG, _BY_FAMILY, _REQUEST = 4, 20, 1
+_ANY_STATE = _ANY_COOKIE = 0xFFFF_FFFF
+_ESTABLISHED = 1
+_HEAD = 16
+_ANSWER = 72
 
 
-def owner_of(peer: tuple[str, int], own: tuple[str, int], tables: Mapping[int, str] = _TABLES) -> int | None:
+def owner_of(peer: tuple[str, int], own: tuple[str, int]) -> int | None:
     """The user of the socket at the other end of a loopback connection; None when no process holds it any more.
 
-    Whoever has closed his end leaves a socket behind that belongs to user 0 in the table: it is not believed.
+    Whoever has closed his end leaves a socket behind that is said to be user 0's: it is not believed.
 
     Args:
-        peer: address and port of the other end.
-        own: address and port of this end.
-        tables: proc_net_tcp(5), by the version of IP.
+        peer: IPv4 address and port of the other end.
+        own: those of this end.
     """
-    wanted = (_hexadecimal(*peer), _hexadecimal(*own))
+    ends = struct.pack("!HH16s16s", peer[1], own[1], socket.inet_aton(peer[0]), socket.inet_aton(own[0]))
+    asked = struct.pack("=BBBBI", socket.AF_INET, socket.IPPROTO_TCP, 0, 0, _ANY_STATE) + ends
+    asked += struct.pack("=III", 0, _ANY_COOKIE, _ANY_COOKIE)
     try:
-        rows = Path(tables[6 if ":" in peer[0] else 4]).read_text(encoding="ascii").splitlines()[1:]
+        with socket.socket(socket.AF_NETLINK, socket.SOCK_RAW, _SOCK_DIAG) as kernel:
+            kernel.setblocking(False)  # its answer is there when `send` returns
+            kernel.send(struct.pack("=IHHII", _HEAD + len(asked), _BY_FAMILY, _REQUEST, 0, 0) + asked)
+            said = kernel.recv(4_096)
     except OSError:
         return None
-    for row in rows:
-        words = row.split()
-        if (words[1], words[2]) == wanted:
-            return int(words[7]) if words[3] == _ESTABLISHED and words[9] != "0" else None
-    return None
-
-
-def _hexadecimal(address: str, port: int) -> str:
-    packed = socket.inet_pton(socket.AF_INET6 if ":" in address else socket.AF_INET, address)
-    words = (packed[at : at + 4] for at in range(0, len(packed), 4))
-    return "".join(f"{int.from_bytes(word, sys.byteorder):08X}" for word in words) + f":{port:04X}"
+    kind, answer = int.from_bytes(said[4:6], sys.byteorder), said[_HEAD:]
+    if kind != _BY_FAMILY or len(answer) < _ANSWER or answer[4 : 4 + len(ends)] != ends:
+        return None
+    uid, inode = struct.unpack_from("=II", answer, 64)
+    return int(uid) if answer[1] == _ESTABLISHED and inode else None
 
 
 # Tokens and sessions.
@@ -140,6 +149,7 @@ class Admissions:
         self.host = f"paddock-{secrets.token_hex(10)}.localhost:{port}"
         self.plain = (f"127.0.0.1:{port}", f"localhost:{port}")
         self._tokens: dict[str, tuple[float, bool]] = {}
+        self._files: dict[str, str] = {}
         self._visits: dict[str, Visit] = {}
 
     def invite(self, *, plain: bool) -> str:
@@ -151,8 +161,39 @@ class Admissions:
         token = secrets.token_urlsafe(32)
         self._tokens[token] = (time.monotonic() + TOKEN_SECONDS, plain)
         while len(self._tokens) > MOST_TOKENS:
-            del self._tokens[next(iter(self._tokens))]
+            self._taken(next(iter(self._tokens)))
         return f"http://{self.plain[0] if plain else self.host}{ENTRY}?token={token}"
+
+    def file_of(self, address: str, directory: str) -> str:
+        """A file that leads a browser to an address, for its command line. It goes when the address is used.
+
+        Args:
+            address: of `invite`.
+            directory: of the user's alone, and in no jail.
+        """
+        path = f"{directory}/{FILE}{secrets.token_hex(8)}.html"
+        descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+        with os.fdopen(descriptor, "w") as file:
+            file.write(
+                f'<!doctype html><meta http-equiv="refresh" content="0;url={address}"><a href="{address}">page</a>'
+            )
+        self._files[address.rpartition("=")[2]] = path
+        return path
+
+    def _taken(self, token: str) -> tuple[float, bool]:
+        with contextlib.suppress(FileNotFoundError):
+            os.unlink(self._files.pop(token, ""))
+        return self._tokens.pop(token, (0.0, False))
+
+    def close(self) -> None:
+        """Forgets all addresses."""
+        for token in list(self._tokens):
+            self._taken(token)
+
+    def sweep(self) -> None:
+        """Forgets the addresses that are too old."""
+        for token in [token for token, (until, _) in self._tokens.items() if time.monotonic() > until]:
+            self._taken(token)
 
     def known_host(self, host: str) -> bool:
         """Whether a request may name this host."""
@@ -160,7 +201,7 @@ class Admissions:
 
     def enter(self, token: str, host: str) -> str | None:
         """The cookie's value for whoever has a token; None for one that is not valid, here or any more."""
-        until, plain = self._tokens.pop(token, (0.0, False))
+        until, plain = self._taken(token)
         if time.monotonic() > until or (host in self.plain) != plain:
             return None
         value = secrets.token_urlsafe(32)
@@ -188,14 +229,17 @@ class Gate:
         page: what is behind it.
         admissions: who may come in.
         refused: the answer for who may not, and why.
+        known: hears of a connection (its ``abort``) that a browser with a session has used.
     """
 
     def __init__(
-        self, page: Application, admissions: Admissions, refused: Callable[[Refusal, int], tuple[bytes, bytes]]
-    ) -> None:
+        self, page: Application, admissions: Admissions, refused: Callable[[Refusal, int], tuple[bytes, bytes]],
+        known: Callable[[Callable[[], None]], object] = lambda abort: None,
+    ) -> None:  # fmt: skip
         self._page = page
         self._admissions = admissions
         self._refused = refused
+        self._known = known
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answers one request, or passes it on."""
@@ -226,7 +270,7 @@ class Gate:
             await self._page(scope, receive, send)
             return
         if method in _SAFE and path == ENTRY:
-            await self._enter(scope, host, send)
+            await self._enter(scope, host, site, send)
             return
         # A link from elsewhere brings no cookie (SameSite); a request of another page's, to the same site, would.
         if (origin and origin != f"http://{host}") or site not in (b"same-origin", b"none"):
@@ -235,17 +279,22 @@ class Gate:
         if visit is None:
             raise _refusal("this browser has no session here, or it has expired", "paddock page prints an address")
         scope["state"]["visit"] = visit
+        self._known(scope["state"]["abort"])
         if method not in _SAFE:
             receive = await self._checked(visit, origin, headers, receive)
         await self._page(scope, receive, send)
 
-    async def _enter(self, scope: Scope, host: str, send: Send) -> None:
+    async def _enter(self, scope: Scope, host: str, site: bytes, send: Send) -> None:
         token = dict(parse_qsl(scope["query_string"].decode("latin-1"))).get("token", "")
         value = self._admissions.enter(token, host)
         if value is None:
             raise _refusal("the address has been used already, or is too old", "paddock page prints a fresh one")
         cookie = f"{COOKIE}={value}; HttpOnly; SameSite=Strict; Path=/; Max-Age={int(LONGEST_SECONDS)}"
-        await _answer(send, 303, b"", (b"location", b"/"), (b"set-cookie", cookie.encode()))
+        entered = (b"set-cookie", cookie.encode())
+        if site == b"none":
+            await _answer(send, 303, b"", (b"location", b"/"), entered)
+        else:  # a redirection would be the other site's still, a file's say, and bring no cookie
+            await _answer(send, 200, _ENTERED, (b"content-type", b"text/html; charset=utf-8"), entered)
 
     async def _checked(self, visit: Visit, origin: str, headers: Mapping[bytes, bytes], receive: Receive) -> Receive:
         """The request's body, whole, once its token is known to be the session's."""

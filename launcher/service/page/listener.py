@@ -3,6 +3,8 @@
 import asyncio
 import os
 import socket
+from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 from fastapi import FastAPI, Request, Response
@@ -14,7 +16,7 @@ from launcher.service import packets
 from launcher.service.api.app import Door, Server, config_of
 from launcher.service.api.context import Context
 from launcher.service.page import attached, boards, denied, merging, overview, reviewing
-from launcher.service.page.admission import Admissions, Gate, owner_of
+from launcher.service.page.admission import FILE, TOKEN_SECONDS, Admissions, Gate, owner_of
 from launcher.service.page.live import Tabs
 from launcher.service.page.rendering import ROOT, page, refusal_page
 from policy.errors import Refusal
@@ -22,6 +24,8 @@ from policy.errors import Refusal
 LOOPBACK = "127.0.0.1"
 _BACKLOG = 128
 _KEEP_ALIVE = 75
+_MOST_STRANGERS = 64
+"""Connections that no browser with a session has used; with one more, the oldest of them ends."""
 
 
 def build(context: Context) -> FastAPI:
@@ -78,30 +82,46 @@ class Listener:
                           hint="take another one, or 0 for any that is free") from None  # fmt: skip
         self.port: int = self._socket.getsockname()[1]
         self.admissions = Admissions(self.port)
+        for left in Path(context.places.runtime).glob(f"{FILE}*.html"):  # by a service that was killed
+            left.unlink(missing_ok=True)
         self._app = build(context)
         door = Door(self._admit, _no_upgrade, lambda: context.supervisor.settings.request_seconds,
                     lambda refusal: context.supervisor.counters.refused(refusal.as_dict()))  # fmt: skip
         self._context = context
-        gate = Gate(self._app, self.admissions, refusal_page)
+        self._strangers: dict[Callable[[], None], None] = {}
+        gate = Gate(self._app, self.admissions, refusal_page, lambda abort: self._strangers.pop(abort, None))
         self._server = Server(config_of(door.application(gate), _KEEP_ALIVE))
         self._serving = asyncio.get_running_loop().create_task(self._server.serve([self._socket]), name="page")
 
-    def invite(self, *, plain: bool) -> str:
-        """See `Admissions.invite`."""
-        return self.admissions.invite(plain=plain)
+    def invite(self, *, plain: bool, file: bool) -> tuple[str, str | None]:
+        """An address that lets one browser in, and on request a file that leads to it (`Admissions`)."""
+        address = self.admissions.invite(plain=plain)
+        if not file:
+            return address, None
+        asyncio.get_running_loop().call_later(TOKEN_SECONDS + 1, self.admissions.sweep)
+        return address, self.admissions.file_of(address, self._context.places.runtime)
 
-    async def _admit(self, connection: Any, number: int) -> packets.Peer:  # noqa: ANN401  # asyncio's view of a socket
-        if number > self._context.supervisor.settings.most_connections:
-            raise Refusal("connections-exhausted", "the page's limit of connections is reached")
-        peer, own = connection.getpeername()[:2], connection.getsockname()[:2]
-        owner = await asyncio.to_thread(owner_of, peer, own)
+    async def _admit(self, connection: Any, number: int, abort: Callable[[], None]) -> packets.Peer:  # noqa: ANN401
+        try:
+            owner = owner_of(connection.getpeername(), connection.getsockname())
+        except OSError:  # it has gone already
+            owner = None
         if owner not in (os.geteuid(), 0):
             raise Refusal("peer-refused", "this connection may not use the page",
                           context=f"only user {os.geteuid()} and root may; it belongs to user {owner}")  # fmt: skip
+        # A jail that was granted the port can connect as often as it likes, and must not keep a browser out.
+        self._strangers[abort] = None
+        if len(self._strangers) > _MOST_STRANGERS:
+            oldest = next(iter(self._strangers))
+            del self._strangers[oldest]
+            oldest()
+        if number > self._context.supervisor.settings.most_connections:
+            raise Refusal("connections-exhausted", "the page's limit of connections is reached")
         return packets.Peer(0, owner, 0)
 
     async def close(self) -> None:
-        """Ends all streams, then all connections."""
+        """Ends all streams, then all connections; nobody is let in any more."""
+        self.admissions.close()
         self._app.state.tabs.closing.set()
         self._app.state.tabs.watcher.stop()
         self._server.should_exit = True
