@@ -362,15 +362,18 @@ def _children(found: "Target", repository: str, children: list[str], state: str)
 
 def preview_merge(repository: str, children: list[str], into: str | None) -> dict[str, Any]:
     """What merging children into a trunk, and with one another, would come to: `paddock merge --preview --json`."""
+    from launcher.session import configuration
     from launcher.vcs.merge import preview, sessions, target
     from launcher.vcs.private import swap
+    from policy.handoff import Patterns
 
     state = _state()
     swap.originals(state)
     found = target.find(repository, into)
     sources = _children(found, repository, children, state)
     warnings = [line for source in sources for line in sessions.warnings(source, state)]
-    return {"forecast": preview.preview(found, sources).model_dump(mode="json"), "warnings": warnings}
+    patterns = Patterns(configuration.handoff_patterns(repository, os.environ))
+    return {"forecast": preview.preview(found, sources, patterns).model_dump(mode="json"), "warnings": warnings}
 
 
 def roll_back_merge(repository: str, run_id: str) -> dict[str, Any]:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from pydantic import BaseModel
 
-from launcher.session import harvesting, messages, places
+from launcher.session import configuration, harvesting, messages, places
 from launcher.vcs.git import Git
 from launcher.vcs.harvest import outstanding
 from launcher.vcs.merge import into_children, preview, sessions, target, work
@@ -21,6 +21,7 @@ from launcher.vcs.worktrees import condition
 from launcher.vcs.worktrees.store import WorktreeRepository, root_of
 from launcher.verbs import style, table
 from policy.errors import Refusal, printable
+from policy.handoff import Patterns
 from policy.launch import worktree_id
 from policy.pasted import joined, quoted
 
@@ -116,7 +117,9 @@ def merge(
         _warn_of_sessions(source, state, notes)
     sources = into_children.ordered(sources, Order(order), found)
     if forecast:
-        answer = preview.preview(found, sources, rewind=rewind or ())
+        answer = preview.preview(
+            found, sources, Patterns(configuration.handoff_patterns(start, os.environ)), rewind=rewind
+        )
         print(notes.document(answer) if as_json else _forecast(answer))
         return 0 if answer.clean else CONFLICT
     with (

@@ -19,6 +19,7 @@ from launcher.vcs.merge.moving import Follow
 from launcher.vcs.merge.preview import preview
 from launcher.vcs.merge.runs import Run
 from launcher.vcs.merge.target import find
+from policy.handoff import Patterns
 from tests.support.ground import ENVIRONMENT, Entry, Ground
 from tests.support.install import public_root
 
@@ -123,7 +124,7 @@ def main() -> None:
                   f"as git merge, {seconds / bare:5.2f} times the bare chain")  # fmt: skip
         target, sources = template.target(), [template.source(name) for name in names]
         begun = time.perf_counter()
-        found = preview(target, sources)
+        found = preview(target, sources, Patterns(()))
         number = len(found.children) + len(found.pairs)
         print(f"forecast of {number:5} merges       {time.perf_counter() - begun:7.2f} s")
 

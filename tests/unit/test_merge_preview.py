@@ -14,6 +14,7 @@ from launcher.vcs.merge.preview import preview
 from launcher.vcs.merge.target import Place, find
 from launcher.vcs.merge.work import History
 from policy.errors import Refusal
+from policy.handoff import Patterns
 from tests.support.ground import Ground
 from tests.support.repository import LINES, Nested, changed
 
@@ -38,7 +39,7 @@ def objects(ground: Ground) -> set[Path]:
 def test_conflicts_are_told_before_they_happen(ground: Ground) -> None:
     """Each child with the trunk, each pair of children; no object, ref or file is made."""
     before = objects(ground), ground.git("for-each-ref")
-    found = preview(ground.target(), [ground.source(name) for name in ("one", "two", "three", "four")])
+    found = preview(ground.target(), [ground.source(name) for name in ("one", "two", "three", "four")], Patterns(()))
     assert [(each.source, each.clean) for each in found.children] == [
         ("one", True), ("two", True), ("three", True), ("four", False),
     ]  # fmt: skip
@@ -54,14 +55,14 @@ def test_a_childs_file_names_are_not_taken_for_results(tmp_path: Path) -> None:
     ground = Ground(tmp_path / "repo", {"1": LINES})
     ground.branch("one", {"a" * 40: LINES}, remove=["1"])
     ground.branch("two", {"other": LINES}, remove=["1"])
-    found = preview(ground.target(), [ground.source(name) for name in ("one", "two")])
+    found = preview(ground.target(), [ground.source(name) for name in ("one", "two")], Patterns(()))
     assert [each.clean for each in (*found.children, *found.pairs)] == [True, True, False]
 
 
 def test_one_that_cannot_be_merged_does_not_hide_the_others(ground: Ground) -> None:
     """git ends at unrelated histories; the forecast goes on."""
     ground.commit("stranger", {"z": "z\n"}, fresh=True)
-    found = preview(ground.target(), [ground.source(name) for name in ("stranger", "one")])
+    found = preview(ground.target(), [ground.source(name) for name in ("stranger", "one")], Patterns(()))
     assert [each.clean for each in found.children] == [False, True]
     assert "no common ancestor" in (found.children[0].error or "")
 
@@ -73,7 +74,7 @@ def test_submodules_are_forecast_as_they_would_be_merged(tmp_path: Path) -> None
     nested.child("two", lib=changed(18))
     nested.child("three", lib=LINES.replace("1\n", "ONE\n", 1))
     before = objects(nested.main), objects(Ground(nested.main.root / ".git/modules/lib", None))
-    found = preview(nested.main.target(), [nested.main.source(name) for name in ("one", "two", "three")])
+    found = preview(nested.main.target(), [nested.main.source(name) for name in ("one", "two", "three")], Patterns(()))
     assert [(each.into, each.source) for each in found.pairs if not each.clean] == [("one", "three")]
     assert found.pairs[1].conflicts[0].path == "lib/l"
     assert (objects(nested.main), objects(Ground(nested.main.root / ".git/modules/lib", None))) == before
@@ -228,6 +229,6 @@ def test_a_submodule_that_cannot_be_trusted_does_not_hide_the_others(tmp_path: P
     nested.child("two", main=changed(1))
     nested.lib.root.rename(tmp_path / "elsewhere")
     nested.lib.root.symlink_to(tmp_path / "elsewhere")
-    found = preview(nested.main.target(), [nested.main.source(name) for name in ("one", "two")])
+    found = preview(nested.main.target(), [nested.main.source(name) for name in ("one", "two")], Patterns(()))
     assert [each.clean for each in found.children] == [False, True]
     assert "symbolic link" in (found.children[0].error or "")

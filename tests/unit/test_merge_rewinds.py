@@ -9,6 +9,7 @@ from launcher.vcs.merge import sessions, work
 from launcher.vcs.merge.descriptors import MergeDescriptor
 from launcher.vcs.merge.into_children import all_of
 from launcher.vcs.merge.preview import preview
+from policy.handoff import Patterns
 from tests.support.ground import ENVIRONMENT, last, statuses
 from tests.support.repository import Nested, changed, link
 
@@ -29,8 +30,8 @@ def test_going_back_is_taken_only_where_the_submodule_is_named(nested: Nested) -
     nested.main.branch("one", {"lib": link(first)})
     nested.child("two", main=changed(3))
     target, sources = nested.main.target(), [nested.main.source("one")]
-    assert not preview(target, sources).clean
-    assert preview(target, sources, rewind=["lib"]).clean
+    assert not preview(target, sources, Patterns(())).clean
+    assert preview(target, sources, Patterns(()), rewind=["lib"]).clean
     before = nested.heads()
     descriptor = last(nested.main.merge("one"))
     assert (descriptor.conflict_files, statuses(descriptor)) == (("lib",), {"doc": "up_to_date", "lib": "conflicted"})
@@ -98,7 +99,7 @@ def test_a_trunk_merged_beside_submodules_takes_none_of_them_back(
         nested.main.run("merge", "-q", nested.main.id("main"), at=root, check=False)
         nested.main.git("checkout", "-q", "--theirs", "m", at=root)
         nested.main.git("commit", "-q", "-a", "-m", "Resolved.", at=root)
-        assert not preview(nested.main.target(), all_of(target)).clean
+        assert not preview(nested.main.target(), all_of(target), Patterns(())).clean
         found = merged()
         assert (found.conflict_files, "--rewind lib" in (found.hint or "")) == (("lib",), True)
         assert nested.heads() == before

@@ -46,7 +46,9 @@ def test_a_merge_is_forecast_carried_out_and_taken_back(browser: Paged, place: P
     async def through() -> None:
         shown = (await browser.ask("GET", "/merges")).text
         assert shown.index("<strong>one</strong>") < shown.index("<strong>two</strong>")
-        assert shown.count('" checked>') == 2
+        assert shown.count('" checked>') == 0
+        await browser.ask("GET", f"/worktrees/{one.worktree_id}")
+        assert (await browser.ask("GET", "/merges")).text.count('" checked>') == 1
         forecast = (await sent(browser, "/merges/forecast", fields)).text
         assert forecast.index("<strong>two</strong>") < forecast.index("<strong>one</strong>")
         assert ">1 file<" in forecast
@@ -86,7 +88,7 @@ def test_only_what_was_shown_is_merged(browser: Paged, place: Place) -> None:
     """A branch that has moved since is not, nor are those with it; the page says which, and whether it was reviewed."""
     one, two = (worktree(browser, place, name) for name in ("one", "two"))
     committed(Path(one.path), file="ONE\n")
-    committed(Path(two.path), other="TWO\n")
+    committed(Path(two.path), **{"other": "TWO\n", ".envrc": "x\n"})
     for name in ("user.name", "user.email"):
         git("config", name, "Somebody", at=place.app)
     before = git("rev-parse", "main", at=place.app)
@@ -96,14 +98,21 @@ def test_only_what_was_shown_is_merged(browser: Paged, place: Place) -> None:
         await browser.ask("GET", f"/worktrees/{two.worktree_id}")
         shown = (await browser.ask("GET", "/merges")).text
         assert shown.count('<span class="good">reviewed') == 1
-        values = re.findall(r'name="child" value="([0-9a-f]{40} [^"]+)" checked', shown)
+        values = re.findall(r'name="child" value="([0-9a-f]{40} [^"]+)"', shown)
         assert len(values) == 2
         committed(Path(two.path), other="EVIL\n")
-        assert "moved since you reviewed it" in (await browser.ask("GET", "/merges")).text
+        shown = (await browser.ask("GET", "/merges")).text
+        assert "moved since you reviewed it" in shown
+        assert '" checked>' not in shown
         fields = [("repository", str(place.app)), *(("child", each) for each in values)]
         assert "has moved since it was shown" in await merged(fields, 1)
+        shown = (await browser.ask("GET", "/merges")).text
+        assert re.search(
+            r'<a href="/merges/begun/1">merge of app-one, app-two</a>: <span class="bad">[^<]* has moved', shown
+        )
         assert git("rev-parse", "main", at=place.app) == before
         forecast = (await sent(browser, "/merges/forecast", fields)).text  # of what is there now, as the form is
+        assert '<code>.envrc</code> <span class="bad">a shell or its environment manager runs it' in forecast
         fields[1:] = [("child", each) for each in re.findall(r'value="([0-9a-f]{40} [^"]+)" checked', forecast)]
         assert "has moved since it was shown" not in await merged(fields, 2)
         assert (place.app / "other").read_text() == "EVIL\n"
@@ -183,13 +192,13 @@ def test_only_so_many_merges_are_kept(browser: Paged) -> None:
     """The newest that are over; those that go on stay."""
     kept = merging.Merges()
     for number in range(1, 101):
-        kept.begun[number] = merging.Merging(number, None, answer=None if number == 1 else True)  # type: ignore[arg-type]
+        kept.begun[number] = merging.Merging(number, "/nowhere", "", answer=None if number == 1 else True)  # type: ignore[arg-type]
 
     async def begin() -> None:
         kept.numbers = iter([101])  # type: ignore[assignment]
         body = merging._asked(b"repository=/nowhere&child=0+x")
         context = browser.service.context
-        begun = kept.begin(context, body.repository, lambda merging: routes.merge(context, body, merging.step))
+        begun = kept.begin(context, body.repository, "", lambda merging: routes.merge(context, body, merging.step))
         assert begun.task is not None
         await begun.task
 

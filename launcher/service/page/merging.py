@@ -34,12 +34,14 @@ class Merging:
     Attributes:
         number: its name in addresses; counts from 1.
         repository: in which.
+        asked: what was asked for, in words.
         done, total, name: how many children are merged, of how many, and the next one.
         answer, refusal: what came of it; None before its end.
     """
 
     number: int
     repository: str
+    asked: str
     done: int = 0
     total: int = 0
     name: str = ""
@@ -50,6 +52,11 @@ class Merging:
     def step(self, said: Mapping[str, Any]) -> None:
         """Takes note of a step of the job's."""
         self.done, self.total, self.name = said["done"], said["total"], said["name"]
+
+    @property
+    def moved(self) -> bool:
+        """Whether it has done something, which the journal has."""
+        return self.answer is not None and bool(self.answer.run.model_dump()["moves"])
 
     @property
     def over(self) -> bool:
@@ -65,10 +72,10 @@ class Merges:
     numbers: "itertools.count[int]" = field(default_factory=lambda: itertools.count(1))
 
     def begin(
-        self, context: Context, repository: str, work: Callable[[Merging], Awaitable[routes.Merge]]
+        self, context: Context, repository: str, asked: str, work: Callable[[Merging], Awaitable[routes.Merge]]
     ) -> Merging:  # fmt: skip
         """Begins a merge, or the end of one, by the control API's function; it goes on when nobody looks."""
-        merging = Merging(next(self.numbers), repository)
+        merging = Merging(next(self.numbers), repository, asked)
 
         async def run() -> None:
             try:
@@ -125,7 +132,8 @@ async def begin_merge(request: Request) -> Response:
     """Begins a merge."""
     body, context = _asked(await request.body()), context_of(request)
     merging = _merges(request).begin(
-        context, body.repository, lambda merging: routes.merge(context, body, merging.step)
+        context, body.repository, f"merge of {', '.join(map(os.path.basename, body.children))}",
+        lambda merging: routes.merge(context, body, merging.step),
     )  # fmt: skip
     return RedirectResponse(f"/merges/begun/{merging.number}", 303)
 
@@ -163,10 +171,11 @@ async def _content(request: Request, repository: str | None, chosen: Sequence[st
     rows = sorted(rows, key=lambda row: order.get(row["main"]["path"], len(order)))
     for row in rows:
         row["seen"] = visit_of(request).reviewed.get(row["worktree_id"], "")
-        row["chosen"] = row["main"]["path"] in order if order else row["work"] == "to merge"
+        reviewed = row["seen"] == row["head"] != "" and row["work"] == "to merge"
+        row["chosen"] = row["main"]["path"] in order if order else reviewed
     runs = (await routes.list_merges(request, repository)).runs if repository is not None else []
     shown = [each.model_dump() for each in reversed(runs[-MOST_RUNS:])]
-    begun = [each for each in _merges(request).begun.values() if not each.over]
+    begun = [each for each in reversed(_merges(request).begun.values()) if each.repository == repository]
     return {"repositories": list(known), "repository": repository, "children": rows, "into": into, "runs": shown,
             "begun": begun, "warnings": []}  # fmt: skip
 
@@ -235,6 +244,7 @@ async def roll_back(run_id: RunId, request: Request) -> Response:
     except ValidationError as error:
         raise Refusal("request-invalid", "this is not a repository", context=error.errors()[0]["msg"]) from None
     merging = _merges(request).begin(
-        context_of(request), body.repository, lambda _: routes.roll_back_merge(run_id, body, request)
-    )
+        context_of(request), body.repository, f"roll back of {run_id}",
+        lambda _: routes.roll_back_merge(run_id, body, request),
+    )  # fmt: skip
     return RedirectResponse(f"/merges/begun/{merging.number}", 303)

@@ -21,7 +21,9 @@ from launcher.vcs.merge.engine import Engine
 from launcher.vcs.merge.object_store import changes
 from launcher.vcs.merge.target import Place, Target
 from launcher.vcs.scratch import Scratch
+from policy import review_marks
 from policy.errors import Refusal, printable
+from policy.handoff import Patterns
 from policy.sandbox_context import Name
 
 _NOBODY = {
@@ -53,6 +55,20 @@ MOST_CHANGES = 1_000
 """Paths that are named."""
 
 
+class Changed(Frozen):
+    """A path that would be another in the trunk.
+
+    Attributes:
+        kind: git's letter.
+        path: from the root.
+        why: it deserves a look: what would run or obey it (`review_marks.first`); "" for most.
+    """
+
+    kind: str
+    path: Text
+    why: str
+
+
 class InOrder(Frozen):
     """What a merge would do now.
 
@@ -61,14 +77,14 @@ class InOrder(Frozen):
         conflict: of the next one, with what those before it have made of the trunk; None when all merge.
         pending: those that it would not come to.
         changed: how many paths of the trunk would be others.
-        changes: the first of them, each git's letter and the path.
+        changes: the first of them, those that deserve a look in front.
     """
 
     merged: tuple[Name, ...]
     conflict: Forecast | None
     pending: tuple[Name, ...]
     changed: int
-    changes: tuple[tuple[str, Text], ...]
+    changes: tuple[Changed, ...]
 
 
 class MergePreview(Frozen):
@@ -107,6 +123,7 @@ class MergePreview(Frozen):
             lines += _reasons(end, shown)
         files = "1 file" if self.in_order.changed == 1 else f"{self.in_order.changed} files"
         lines.append(f"in this order, {files} of {printable(self.target)} would change")
+        lines += [f"  {shown(each.path)}: {each.why}" for each in self.in_order.changes if each.why]
         return "\n".join(lines)
 
 
@@ -115,13 +132,16 @@ def _reasons(each: Forecast, shown: Callable[[str], str]) -> list[str]:
     return lines + [f"    {conflict.kind} in {shown(conflict.path)}" for conflict in each.conflicts]
 
 
-def preview(target: Target, sources: Sequence[Source], *, rewind: Collection[str] = ()) -> MergePreview:
+def preview(
+    target: Target, sources: Sequence[Source], patterns: Patterns, *, rewind: Collection[str] = ()
+) -> MergePreview:  # fmt: skip
     """Tries every child with the trunk and with every other one, each merge on its own, and then all in this order.
 
     One git process does all merges in which no submodule and no attribute is touched; the others get what a real run
     would do for them. New objects go to a directory that is removed again.
 
     Args:
+        patterns: of hand-off files.
         rewind: names of submodules that may go back.
 
     Raises:
@@ -137,7 +157,7 @@ def preview(target: Target, sources: Sequence[Source], *, rewind: Collection[str
         if found is None:
             engine.main.attributes_may_differ()
             found = [_alone(engine, ours, theirs, rewind) for ours, theirs in wanted]
-        in_order = _in_order(engine, target, sources, rewind)
+        in_order = _in_order(engine, target, sources, patterns, rewind)
     return MergePreview(
         target=target.label,
         target_commit=target.commit,
@@ -147,19 +167,27 @@ def preview(target: Target, sources: Sequence[Source], *, rewind: Collection[str
     )
 
 
-def _in_order(engine: Engine, target: Target, sources: Sequence[Source], rewind: Collection[str]) -> InOrder:
+def _in_order(
+    engine: Engine, target: Target, sources: Sequence[Source], patterns: Patterns, rewind: Collection[str]
+) -> InOrder:  # fmt: skip
     done = work.merge_in_turn(engine, target.commit, sources, target.label, rewind=rewind)
     last = done.tried[-1] if done.tried and not done.tried[-1].outcome.commit else None
     raw = engine.main.git.run(
         "diff-tree", "-r", "-z", "--raw", "--no-renames", "--no-abbrev", target.commit, done.commit
     )
     changes = parsed_changes(raw.out)[0]
+    modes = ((each.path, review_marks.reason_of_mode(each.old_mode, each.new_mode)) for each in changes)
+    marks = review_marks.first(modes, patterns)
+    changes.sort(key=lambda each: each.path not in marks)
     return InOrder(
         merged=tuple(each.source.label for each in done.tried if each.outcome.commit),
         conflict=None if last is None else _told(last.source, target.label, last.outcome),
         pending=tuple(each.label for each in sources[len(done.tried) :]),
         changed=len(changes),
-        changes=tuple((each.kind, each.path) for each in changes[:MOST_CHANGES]),
+        changes=tuple(
+            Changed(kind=each.kind, path=each.path, why=marks.get(each.path, ("", ""))[1])
+            for each in changes[:MOST_CHANGES]
+        ),
     )
 
 

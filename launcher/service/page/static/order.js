@@ -40,3 +40,10 @@ for (const list of document.querySelectorAll("ol.order")) {
     held = null;
   });
 }
+
+for (const button of document.querySelectorAll("button[data-mark]")) {
+  button.hidden = false;
+  button.addEventListener("click", () => {
+    for (const box of button.form.querySelectorAll("ol.order input[type=checkbox]")) box.checked = true;
+  });
+}
