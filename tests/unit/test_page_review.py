@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from launcher.service.page import reviewing
+from launcher.vcs.worktrees import patches
 from launcher.vcs.worktrees.models import Worktree
 from launcher.vcs.worktrees.worktree_service import WorktreeService
 from tests.support import repository
@@ -105,6 +106,39 @@ def test_nothing_that_an_agent_wrote_is_markup(browser: Paged, place: Place) -> 
         assert r"\x1b[31mred\x1b]0;t\x07 \u202etxt.exe\u2066" in text
         assert r"\xff\xfe&lt;i&gt;" in text
         assert len(text) < 2_000_000
+
+
+def test_code_has_colours(browser: Paged, place: Place) -> None:
+    """Of the language that a file's name tells, on both sides, whatever bytes are in it; the text is as it was."""
+    made = worktree(browser, place, "T")
+    root = Path(made.path)
+    committed(root, **{"app.py": 'def old():\n    return "<b>"\n'})
+    (root / "app.py").write_bytes(b'def new():  # \xff <i>\n    return "<b>", """\x1b\n</i>"""\n')
+    for view in ("unified", "split"):
+        text = browser.get(f"/worktrees/{made.worktree_id}?view={view}").text
+        assert text.count('<span class="shade-k">def</span>') == 3  # its first line, what took its place, and before
+        assert '<span class="shade-n">new</span>' in text
+        assert r'<span class="shade-c"># \xff &lt;i&gt;</span>' in text
+        assert '<span class="shade-s">&quot;&lt;b&gt;&quot;</span>' in text.replace("&#34;", "&quot;")
+        assert r"\x1b</span>" in text
+
+
+def test_colours_take_a_bounded_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What is left when time is over has none, and is there all the same; so is what no lexer can read."""
+    lines = [["+", None, number, "if (x) { return 'y' } // z", 0, ""] for number in range(10_000)]
+    files: list[tuple[str, dict[str, Any]]] = [
+        ("a.js", {"hunks": [{"lines": [[*line] for line in lines]}]}) for _ in range(2)
+    ]
+    monkeypatch.setattr(patches, "_SHADE_SECONDS", 0.01)
+    patches.shade(files)
+    assert [line[:6] for line in files[1][1]["hunks"][0]["lines"]] == lines
+    assert all(len(line) == 6 for line in files[1][1]["hunks"][0]["lines"])
+    monkeypatch.setattr(patches, "_SHADE_SECONDS", 60.0)
+    patches.shade(files)
+    for line in files[1][1]["hunks"][0]["lines"]:
+        assert sum(length for length, _ in line[6]) == len(line[3])
+    patches.shade([("\udcff[*", {"hunks": [{"lines": lines}]})])
+    assert len(lines[0]) == 6
 
 
 def test_lines_are_put_side_by_side() -> None:

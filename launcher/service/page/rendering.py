@@ -4,7 +4,7 @@ All that a template prints goes through `shown`, so none can forget to. Only wha
 """
 
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -104,6 +104,14 @@ def graph(values: Sequence[float], most: float, label: str) -> Markup:
                   ).format(visible(label), points)  # fmt: skip
 
 
+def pieces(line: Sequence[Any]) -> Iterator[tuple[str, str]]:
+    """A line of a diff in stretches: the letter of a colour, "" for none, and text (`patches.shade`)."""
+    at = 0
+    for length, letter in line[6] if len(line) > 6 else [(len(line[3]), "")]:
+        yield letter, line[3][at : at + length]
+        at += length
+
+
 @cache
 def environment() -> Environment:
     """The templates of this package."""
@@ -117,7 +125,7 @@ def environment() -> Environment:
         "size": size,
         "span": span,
     }
-    made.globals |= {"path": path, "graph": graph, "FIELD": FIELD}
+    made.globals |= {"path": path, "graph": graph, "FIELD": FIELD, "pieces": pieces}
     return made
 
 

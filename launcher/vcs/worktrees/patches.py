@@ -1,12 +1,16 @@
-"""The lines of a diff, with what looks secret in them: the confined process behind a review.
+"""The lines of a diff, with what looks secret in them, and their colours: the confined process behind a review.
 
 It reads what `git diff --raw -z --patch` printed of an agent's files, strictly and bounded, and prints JSON.
 """
 
+import functools
 import json
 import os
 import resource
+import signal
 import sys
+import time
+from collections.abc import Iterator, Sequence
 from typing import Any, NoReturn
 
 from launcher.jail import cell
@@ -15,6 +19,10 @@ from policy import review_marks
 
 _MOST_LINE = 600
 _MEMORY = 1 << 30
+_SHADE_SECONDS = 4.0
+"""For the colours of all files: an agent writes what is read for them. What is left then has none."""
+_SHADES = (("Comment", "c"), ("Keyword", "k"), ("Literal.String", "s"), ("Literal.Number", "m"), ("Name.Function", "n"),
+           ("Name.Class", "n"), ("Name.Decorator", "n"), ("Name.Tag", "k"), ("Name.Attribute", "n"))  # fmt: skip
 
 
 def serve(most: int) -> NoReturn:
@@ -27,7 +35,9 @@ def serve(most: int) -> NoReturn:
     try:
         resource.setrlimit(resource.RLIMIT_AS, (_MEMORY, _MEMORY))
         cell.confine("paddock-review")
-        json.dump(read(sys.stdin.buffer.read(), most), sys.stdout)
+        found = read(sys.stdin.buffer.read(), most)
+        shade(found)
+        json.dump(found, sys.stdout)
         sys.stdout.flush()
         status = 0
     finally:
@@ -109,13 +119,74 @@ def _hunk(lines: _Lines, file: dict[str, Any], most: int) -> None:
             file["left"] += 1
             continue
         text = os.fsdecode(line[1:])
-        hunk["lines"].append([kind.decode("ascii", "replace") or " ", old, new, text[:_MOST_LINE],
+        cut = os.fsencode(text[:_MOST_LINE]).decode(errors="backslashreplace")  # as it is shown, for `shade` counts
+        hunk["lines"].append([kind.decode("ascii", "replace") or " ", old, new, cut,
                               max(0, len(os.fsencode(text[_MOST_LINE:]))), secret])  # fmt: skip
         shown += 1
     if lines.peek().startswith(b"\\"):
         lines.next()
     if hunk["lines"]:
         file["hunks"].append(hunk)
+
+
+class _Late(Exception):
+    """There is no more time for colours."""
+
+
+def shade(files: Sequence[tuple[str, dict[str, Any]]]) -> None:
+    """Adds to each line of files whose language is known its colours: pairs of a length and a letter of `_SHADES`.
+
+    Pygments reads what the lines of each side of a hunk say, as if they were a file, for at most `_SHADE_SECONDS`.
+    """
+    deadline = time.monotonic() + _SHADE_SECONDS
+
+    def late(*_: object) -> NoReturn:
+        raise _Late
+
+    before = signal.signal(signal.SIGALRM, late)
+    signal.setitimer(signal.ITIMER_REAL, _SHADE_SECONDS)  # a single expression can take that long
+    try:
+        from pygments.lexers import find_lexer_class_for_filename  # type: ignore[import-untyped]
+
+        for path, file in files:
+            lexer = find_lexer_class_for_filename(os.path.basename(path))
+            for hunk in file["hunks"] if lexer is not None else ():
+                for gone in (True, False):  # lines that stay are read with both sides: the new one has the last word
+                    lines = [line for line in hunk["lines"] if line[0] in (" -" if gone else " +")]
+                    shades = list(_shades(lexer(), [line[3] for line in lines]))
+                    for line, found in zip(lines, shades, strict=True):
+                        line[6:] = [found]
+                    if time.monotonic() > deadline:
+                        raise _Late
+    except Exception:  # whatever a lexer makes of it: a review without colours is one, too
+        pass
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, before)
+
+
+def _shades(lexer: Any, lines: Sequence[str]) -> Iterator[list[tuple[int, str]]]:  # noqa: ANN401  # pygments has no types
+    """For each line its stretches, which together are as long as it is."""
+    letters: list[str] = []
+    for at, kind, value in lexer.get_tokens_unprocessed("".join(f"{line}\n" for line in lines)):
+        letters += [""] * (at - len(letters))
+        letters[at : at + len(value)] = [_letter(str(kind))] * len(value)
+    at = 0
+    for line in lines:
+        stretches: list[tuple[int, str]] = []
+        own = letters[at : at + len(line)]
+        for letter in own + [""] * (len(line) - len(own)):
+            if stretches and stretches[-1][1] == letter:
+                stretches[-1] = stretches[-1][0] + 1, letter
+            else:
+                stretches.append((1, letter))
+        yield stretches
+        at += len(line) + 1
+
+
+@functools.cache
+def _letter(kind: str) -> str:
+    return next((letter for name, letter in _SHADES if kind.startswith(f"Token.{name}")), "")
 
 
 def _range(text: bytes) -> tuple[int, int]:

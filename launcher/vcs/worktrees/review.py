@@ -69,7 +69,8 @@ def read(
         ``commits`` and ``commit_count``, ``problem``, and ``sections``: each with its ``section``, ``count`` of files,
         ``nested`` (repositories that lie among the files), and ``files``, hand-off files first. A file has ``key``,
         ``path``, ``old_path``, ``kind`` (git's letter), modes, sizes, ``mark`` and ``why`` (`review_marks.first`),
-        ``hunks`` (``title``, ``lines``: kind, number before and after, text, bytes left out, what looks secret),
+        ``hunks`` (``title``, ``lines``: kind, number before and after, text, bytes left out, what looks secret, and
+        where its language is known `patches.shade`),
         ``left`` (lines left out) and ``note`` (why there are no lines). Bytes that are no UTF-8 are escapes in all.
 
     Refusals: those of git; worktree-obstructed.
