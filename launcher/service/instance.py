@@ -184,7 +184,7 @@ class Settings(BaseModel):
         term_seconds: patience between SIGTERM and the kill.
         end_seconds: patience for a killed session's ending (harvest), before its helper is killed too.
         agent_idle_seconds: how long an agent that editors attach to may have none, and nothing to do; 0: for ever.
-        sample_seconds: time between two looks at what sessions use.
+        sample_seconds: time between two looks at what sessions use, and (1 to 5 s) at whether all is well.
         restart_seconds: the first pause before a restart; it doubles up to `most_restart_seconds`.
         most_restart_seconds: the longest pause.
         most_connections: connections to the control socket at the same time.

@@ -153,7 +153,8 @@ def _tree(launcher: int) -> list[Process]:
 
 log = logging.getLogger("paddock.service")
 
-LOOK_SECONDS = 5.0
+_LOOK_SECONDS = (1.0, 5.0)
+"""At least, at most: as often as samples are taken. What is missing at two looks is taken to be missing for good."""
 _LEAST_INODES = 1_000
 _SHARE = 10
 """Of a small filesystem (a runtime directory is one in memory), one in so many bytes is enough."""
@@ -181,7 +182,8 @@ class Watch:
                 await self.look()
             except (OSError, Refusal) as error:
                 log.error("the service's upkeep failed: %s", error)
-            await asyncio.sleep(LOOK_SECONDS)
+            least, most = _LOOK_SECONDS
+            await asyncio.sleep(min(most, max(least, self._supervisor.settings.sample_seconds)))
 
     async def look(self) -> None:
         """Looks once."""

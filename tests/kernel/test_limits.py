@@ -311,7 +311,9 @@ def _state(pid: int) -> str:
 
 SMALL = """
 import sys
+import launcher.session.watchdog
 import policy.config.settings
+launcher.session.watchdog._SELDOM = 1.0
 policy.config.settings.BOUNDS[sys.argv[1]] = float(sys.argv[2])
 sys.argv[:3] = ["paddock"]
 from launcher.__main__ import main
@@ -331,7 +333,7 @@ def test_a_session_without_limits_is_bounded_by_the_machine(
 ) -> None:
     """A bomb of memory, and one in the worktree, end with a sentence that names the way out; what lifts it lets it be.
 
-    The shares are made small: nobody fills the machine to see them.
+    The shares are made small, and the looks at a worktree frequent: nobody fills the machine, or waits, to see them.
     """
     name = "memory" if what == "memory" else "disk"
     free = os.statvfs(paddock.worktree)

@@ -134,7 +134,7 @@ def service(paddock: Paddock) -> Iterator[Served]:
     agent = paddock.worktree / "agent.py"
     agent.write_text(AGENT.read_text())
     paddock.who.give(agent)
-    with served.serving(paddock) as running:
+    with served.serving(paddock, stdin_seconds=0.2, term_seconds=0.5) as running:
         yield running
 
 
@@ -201,7 +201,7 @@ def test_an_agent_that_nobody_needs_is_ended(service: Served) -> None:
         first.prompt("wait go")
         first.until(method="session/update")
     (session,) = live(service)
-    time.sleep(7)  # longer than a shim takes to look again
+    time.sleep(3)  # longer than a shim takes to look twice, which it does in half a second more than the patience
     assert len(live(service)) == 1
     (service.paddock.worktree / "go").touch()
     assert service.over(session["name"])["outcome"]["reason"] == "idle"

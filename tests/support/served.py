@@ -46,6 +46,7 @@ class Served:
         self.paddock = paddock
         self.runtime = runtime
         self.env = {**paddock.env, "XDG_RUNTIME_DIR": str(runtime)}
+        self.usual: dict[str, object] = {}
         self.process: subprocess.Popen[bytes] | None = None
         self.said = runtime.parent / "serve.log"
 
@@ -165,10 +166,10 @@ class Served:
             time.sleep(0.02)
 
     def settings(self, **values: object) -> None:
-        """Writes service.toml; the service reads it at its start and at `reload`."""
+        """Writes service.toml, with `usual` below; the service reads it at its start and at `reload`."""
         path = self.paddock.who.home / ".config/paddock/service.toml"
         path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text("".join(f"{name} = {json.dumps(value)}\n" for name, value in values.items()))
+        path.write_text("".join(f"{name} = {json.dumps(value)}\n" for name, value in (self.usual | values).items()))
         self.paddock.who.give(self.paddock.who.home / ".config")
 
 
@@ -184,7 +185,8 @@ def prepare(paddock: Paddock) -> Served:
 def serving(paddock: Paddock, **settings: object) -> Iterator[Served]:
     """A service that runs, with these settings; ended in order afterwards."""
     served = prepare(paddock)
-    served.settings(**settings)
+    served.usual = settings
+    served.settings()
     served.start()
     try:
         yield served

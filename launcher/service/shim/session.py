@@ -127,7 +127,7 @@ class ShimSession:
         channel.setblocking(False)
         self._loop.add_reader(channel.fileno(), lambda: self._hear(self._listeners_of(channel)))
         self._loop.spawn(self._life())
-        self._loop.call_later(_LOOK_SECONDS, self._look)
+        self._look()
 
     # The session's life
 
@@ -510,11 +510,11 @@ class ShimSession:
 
         An agent that works, or waits for a person's answer, is not idle, however long nobody looks on.
         """
-        self._loop.call_later(_LOOK_SECONDS, self._look)
+        patience = self._settings["agent_idle_seconds"]
+        self._loop.call_later(min(_LOOK_SECONDS, patience + 0.5) if patience else _LOOK_SECONDS, self._look)
         if not self._listeners and os.readlink(f"/proc/self/fd/{self._directory}").endswith(" (deleted)"):
             self.streams.log.note("its directory is missing, so no service could find it again")
             self.stop(None, "lost")
-        patience = self._settings["agent_idle_seconds"]
         hub = self._editors.hub if self._editors is not None else None
         now = time.monotonic()
         if (

@@ -149,7 +149,7 @@ def fork_on(most: int) -> None:
         try:
             os.fork()
         except OSError:
-            time.sleep(0.001)
+            time.sleep(0.02)  # as many as there may be are waiting to be more: enough of them for two processors
 
 
 def main() -> None:
