@@ -402,19 +402,71 @@ def test_the_service_is_started_where_there_is_none(installed: Installed, public
 
 
 def test_a_session_is_typed_into_from_the_browser(service: Served, tab: Tab) -> None:
-    """One writes: the second only watches until it takes over; what an agent prints for the terminal does nothing."""
+    """One writes: who comes second only watches until it takes over; the terminal of a session that is over says so."""
     link = "printf '\\033]8;;http://evil.example/\\033\\\\link\\033]8;;\\033\\\\ \\033[38;2;1;2;3mtrue\\033[0m\\n'"
     script = f'{link}; stty size; while read line; do echo "got <$line>"; done'
     service.create("sh", "-c", script, name="typed", stdin="terminal")
+    words = ["script", "-qec", shlex.join(service.paddock.words("attach", "typed")), "/dev/null"]
+    other = subprocess.Popen(
+        service.paddock.who.command(words),
+        env=service.paddock.who.environment(service.env), stdin=subprocess.PIPE, stdout=subprocess.PIPE,
+    )  # fmt: skip
+    assert other.stdout is not None
+    while b"true" not in other.stdout.readline():
+        pass
     go(tab, "/sessions/typed/terminal")
+    tab.until("document.querySelector('#terminal-state').innerText === 'attached, you watch: another client writes'")
     tab.until("document.querySelector('.xterm-rows')?.innerText.includes('true')")
-    tab.click("[data-mode=write]")
+    pressed = "[...document.querySelectorAll('[aria-pressed=true]')].map(each => each.innerText).join()"
+    assert tab.run(pressed) == "watch"
+    tab.run("document.querySelector('.xterm-helper-textarea').focus()")
+    tab.type("x")
+    tab.until("document.querySelector('#terminal-state').innerText.includes('to type, choose')")
+    tab.click("[data-mode=take]")
     tab.until("document.querySelector('#terminal-state').innerText === 'attached, you write'")
+    assert tab.run(pressed) == "write"
     tab.type("hello <b>\r")
     tab.until("document.querySelector('.xterm-rows').innerText.includes('got <hello <b>>')")
     refused = service.cli("attach", "typed")
     assert "session-has-writer" in refused.stderr
+    other.kill()
+    other.communicate()
     assert tab.run("document.querySelectorAll('#terminal style, #terminal b').length") == 0
     assert tab.run("getComputedStyle(document.querySelector('.xterm-rows > div')).lineHeight") != "normal"
     service.post("/v1/sessions/typed/stop", {"wait": 20, "term_seconds": 0.1})
     tab.until("document.querySelector('#terminal-state').innerText === 'the session is over'")
+    assert "what it has written" in tab.text("main")
+    assert tab.run("[...document.querySelectorAll('[data-mode]')].every(each => each.hidden)")
+    go(tab, "/sessions/typed/terminal")
+    assert "what it has written" in tab.text("main")
+    assert tab.run("document.querySelector('#terminal, #terminal-state, main button')") is None
+
+
+def test_a_terminals_history_holds_nobody_up_and_asks_nothing(service: Served, chromium: Browser) -> None:
+    """Numbers without bounds, queries of long ago and invisible marks, on a phone; queries of now are answered."""
+    counts = "".join(
+        f"\\033[2147483647{each}" for each in ("S", "T", "L", "M", "@", "P", "b", "X", "I", "Z", " @", " A", "'}")
+    )
+    counts += "\\033[900S" * 2_000
+    queries = r"\033[c\033[>c\033[6n\033[5n\033P$qm\033\\\033]10;?\007\033]4;1;?\007"
+    marks = "bidi\u202e\u2066 zero\u200b\ufeff join\u200d"
+    show = f'printf "{counts}{queries}\\nready {marks}\\n"'
+    read = "dd bs=1 count={} 2>/dev/null | od -c"
+    script = f'stty -echo raw; {show}; {read.format(5)}; printf "\\033[6n"; {read.format(3)}; sleep 60'
+    service.create("sh", "-c", script, name="history", stdin="terminal")
+    deadline = time.monotonic() + 20
+    while "ready" not in service.log("history") and time.monotonic() < deadline:
+        time.sleep(0.05)
+    tab = chromium.tab(invited(service), width=390)
+    go(tab, "/sessions/history/terminal")
+    tab.until("document.querySelector('#terminal-state').innerText === 'attached, you write'", 10)
+    tab.until("document.querySelector('.xterm-rows').innerText.includes('ready')")
+    assert "bidi\ufffd\ufffd zero\ufffd\ufffd join\u200d" in tab.text(".xterm-rows").replace("\xa0", " ")
+    assert tab.run("document.documentElement.scrollWidth <= window.innerWidth")
+    tab.type("typed")
+    tab.until("document.querySelector('.xterm-rows').innerText.includes('0000005')")
+    assert "t   y   p   e   d" in tab.text(".xterm-rows").replace("\xa0", " ")
+    tab.until("document.querySelector('.xterm-rows').innerText.includes('0000003')")
+    assert "033   [" in tab.text(".xterm-rows").replace("\xa0", " ")
+    service.post("/v1/sessions/history/stop", {"wait": 20, "term_seconds": 0.1})
+    tab.ask("Page.close")

@@ -31,6 +31,7 @@ router = APIRouter()
 
 BEGUN = b"A"
 """The first frame of an answer, this module's own: the attachment's id. All others are the shim's (`packets`)."""
+_QUERIES = {"open": "mode=write", "write": "mode=write", "take": "mode=write&take=1"}
 MOST_TYPED = 32 << 10
 _PIECE = 64 << 10
 _MOST_HEAD = 8 << 10
@@ -65,16 +66,29 @@ async def show_terminal(name: SessionName, request: Request) -> HTMLResponse:
 async def attach(name: SessionName, request: Request) -> StreamingResponse:
     """Joins a session's streams: an answer of frames, which ends with the session, or when the browser leaves.
 
+    The field ``mode``: ``read``; ``write``; ``take``, in place of who writes; ``open``, write unless somebody does.
+
     Refusals: of the shim; session-over; quota-followers.
     """
-    fields = await form_of(request)
-    mode = "write" if fields.get("mode") == "write" else "read"
-    query = f"mode={mode}&offset=0" + ("&take=1" if fields.get("take") == "1" else "")
+    mode = (await form_of(request)).get("mode", "read")
     tabs = live.admit(request)
+    try:
+        reader, writer = await _joined(name, _QUERIES.get(mode, "mode=read"), request)
+    except Refusal as refusal:
+        if mode != "open" or refusal.reference != "session-has-writer":
+            raise
+        reader, writer = await _joined(name, "mode=read", request)
+    attachment = Attachment(visit_of(request), name, writer)
+    frames = _frames(tabs, attachment, reader)
+    return StreamingResponse(context_of(request).followers.counted(frames), media_type="application/octet-stream")
+
+
+async def _joined(name: str, query: str, request: Request) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+    """A client's connection to a session's shim, which has let it in."""
     ours, theirs = socket.socketpair()
     try:
         with theirs:
-            await context_of(request).supervisor.attach(name, query, b"", theirs.fileno())
+            await context_of(request).supervisor.attach(name, f"{query}&offset=0", b"", theirs.fileno())
         reader, writer = await asyncio.open_unix_connection(sock=ours)
     except BaseException:
         ours.close()
@@ -89,9 +103,7 @@ async def attach(name: SessionName, request: Request) -> StreamingResponse:
     except Refusal:
         writer.close()
         raise
-    attachment = Attachment(visit_of(request), name, writer)
-    frames = _frames(tabs, attachment, reader)
-    return StreamingResponse(context_of(request).followers.counted(frames), media_type="application/octet-stream")
+    return reader, writer
 
 
 async def _frames(tabs: live.Tabs, attachment: Attachment, reader: asyncio.StreamReader) -> AsyncIterator[bytes]:

@@ -7,7 +7,8 @@ Query: ``mode=read`` (default) or ``write``, ``offset=N`` to get what is kept fr
 kept), ``take=1`` to become the writer in place of another one.
 
 From the server: ``H`` hello, ``O`` standard output, ``R`` standard error, ``X`` the session is over, ``E`` a refusal,
-after which the stream ends. ``H``, ``X`` and ``E`` are JSON. To the server: ``I`` standard input, ``Z`` its end,
+after which the stream ends. ``H``, ``X`` and ``E`` are JSON; the first ``history`` bytes of output, as hello has it,
+were written before. To the server: ``I`` standard input, ``Z`` its end,
 ``K`` a signal's number in one byte, behind which a second one, 1, means the command's whole process group, as a
 terminal would, ``W`` the terminal's size: rows and columns, two bytes each (little-endian).
 
@@ -257,8 +258,9 @@ class StreamClient(Client):
         streams = self.host.streams
         first = streams.first if self._offset is not None else streams.offset
         wanted = streams.offset if self._offset is None else min(self._offset, streams.offset)
+        begin = max(first, wanted)
         self.send_json(HELLO, {"session": self.host.name, "mode": "write" if self._writes else "read",
-                               "offset": max(first, wanted), "missed": max(0, first - wanted),
+                               "offset": begin, "missed": max(0, first - wanted), "history": streams.offset - begin,
                                "terminal": self.host.request["stdin"] == TERMINAL})  # fmt: skip
         streams.subscribe(self, self._offset)
 

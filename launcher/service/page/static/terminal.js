@@ -21,15 +21,56 @@ const { Terminal } = await import("./xterm/xterm.js");
 const token = document.querySelector('meta[name="csrf"]').content;
 const place = document.getElementById("terminal");
 const state = document.getElementById("terminal-state");
+const buttons = [...document.querySelectorAll("[data-mode]")];
 const MOST = 4 << 20;
+const ANOTHER = ": another client writes";
 
 // What an agent prints may hold links: they lead nowhere.
 const terminal = new Terminal({ linkHandler: { activate() {} }, scrollback: 2000, screenReaderMode: true });
 terminal.open(place);
 
+// Of an agent's, too: a number up to 2^31, and each scroll, each blank, each repetition is a step that xterm takes.
+// More than a screen has of them does nothing. Other numbers that large are the cursor's way to the edge, "9999;9999H".
+const STEPS = ["@", " @", " A", "I", "L", "M", "P", "S", "T", "X", "Z", "b", "'}", "'~"];
+const EDGES = [..."ABCDEFGHadef`"];
+for (let code = 0x40; code <= 0x7e; code++) {
+  const final = String.fromCharCode(code);
+  for (const intermediates of ["", " ", "!", '"', "#", "$", "'", "*"]) {
+    const most = STEPS.includes(intermediates + final) ? 1000 : 10000;
+    const isAbsurd = (parameters) => parameters.flat().some((each) => each > most);
+    for (const prefix of EDGES.includes(intermediates + final) ? [] : ["", "<", "=", ">", "?"]) {
+      terminal.parser.registerCsiHandler({ prefix, intermediates, final }, isAbsurd);
+    }
+  }
+}
+
+// Nobody sees these, and some turn the direction of writing: a person must see all that is written. Not U+200D, which
+// joins signs to one, nor U+200C, which some scripts need.
+const INVISIBLE = /[\u061c\u200b\u200e\u200f\u202a-\u202e\u2060-\u206f\ufeff\u{e0000}-\u{e007f}]/gu;
+const PIECE = 4096;
+let decoders = {};
+
+function show(kind, payload, done) {
+  decoders[kind] ??= new TextDecoder("utf-8", { ignoreBOM: true });
+  const text = decoders[kind].decode(payload, { stream: true }).replace(INVISIBLE, "\ufffd");
+  // In pieces, between which xterm lets the tab do something else.
+  for (let at = 0; at < text.length; at += PIECE) terminal.write(text.slice(at, at + PIECE));
+  if (done) terminal.write("", done);
+}
+
 let attachment = "";
+let why = "";
 let writes = false;
+let history = 0;
 let leaving = null;
+
+function mark(mode) {
+  writes = mode === "write";
+  for (const button of buttons) {
+    if (button.dataset.mode === "take") button.hidden = writes;
+    else button.setAttribute("aria-pressed", String(button.dataset.mode === mode));
+  }
+}
 
 function fitted() {
   const cell = place.querySelector(".xterm-screen");
@@ -73,46 +114,84 @@ terminal.onResize(({ rows, cols }) => {
 });
 window.addEventListener("resize", () => writes && terminal.resize(fitted()[1], fitted()[0]));
 terminal.attachCustomKeyEventHandler((event) => {
-  if (event.key !== "Escape" || !event.ctrlKey || !event.shiftKey) return true;
-  document.querySelector("[data-mode]").focus();
-  return false;
+  if (event.key === "Escape" && event.ctrlKey && event.shiftKey) {
+    buttons[0].focus();
+    return false;
+  }
+  if (writes) return true;
+  const types = event.key.length === 1 || ["Enter", "Backspace", "Delete"].includes(event.key);
+  if (event.type === "keydown" && types && attachment && !event.ctrlKey && !event.metaKey && !event.altKey) {
+    state.textContent = place.dataset.writes ? 'attached, you watch: to type, choose "write"' : "attached, you can only watch";
+  }
+  return event.key !== "Tab";
 });
 
-function frame(kind, payload) {
+// The history that a session is joined with holds what its programmes once asked the terminal. Nobody waits for the
+// answers any more, and whatever reads now would take them for what the user types: until the history is shown,
+// nothing is sent.
+function live(own) {
+  if (own !== leaving || !attachment) return;
+  terminal.options.disableStdin = !writes;
+  if (!writes) return;
+  const [rows, columns] = fitted();
+  terminal.resize(columns, rows);
+  typed.push([rows, columns]);
+  void send();
+  terminal.focus();
+}
+
+function frame(kind, payload, own) {
   const text = () => new TextDecoder().decode(payload);
   if (kind === "A") attachment = text();
   else if (kind === "H") {
     const hello = JSON.parse(text());
-    writes = hello.mode === "write";
-    state.textContent = writes ? "attached, you write" : "attached, you watch";
-    terminal.options.disableStdin = !writes;
+    mark(hello.mode);
+    state.textContent = writes ? "attached, you write" : `attached, you watch${why}`;
     terminal.options.convertEol = !hello.terminal;
-    if (writes) {
-      const [rows, columns] = fitted();
-      terminal.resize(columns, rows);
-      typed.push([rows, columns]);
-      void send();
-      terminal.focus();
-    }
-  } else if (kind === "O" || kind === "R") terminal.write(payload);
-  else if (kind === "X") state.textContent = "the session is over";
-  else if (kind === "E") state.textContent = JSON.parse(text()).message;
+    history = hello.history ?? 0;
+    if (history <= 0) terminal.write("", () => live(own));
+  } else if (kind === "O" || kind === "R") {
+    const ends = history > 0 && history <= payload.length;
+    history -= payload.length;
+    show(kind, payload, ends ? () => live(own) : null);
+  } else if (kind === "X") over();
+  else if (kind === "E") {
+    const refusal = JSON.parse(text());
+    // Somebody else has taken over: this one goes on watching.
+    if (refusal.errorType === "session-has-writer") void attach("read", ANOTHER);
+    else state.textContent = refusal.message;
+  }
 }
 
-async function attach(mode) {
+function over() {
+  leaving = null;
+  attachment = "";
+  mark("");
+  state.textContent = "the session is over";
+  for (const button of buttons) button.hidden = true;
+  document.getElementById("terminal-over").hidden = false;
+}
+
+async function attach(mode, reason = mode === "open" ? ANOTHER : "") {
   leaving?.abort();
   leaving = new AbortController();
   const own = leaving;
+  terminal.options.disableStdin = true;
   terminal.reset();
+  decoders = {};
   attachment = "";
-  writes = false;
-  const body = new URLSearchParams({ mode: mode === "read" ? "read" : "write", take: mode === "take" ? "1" : "" });
+  why = reason;
+  typed = [];
+  mark("");
+  const body = new URLSearchParams({ mode });
   try {
     const options = { method: "POST", headers: { "x-csrf": token }, body, signal: own.signal };
     const answer = await fetch(place.dataset.address, options);
     if (!answer.ok) {
       const found = new DOMParser().parseFromString(await answer.text(), "text/html");
-      state.textContent = found.getElementById("said")?.textContent.trim() ?? "refused";
+      const said = found.getElementById("said")?.textContent.trim() ?? "refused";
+      if (said.includes("[session-over]")) over();
+      else state.textContent = said;
       return;
     }
     const reader = answer.body.getReader();
@@ -128,7 +207,8 @@ async function attach(mode) {
         const length = new DataView(waiting.buffer, waiting.byteOffset).getUint32(1, true);
         if (length > MOST) throw new Error("a frame is too long");
         if (waiting.length < 5 + length) break;
-        frame(String.fromCharCode(waiting[0]), waiting.slice(5, 5 + length));
+        if (own !== leaving) return;
+        frame(String.fromCharCode(waiting[0]), waiting.slice(5, 5 + length), own);
         waiting = waiting.slice(5 + length);
       }
     }
@@ -136,13 +216,16 @@ async function attach(mode) {
   } catch (error) {
     if (own === leaving) state.textContent = `not attached: ${error.message}`;
   }
-  if (own === leaving) writes = false;
+  if (own !== leaving) return;
+  attachment = "";
+  mark("");
 }
 
-for (const button of document.querySelectorAll("[data-mode]")) {
+for (const button of buttons) {
   button.addEventListener("click", () => {
+    if (button.getAttribute("aria-pressed") === "true") return;
     if (!button.dataset.confirm || window.confirm(button.dataset.confirm)) void attach(button.dataset.mode);
   });
 }
 window.addEventListener("pagehide", () => leaving?.abort());
-void attach("read");
+void attach(place.dataset.writes ? "open" : "read");
