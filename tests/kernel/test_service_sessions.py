@@ -71,6 +71,21 @@ def test_what_it_commits_is_harvested_at_its_end(service: Served) -> None:
     assert shown.stdout == "agent: Work.\n", shown.stderr
 
 
+@pytest.mark.parametrize(("stdin", "status"), [("terminal", 129), ("pipe", 0)])
+def test_a_stop_does_not_disturb_the_harvest(service: Served, stdin: str, status: int) -> None:
+    """A command that the end of its input has ended is not sent SIGTERM: its launcher has work in hand."""
+    made = "for n in $(seq 300); do echo $n >many-$n; done; git add -A; git commit -qm many; echo ready; read line"
+    identity = "git config user.name A; git config user.email a@b.c"
+    name = f"many-{stdin}"
+    at = service.post("/v1/worktrees", {"repository": str(service.paddock.main), "ticket": name}).json["main"]["path"]
+    service.create("sh", "-c", f"{identity}; {made}; true", name=name, stdin=stdin, directory=at)
+    while not any("ready" in line for line in service.log(name)):
+        time.sleep(0.05)
+    service.post(f"/v1/sessions/{name}/stop", {})
+    outcome = service.over(name)["outcome"]
+    assert (outcome["status"], (outcome["harvest"] or {}).get("state")) == (status, "harvested"), outcome
+
+
 def test_a_session_that_cannot_be_started_says_why(service: Served) -> None:
     """The Refusal of the launcher is in its record; the command never ran."""
     over = service.over(service.create("no-such-command-anywhere")["name"])

@@ -436,6 +436,11 @@ class Attempt:
                           hint="paddock status says why there are none")  # fmt: skip
         _write(self.launcher.group, "cgroup.freeze", "1" if frozen else "0")
 
+    @property
+    def at_home(self) -> bool:
+        """Whether the jail has ended, and the launcher brings home what it has left: it is not to be disturbed."""
+        return bool(self.jail) and not is_below(self.jail, self.launcher.pid)
+
     def kill_jail(self) -> None:
         """Ends everything in the jail; the launcher then harvests and ends. Without a jail the launcher is ended."""
         if not self.jail:

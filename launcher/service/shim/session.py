@@ -494,7 +494,7 @@ class ShimSession:
                 self.streams.end_input()
             if await attempt.ended.within(self._settings["stdin_seconds"]):
                 return
-        if term_seconds:
+        if term_seconds and not attempt.at_home:
             attempt.send(signal.SIGTERM)
             term_seconds += _HOME_SECONDS if self.request["bridge"] == "remote" else 0
             if await attempt.ended.within(term_seconds):
