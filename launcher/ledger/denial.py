@@ -5,7 +5,6 @@ from typing import Any, NamedTuple
 LANDLOCK = "landlock"
 SECCOMP = "seccomp"
 GUARD = "guard"
-VIEW = "view"
 PROXY = "proxy"
 VALIDATOR = "validator"
 BRIDGE = "bridge"

@@ -3,50 +3,40 @@
 A command's start through a warm helper beside bubblewrap's, in turn; sessions one after the other; answers meanwhile.
 """
 
-import shutil
 import sys
-import tempfile
 import threading
 import time
 from pathlib import Path
 
 from tests.kernel.test_service_attach import Client
-from tests.support import identity, install, paddock, served
+from tests.support import served
 from tests.support.served import Served
 
 
 def main(rounds: int) -> None:
     """Prints the figures."""
-    place = Path(tempfile.mkdtemp(prefix="b-", dir=install.public_root()))
-    place.chmod(0o755)
-    who = identity.user(place / "home")
-    (place / "place").mkdir()
-    made = paddock.make(who, install.install(), who.give(place / "place"))
-    try:
-        with served.serving(made, helpers=4) as service:
-            served.churn(service, 5, "warm")
-            if served.bubblewrap_works():
-                ours, theirs = served.spawns(service, rounds, "s")
-                mine, other = served.percentile(ours, 50), served.percentile(theirs, 50)
-                print(f"start of a command, p50: warm helper {mine * 1000:.1f} ms, bubblewrap {other * 1000:.1f} ms, "
-                      f"ratio {mine / other:.2f}")  # fmt: skip
-                # The quickest of each is what the work itself takes, on a machine that others use too.
-                print(f"the quickest: warm helper {min(ours) * 1000:.1f} ms, bubblewrap {min(theirs) * 1000:.1f} ms, "
-                      f"ratio {min(ours) / min(theirs):.2f}")  # fmt: skip
-            done = threading.Event()
-            latencies: list[float] = []
-            asking = threading.Thread(target=lambda: latencies.extend(served.answers(service, done.is_set)))
-            asking.start()
-            seconds = served.churn(service, rounds, "c")
-            done.set()
-            asking.join()
-            print(f"sessions in turn, 4 at a time: {seconds / rounds * 1000:.1f} ms each; answers meanwhile: "
-                  f"p50 {served.percentile(latencies, 50) * 1000:.1f} ms, "
-                  f"p99 {served.percentile(latencies, 99) * 1000:.1f} ms")  # fmt: skip
-            chatty(service)
-            idle(service)
-    finally:
-        shutil.rmtree(place)
+    with served.started(helpers=4) as service:
+        served.churn(service, 5, "warm")
+        if served.bubblewrap_works():
+            ours, theirs = served.spawns(service, rounds, "s")
+            mine, other = served.percentile(ours, 50), served.percentile(theirs, 50)
+            print(f"start of a command, p50: warm helper {mine * 1000:.1f} ms, bubblewrap {other * 1000:.1f} ms, "
+                  f"ratio {mine / other:.2f}")  # fmt: skip
+            # The quickest of each is what the work itself takes, on a machine that others use too.
+            print(f"the quickest: warm helper {min(ours) * 1000:.1f} ms, bubblewrap {min(theirs) * 1000:.1f} ms, "
+                  f"ratio {min(ours) / min(theirs):.2f}")  # fmt: skip
+        done = threading.Event()
+        latencies: list[float] = []
+        asking = threading.Thread(target=lambda: latencies.extend(served.answers(service, done.is_set)))
+        asking.start()
+        seconds = served.churn(service, rounds, "c")
+        done.set()
+        asking.join()
+        print(f"sessions in turn, 4 at a time: {seconds / rounds * 1000:.1f} ms each; answers meanwhile: "
+              f"p50 {served.percentile(latencies, 50) * 1000:.1f} ms, "
+              f"p99 {served.percentile(latencies, 99) * 1000:.1f} ms")  # fmt: skip
+        chatty(service)
+        idle(service)
 
 
 def chatty(service: Served, sessions: int = 20) -> None:

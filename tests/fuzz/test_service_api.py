@@ -3,7 +3,6 @@
 import json
 import os
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 from urllib.parse import quote, urlencode
 
@@ -12,24 +11,16 @@ import schemathesis
 from hypothesis import HealthCheck, Phase, given, settings
 from schemathesis.core.result import Ok
 
-from tests.support import paddock, served
-from tests.support.identity import Who, user
-from tests.support.install import Installed, public_root
+from tests.support import served
 from tests.support.served import Served
 
 EXAMPLES = int(os.environ.get("PADDOCK_EXAMPLES", "12"))
 
 
 @pytest.fixture(scope="module")
-def service(installed: Installed, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
+def service() -> Iterator[Served]:
     """A service to be talked to."""
-    del tmp_path_factory
-    place = Path(public_root()) / f"api-{os.getpid()}"
-    place.mkdir(mode=0o755)
-    who: Who = user(place / "home")
-    (place / "place").mkdir()
-    made = paddock.make(who, installed, who.give(place / "place"))
-    with served.serving(made, most_sessions=8, helpers=1, term_seconds=0.1, stdin_seconds=0.1) as running:
+    with served.started(most_sessions=8, helpers=1, term_seconds=0.1, stdin_seconds=0.1) as running:
         yield running
 
 

@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from policy import promises
-from tests.support import install, proxied, repository
+from tests.support import install, private_git, proxied, repository
 from tests.support import jail as jails
 from tests.support import paddock as paddocks
 from tests.support.features import need
@@ -22,6 +22,7 @@ from tests.support.identity import MARKER, Who
 from tests.support.install import Installed
 from tests.support.jail import Jail
 from tests.support.paddock import Paddock
+from tests.support.private_git import Planted
 from tests.support.programs.scene import Scene
 from tests.support.proxied import World
 from tests.support.repository import Repo
@@ -175,6 +176,16 @@ def user_paddock(user: Who, installed: Installed, public_dir: Path) -> Iterator[
     made = paddocks.make(user, installed, user.give(place))
     yield made
     assert made.left() == []
+
+
+@pytest.fixture
+def planted(user: Who, installed: Installed, public_dir: Path) -> Planted:
+    """The private git directory of the linked worktree `one`, planted by hand, without submodules; a user's."""
+    need("landlock")
+    place = public_dir / "harvests"
+    place.mkdir()
+    repo = repository.make(user, user.give(place))
+    return private_git.plant(repo, repo.one, installed, place)
 
 
 @pytest.fixture

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from policy import promises
-from tests.support.features import need
+from tests.support.features import need, need_backend
 from tests.support.paddock import EXEC_PATIENCE as PATIENCE
 from tests.support.paddock import Paddock
 from tests.support.programs.scene import SWITCHES
@@ -39,7 +39,7 @@ def left(paddock: Paddock) -> tuple[list[str], str]:
 @pytest.mark.parametrize("backend", promises.BACKENDS)
 def test_each_row_has_its_result_and_leaves_nothing(user_paddock: Paddock, backend: str) -> None:
     """Status, streams, patch (no UTF-8 too), cause; each on a clean copy, whatever others wrote; then it is skipped."""
-    need({promises.NAMESPACES: "userns", promises.BUBBLEWRAP: "bubblewrap"}.get(backend, "landlock"))
+    need_backend(backend)
     env, switches = SWITCHES[backend]
     paddock, policy = user_paddock, list(switches)
     before = left(paddock)

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from policy import promises
-from tests.support.features import need
+from tests.support.features import need_backend
 from tests.support.identity import Console
 from tests.support.paddock import Paddock, Said
 from tests.support.programs.scene import SWITCHES
@@ -58,7 +58,7 @@ class User:
     """
 
     def __init__(self, paddock: Paddock, backend: str) -> None:
-        need({promises.NAMESPACES: "userns", promises.BUBBLEWRAP: "bubblewrap"}.get(backend, "landlock"))
+        need_backend(backend)
         self.paddock, self.backend = paddock, backend
         self.mounts = promises.has_mounts(backend)
         self.agent = paddock.place / "bin/codex"

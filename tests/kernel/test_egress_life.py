@@ -16,7 +16,7 @@ import pytest
 from launcher.egress import proxy
 from policy import promises
 from tests.support import forked
-from tests.support.features import need
+from tests.support.features import need_backend
 from tests.support.identity import Who
 from tests.support.install import base_python
 from tests.support.paddock import Paddock, below, content
@@ -28,8 +28,7 @@ PATIENCE = 30.0
 @pytest.fixture(params=promises.BACKENDS)
 def backend(request: pytest.FixtureRequest) -> str:
     """Each backend in turn."""
-    need({promises.NAMESPACES: "userns", promises.BUBBLEWRAP: "bubblewrap"}.get(request.param, "landlock"))
-    return str(request.param)
+    return need_backend(request.param)
 
 
 @contextmanager

@@ -1,15 +1,11 @@
 """Ways to have the user's git execute something in a worktree later, as an attacker tried them: each is told."""
 
 import json
-from pathlib import Path
 
 import pytest
 
 from launcher.session import handoff_changes
-from tests.support import paddock as paddocks
 from tests.support.features import need
-from tests.support.identity import Who
-from tests.support.install import Installed
 from tests.support.paddock import Paddock, Session
 
 MONITOR = '[core]\\nfsmonitor="touch pwned;false"\\n'
@@ -31,16 +27,12 @@ HIDDEN = (
 
 
 @pytest.fixture
-def here(user: Who, installed: Installed, public_dir: Path) -> Paddock:
+def here(user_paddock: Paddock) -> Paddock:
     """A linked worktree of an ordinary user, with repositories of his own in it."""
-    need("landlock")
     need("userns")
-    place = public_dir / "place-of-user"
-    place.mkdir()
-    made = paddocks.make(user, installed, user.give(place))
-    ended = user.run(["sh", "-c", EXISTING], cwd=made.worktree)
+    ended = user_paddock.who.run(["sh", "-c", EXISTING], cwd=user_paddock.worktree)
     assert ended.returncode == 0, ended.stderr
-    return made
+    return user_paddock
 
 
 @pytest.mark.parametrize(

@@ -5,22 +5,11 @@ from pathlib import Path
 
 import pytest
 
-from tests.support import private_git, repository
+from tests.support import private_git
 from tests.support.features import need
-from tests.support.identity import Who
 from tests.support.install import Installed
 from tests.support.private_git import Planted
 from tests.support.repository import Repo
-
-
-@pytest.fixture
-def planted(user: Who, installed: Installed, public_dir: Path) -> Planted:
-    """The private git directory of the linked worktree `one`, without submodules, of an ordinary user."""
-    need("landlock")
-    place = public_dir / "harvests"
-    place.mkdir()
-    repo = repository.make(user, user.give(place))
-    return private_git.plant(repo, repo.one, installed, place)
 
 
 @pytest.fixture(params=["linked", "main"])

@@ -9,8 +9,6 @@ from pathlib import Path
 import pytest
 
 from policy import promises
-from tests.support import private_git, repository
-from tests.support.features import need
 from tests.support.git_scene import Git, make, ok
 from tests.support.identity import Who
 from tests.support.install import Installed
@@ -23,16 +21,6 @@ from launcher.vcs.harvest import agent_refs, outstanding
 answers = [outstanding.outstanding(sys.argv[2], kept=kept) for kept in (True, False)]
 print(agent_refs.harvest_due(sys.argv[2]), *answers)
 """
-
-
-@pytest.fixture
-def planted(user: Who, installed: Installed, public_dir: Path) -> Planted:
-    """The private git directory of the linked worktree `one`, of an ordinary user."""
-    need("landlock")
-    place = public_dir / "harvests"
-    place.mkdir()
-    repo = repository.make(user, user.give(place))
-    return private_git.plant(repo, repo.one, installed, place)
 
 
 @pytest.fixture

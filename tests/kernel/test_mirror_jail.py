@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from policy import promises
-from tests.support.features import need
+from tests.support.features import need, need_backend
 from tests.support.identity import Who
 from tests.support.paddock import Paddock
 from tests.support.programs.scene import SWITCHES
@@ -66,7 +66,7 @@ def served(world: World) -> World:
 def jailed(request: pytest.FixtureRequest, served: World, paddock: Paddock) -> Callable[..., Ended]:
     """Runs a line of sh(1) in a jail of each backend."""
     need("landlock")
-    need({promises.NAMESPACES: "userns", promises.BUBBLEWRAP: "bubblewrap"}.get(request.param, "landlock"))
+    need_backend(request.param)
     env, choice = SWITCHES[request.param]
 
     def run(line: str, *options: str, **variables: str) -> Ended:

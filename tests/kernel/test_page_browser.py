@@ -4,10 +4,8 @@ import http.client
 import json
 import os
 import shlex
-import shutil
 import socket
 import subprocess
-import tempfile
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -16,7 +14,7 @@ from urllib.parse import urlsplit
 import pytest
 
 from policy import promises
-from tests.support import browser, identity, install, paddock, served
+from tests.support import browser, identity, paddock, served
 from tests.support.browser import Browser, Tab
 from tests.support.features import need
 from tests.support.install import Installed
@@ -35,18 +33,12 @@ STRANGER = 4_321
 
 
 @pytest.fixture(scope="module")
-def service(installed: Installed) -> Iterator[Served]:
+def service() -> Iterator[Served]:
     """A service that all tests here share."""
     need("chromium")
     need("userns")
-    place = Path(tempfile.mkdtemp(prefix="t-", dir=install.public_root()))
-    place.chmod(0o755)
-    who = identity.user(place / "home")
-    (place / "place").mkdir()
-    made = paddock.make(who, installed, who.give(place / "place"))
-    with served.serving(made, sample_seconds=0.5, stdin_seconds=0.1, term_seconds=0.5) as running:
+    with served.started(sample_seconds=0.5, stdin_seconds=0.1, term_seconds=0.5) as running:
         yield running
-    shutil.rmtree(place, ignore_errors=True)
 
 
 @pytest.fixture(scope="module")
@@ -203,11 +195,9 @@ def test_the_promises_are_tested_from_the_page(service: Served, tab: Tab) -> Non
     tab.until("document.querySelector('#unneeded').innerText.length > 0", 60)
 
 
-def test_a_session_is_frozen_and_let_go_on(installed: Installed, chromium: Browser, public_dir: Path) -> None:
+def test_a_session_is_frozen_and_let_go_on(chromium: Browser) -> None:
     """Nothing of it runs meanwhile; one that is frozen can be stopped, and ends in order."""
-    who = (identity.root if os.geteuid() == 0 else identity.user)(public_dir / "home")
-    (public_dir / "place").mkdir()
-    with served.serving(paddock.make(who, installed, who.give(public_dir / "place")), helpers=1) as service:
+    with served.started(identity.root if os.geteuid() == 0 else identity.user, helpers=1) as service:
         service.create("sh", "-c", "n=0; while :; do n=$((n + 1)); echo $n; sleep 0.05; done", name="ticks")
         if not service.get("/v1/health").json["groups"]:
             refused = service.post("/v1/sessions/ticks/freeze", {"frozen": True})

@@ -6,10 +6,7 @@ from pathlib import Path
 import pytest
 
 from policy import promises
-from tests.support import paddock as paddocks
-from tests.support.features import need
-from tests.support.identity import Who
-from tests.support.install import Installed
+from tests.support.features import need, need_backend
 from tests.support.paddock import Paddock, Session
 from tests.support.programs import writes
 from tests.support.programs.scene import SWITCHES, Scene, Trees
@@ -42,16 +39,13 @@ def test_promise_a_read_only_worktree(scene: Scene) -> None:
 @pytest.fixture(params=promises.BACKENDS)
 def backend(request: pytest.FixtureRequest) -> str:
     """Each backend."""
-    need({promises.NAMESPACES: "userns", promises.BUBBLEWRAP: "bubblewrap"}.get(request.param, "landlock"))
-    return str(request.param)
+    return need_backend(request.param)
 
 
 @pytest.fixture
-def here(user: Who, installed: Installed, public_dir: Path) -> Paddock:
+def here(user_paddock: Paddock) -> Paddock:
     """The command with a linked worktree of an ordinary user."""
-    place = public_dir / "place-of-user"
-    place.mkdir()
-    return paddocks.make(user, installed, user.give(place))
+    return user_paddock
 
 
 def _git(here: Paddock, *words: str) -> str:

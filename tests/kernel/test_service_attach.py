@@ -5,31 +5,23 @@ import os
 import shlex
 import signal
 import subprocess
-import tempfile
 import time
 from collections.abc import Callable, Iterator
-from pathlib import Path
 from typing import Any
 
 import pytest
 
 from launcher.wire import Decoder
-from tests.support import identity, install, paddock, served
+from tests.support import served
 from tests.support.identity import CTRL_C, Console
-from tests.support.install import Installed
 from tests.support.served import Served
 
 
 @pytest.fixture(scope="module")
-def service(installed: Installed) -> Iterator[Served]:
+def service() -> Iterator[Served]:
     """A service that all tests here share."""
-    place = Path(tempfile.mkdtemp(prefix="t-", dir=install.public_root()))
-    place.chmod(0o755)
-    who = identity.user(place / "home")
-    (place / "place").mkdir()
-    made = paddock.make(who, installed, who.give(place / "place"))
-    with served.serving(
-        made, replay_bytes=65_536, stdin_seconds=0.2, term_seconds=0.5, log_bytes=4_096, log_files=20
+    with served.started(
+        replay_bytes=65_536, stdin_seconds=0.2, term_seconds=0.5, log_bytes=4_096, log_files=20
     ) as running:
         yield running
 

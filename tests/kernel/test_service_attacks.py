@@ -3,10 +3,8 @@
 import http.client
 import json
 import os
-import shutil
 import socket
 import subprocess
-import tempfile
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -14,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from tests.support import identity, install, paddock, served
+from tests.support.identity import Who
 from tests.support.install import Installed
 from tests.support.served import Served
 
@@ -37,21 +36,9 @@ except OSError as error:
 
 
 @pytest.fixture(scope="module")
-def place() -> Iterator[Path]:
-    """A directory that everybody can enter."""
-    path = Path(tempfile.mkdtemp(prefix="t-", dir=install.public_root()))
-    path.chmod(0o755)
-    yield path
-    shutil.rmtree(path)
-
-
-@pytest.fixture(scope="module")
-def service(place: Path, installed: Installed) -> Iterator[Served]:
+def service() -> Iterator[Served]:
     """A service that all tests here share."""
-    (place / "place").mkdir()
-    who = identity.user(place / "home")
-    made = paddock.make(who, installed, who.give(place / "place"))
-    with served.serving(made, most_connections=128, request_bytes=100_000, request_seconds=2.0) as running:
+    with served.started(most_connections=128, request_bytes=100_000, request_seconds=2.0) as running:
         yield running
 
 
@@ -137,19 +124,16 @@ def test_a_runtime_directory_that_a_service_makes_later_is_hidden(service: Serve
     assert b"later" in complaint
 
 
-def test_planted_links_and_second_instances_are_refused(service: Served, installed: Installed, place: Path) -> None:
+def test_planted_links_and_second_instances_are_refused(service: Served, user: Who, public_dir: Path) -> None:
     """A link or a file in the socket's place, and a service beside a service; a socket that a dead one left is not."""
     with_lock = service.cli("serve")
     assert with_lock.returncode == 125
     assert "service-running" in with_lock.stderr
-    other = place / "other"
-    other.mkdir()
-    who = identity.user(place / "home-of-other")
-    made = paddock.make(who, installed, who.give(other))
-    second = served.prepare(made)
+    (public_dir / "other").mkdir()
+    second = served.prepare(paddock.make(user, service.paddock.installed, user.give(public_dir / "other")))
     (second.runtime / "paddock").mkdir(mode=0o700)
     second.address.symlink_to("/dev/null")
-    who.give(second.runtime)
+    user.give(second.runtime)
     for _ in range(2):
         refused = second.cli("serve")
         assert refused.returncode == 125
@@ -157,7 +141,7 @@ def test_planted_links_and_second_instances_are_refused(service: Served, install
         assert "service-stranger" in second.cli("ps").stderr
         second.address.unlink()
         second.address.write_text("not a socket")
-        who.give(second.runtime)
+        user.give(second.runtime)
     second.address.unlink()
     second.start()
     second.kill()

@@ -5,14 +5,11 @@ import threading
 import time
 from collections.abc import Iterator
 from contextlib import ExitStack
-from pathlib import Path
 
 import pytest
 
 from tests.kernel.test_service_attach import Client
-from tests.support import paddock, served
-from tests.support.identity import Who
-from tests.support.install import Installed
+from tests.support import served
 from tests.support.served import Served
 
 SESSIONS = int(os.environ.get("PADDOCK_SESSIONS", "12"))
@@ -21,12 +18,16 @@ HELPERS = 3
 
 
 @pytest.fixture
-def service(user: Who, installed: Installed, public_dir: Path) -> Iterator[Served]:
+def service() -> Iterator[Served]:
     """A service that runs, and remembers little."""
-    (public_dir / "place").mkdir()
-    made = paddock.make(user, installed, user.give(public_dir / "place"))
-    settings = {"helpers": HELPERS, "most_sessions": SESSIONS + 8, "most_sessions_of_client": SESSIONS + 8}
-    with served.serving(made, **settings, stdin_seconds=0.1, term_seconds=5.0, sample_seconds=1.0) as running:
+    with served.started(
+        helpers=HELPERS,
+        most_sessions=SESSIONS + 8,
+        most_sessions_of_client=SESSIONS + 8,
+        stdin_seconds=0.1,
+        term_seconds=5.0,
+        sample_seconds=1.0,
+    ) as running:
         yield running
 
 
@@ -74,11 +75,9 @@ def test_many_at_once_and_many_in_turn(service: Served, capsys: pytest.CaptureFi
     assert os.listdir(service.paddock.state / "sessions") == []
 
 
-def test_attached_clients_count_as_connections(user: Who, installed: Installed, public_dir: Path) -> None:
+def test_attached_clients_count_as_connections() -> None:
     """They are the sessions' own by then, and are bounded all the same; one that leaves makes room."""
-    (public_dir / "place").mkdir()
-    made = paddock.make(user, installed, user.give(public_dir / "place"))
-    with served.serving(made, most_connections=8, helpers=1) as service, ExitStack() as attached:
+    with served.started(most_connections=8, helpers=1) as service, ExitStack() as attached:
         service.create("sleep", "1000", name="one")
         clients = [attached.enter_context(Client(service, "one")) for _ in range(8)]
         for client in clients:
@@ -99,14 +98,12 @@ def test_attached_clients_count_as_connections(user: Who, installed: Installed, 
             client.connection.close()
 
 
-def test_quotas_are_kept(user: Who, installed: Installed, public_dir: Path) -> None:
+def test_quotas_are_kept() -> None:
     """Of sessions, of one client, and of records; a reload brings others, and wrong settings change nothing."""
-    (public_dir / "place").mkdir()
-    made = paddock.make(user, installed, user.give(public_dir / "place"))
-    with served.serving(made, most_sessions=3, most_sessions_of_client=2, helpers=1, most_records=1) as service:
+    with served.started(most_sessions=3, most_sessions_of_client=2, helpers=1, most_records=1) as service:
         for name in ("one", "two"):
             service.create("sleep", "1000", name=name)
-        body = {"command": ["true"], "directory": str(made.worktree)}
+        body = {"command": ["true"], "directory": str(service.paddock.worktree)}
         refused = service.post("/v1/sessions", body)
         assert (refused.status, refused.json["errorType"]) == (429, "quota-client")
         service.settings(most_sessions=2, collect_seconds=0.2)

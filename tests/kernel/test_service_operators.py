@@ -5,10 +5,8 @@ import json
 import os
 import re
 import select
-import shutil
 import signal
 import subprocess
-import tempfile
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -18,8 +16,7 @@ from typing import Any
 
 import pytest
 
-from tests.support import identity, install, paddock, served
-from tests.support.install import Installed
+from tests.support import served
 from tests.support.served import Answer, Served
 
 LOCK = """
@@ -32,16 +29,10 @@ sys.stdin.read()
 
 
 @pytest.fixture(scope="module")
-def service(installed: Installed) -> Iterator[Served]:
+def service() -> Iterator[Served]:
     """A service that all tests here share. An ordinary user's: what is told of a service is the same of root's."""
-    place = Path(tempfile.mkdtemp(prefix="t-", dir=install.public_root()))
-    place.chmod(0o755)
-    who = identity.user(place / "home")
-    (place / "place").mkdir()
-    made = paddock.make(who, installed, who.give(place / "place"))
-    with served.serving(made, stdin_seconds=0.2, term_seconds=0.5, sample_seconds=0.5) as running:
+    with served.started(stdin_seconds=0.2, term_seconds=0.5, sample_seconds=0.5) as running:
         yield running
-    shutil.rmtree(place)
 
 
 @contextmanager
@@ -294,10 +285,9 @@ class Listening:
 
 
 @pytest.fixture
-def alone(user: identity.Who, installed: Installed, public_dir: Path) -> Iterator[Served]:
+def alone() -> Iterator[Served]:
     """A service of an ordinary user for one test, which may end it and start it again."""
-    (public_dir / "place").mkdir()
-    with served.serving(paddock.make(user, installed, user.give(public_dir / "place")), sample_seconds=0.5) as running:
+    with served.started(sample_seconds=0.5) as running:
         yield running
 
 

@@ -4,44 +4,29 @@ import json
 import os
 import re
 import shutil
-import tempfile
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from tests.support import identity, install, paddock, served
+from tests.support import identity, served
 from tests.support.features import need
-from tests.support.install import Installed
 from tests.support.served import Served, alive
 
 
-@contextmanager
-def started(installed: Installed, user: Callable[[Path], identity.Who], **settings: object) -> Iterator[Served]:
-    """A service of this user's."""
-    place = Path(tempfile.mkdtemp(prefix="t-", dir=install.public_root()))
-    place.chmod(0o755)
-    who = user(place / "home")
-    (place / "place").mkdir()
-    made = paddock.make(who, installed, who.give(place / "place"))
-    with served.serving(made, stdin_seconds=0.2, term_seconds=0.5, restart_seconds=0.05, **settings) as running:
-        yield running
-    shutil.rmtree(place)
-
-
 @pytest.fixture(scope="module", params=["root", "user"] if os.geteuid() == 0 else ["user"])
-def service(request: pytest.FixtureRequest, installed: Installed) -> Iterator[Served]:
+def service(request: pytest.FixtureRequest) -> Iterator[Served]:
     """A service that all tests here share, once root's and once an ordinary user's."""
-    with started(installed, identity.root if request.param == "root" else identity.user) as running:
+    user = identity.root if request.param == "root" else identity.user
+    with served.started(user, stdin_seconds=0.2, term_seconds=0.5, restart_seconds=0.05) as running:
         yield running
 
 
 @pytest.fixture
-def collecting(installed: Installed) -> Iterator[Served]:
+def collecting() -> Iterator[Served]:
     """One that looks again and again what is not needed any more."""
-    with started(installed, identity.user, collect_seconds=0.2) as running:
+    with served.started(stdin_seconds=0.2, term_seconds=0.5, collect_seconds=0.2) as running:
         yield running
 
 

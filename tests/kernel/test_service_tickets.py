@@ -5,25 +5,22 @@ import os
 import signal
 import subprocess
 import time
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from tests.support import paddock, served
-from tests.support.identity import Who
-from tests.support.install import Installed
+from tests.support import served
 from tests.support.served import Served
 
 COMMIT = "git add -A && git -c user.name=A -c user.email=a@b.c commit -q -m"
 
 
 @pytest.fixture
-def service(user: Who, installed: Installed, public_dir: Path) -> Any:  # noqa: ANN401  # a generator of one Served
+def service() -> Iterator[Served]:
     """A service that runs."""
-    (public_dir / "place").mkdir()
-    made = paddock.make(user, installed, user.give(public_dir / "place"))
-    with served.serving(made, stdin_seconds=0.1, term_seconds=0.2) as running:
+    with served.started(stdin_seconds=0.1, term_seconds=0.2) as running:
         yield running
 
 

@@ -1,29 +1,21 @@
 """The end of a session: commits are harvested, and what other tools would execute is told, or refused."""
 
 import json
-from pathlib import Path
 
 import pytest
 
-from tests.support import paddock as paddocks
 from tests.support.features import need
-from tests.support.identity import Who
-from tests.support.install import Installed
 from tests.support.paddock import Paddock
 
 COMMIT = "git add -A && git commit -qm 'agent: Work.'"
 
 
 @pytest.fixture
-def here(user: Who, installed: Installed, public_dir: Path) -> Paddock:
+def here(user_paddock: Paddock) -> Paddock:
     """The command with a linked worktree that is clean, of an ordinary user."""
-    need("landlock")
     need("userns")
-    place = public_dir / "place-of-user"
-    place.mkdir()
-    made = paddocks.make(user, installed, user.give(place))
-    (made.worktree / "file").unlink()
-    return made
+    (user_paddock.worktree / "file").unlink()
+    return user_paddock
 
 
 def _host(here: Paddock, *words: str) -> str:

@@ -10,7 +10,6 @@ from typing import Any
 import pytest
 
 from tests.support import paddock as paddocks
-from tests.support import private_git, repository
 from tests.support.features import need
 from tests.support.identity import Who
 from tests.support.install import Installed
@@ -30,16 +29,6 @@ def here(user: Who, installed: Installed, public_dir: Path) -> Paddock:
     assert user.run(["git", "clone", "-q", "--bare", "main", "origin.git"], cwd=place).returncode == 0
     assert user.run(["git", "remote", "add", "origin", str(place / "origin.git")], cwd=made.main).returncode == 0
     return made
-
-
-@pytest.fixture
-def planted(user: Who, installed: Installed, public_dir: Path) -> Planted:
-    """A private git directory, planted by hand."""
-    need("landlock")
-    place = public_dir / "harvests"
-    place.mkdir()
-    repo = repository.make(user, user.give(place))
-    return private_git.plant(repo, repo.one, installed, place)
 
 
 def _commit(here: Paddock, command: str, *options: str) -> str:

@@ -21,6 +21,7 @@ from pathlib import Path
 import pytest
 
 from launcher.ledger import audit_socket
+from policy import promises
 from tests.support import agent_packages, booted
 from tests.support.identity import DROP
 
@@ -211,3 +212,9 @@ def need(feature: str, *, required_text: str = REQUIRED_TEXT) -> None:
         if feature in parse_required(required_text):
             pytest.fail(f"{feature} is required (PADDOCK_REQUIRE) and missing: {why}", pytrace=False)
         pytest.skip(f"needs {feature}: {why}")
+
+
+def need_backend(backend: str) -> str:
+    """The name of a backend of `policy.promises`; `need` of what it is made of."""
+    need({promises.NAMESPACES: "userns", promises.BUBBLEWRAP: "bubblewrap"}.get(backend, "landlock"))
+    return backend

@@ -5,7 +5,7 @@ import subprocess
 from pathlib import Path
 
 from policy import promises
-from tests.support.features import need
+from tests.support.features import need_backend
 from tests.support.identity import Who
 from tests.support.install import Installed
 from tests.support.programs.scene import SWITCHES
@@ -164,7 +164,7 @@ class Git:
 
 def make(who: Who, installed: Installed, public_dir: Path, worktree: str, backend: str) -> Git:
     """The repository of `git_scene.SETUP`, owned by `who`; for the guard `one` is a worktree that Paddock made."""
-    need({promises.NAMESPACES: "userns", promises.BUBBLEWRAP: "bubblewrap"}.get(backend, "landlock"))
+    need_backend(backend)
     place = public_dir / "place"
     place.mkdir(exist_ok=True)
     ended = who.run(["bash", "-euc", SETUP], cwd=who.give(place))

@@ -6,6 +6,7 @@ change of the sources costs a build and only a change of the dependencies costs 
 
 import errno
 import fcntl
+import functools
 import hashlib
 import os
 import shutil
@@ -127,6 +128,7 @@ def base_python() -> Path:
     raise FileNotFoundError("no Python >= 3.11 with venv that an ordinary user can execute; install python3-venv")
 
 
+@functools.cache
 def install() -> Installed:
     """The installed wheel of the present sources; built on first use, shared by all test processes."""
     root = public_root()

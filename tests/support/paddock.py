@@ -14,9 +14,8 @@ from types import TracebackType
 
 import psutil
 
-from policy import promises
 from tests.support import repository
-from tests.support.features import need
+from tests.support.features import need_backend
 from tests.support.identity import Who, Word
 from tests.support.install import Installed, base_python
 from tests.support.programs.scene import SWITCHES
@@ -95,7 +94,7 @@ def seen(top: Path) -> dict[str, tuple[object, ...]]:
 @contextmanager
 def session(who: Who, installed: Installed, backend: str, root: Path, *words: str) -> Iterator[None]:
     """A session with this command, which says `ready`, lives when the block begins, and is gone when it has ended."""
-    need({promises.NAMESPACES: "userns", promises.BUBBLEWRAP: "bubblewrap"}.get(backend, "landlock"))
+    need_backend(backend)
     extra, switches = SWITCHES[backend]
     process = subprocess.Popen(
         who.command([installed.paddock, "run", *switches, *words]),

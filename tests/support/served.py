@@ -3,10 +3,12 @@
 import http.client
 import json
 import os
+import shutil
 import signal
 import socket
 import statistics
 import subprocess
+import tempfile
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
@@ -16,6 +18,8 @@ from typing import Any, NamedTuple
 
 import psutil
 
+from tests.support import identity, install, paddock
+from tests.support.identity import Who
 from tests.support.paddock import Paddock
 
 PATIENCE = 60.0
@@ -39,13 +43,14 @@ class Served:
     """`paddock serve` of one user. `start` runs it; a context manager over its life is `serving`.
 
     Args:
-        paddock: the command; `env` of it names the runtime directory.
+        made: the command.
+        runtime: the runtime directory.
     """
 
-    def __init__(self, paddock: Paddock, runtime: Path) -> None:
-        self.paddock = paddock
+    def __init__(self, made: Paddock, runtime: Path) -> None:
+        self.paddock = made
         self.runtime = runtime
-        self.env = {**paddock.env, "XDG_RUNTIME_DIR": str(runtime)}
+        self.env = {**made.env, "XDG_RUNTIME_DIR": str(runtime)}
         self.usual: dict[str, object] = {}
         self.process: subprocess.Popen[bytes] | None = None
         self.said = runtime.parent / "serve.log"
@@ -173,18 +178,18 @@ class Served:
         self.paddock.who.give(self.paddock.who.home / ".config")
 
 
-def prepare(paddock: Paddock) -> Served:
+def prepare(made: Paddock) -> Served:
     """A service that does not run yet, with a runtime directory of its own."""
-    runtime = paddock.place / "runtime"
+    runtime = made.place / "runtime"
     runtime.mkdir(mode=0o700)
-    paddock.who.give(runtime)
-    return Served(paddock, runtime)
+    made.who.give(runtime)
+    return Served(made, runtime)
 
 
 @contextmanager
-def serving(paddock: Paddock, **settings: object) -> Iterator[Served]:
+def serving(made: Paddock, **settings: object) -> Iterator[Served]:
     """A service that runs, with these settings; ended in order afterwards."""
-    served = prepare(paddock)
+    served = prepare(made)
     served.usual = settings
     served.settings()
     served.start()
@@ -192,6 +197,20 @@ def serving(paddock: Paddock, **settings: object) -> Iterator[Served]:
         yield served
     finally:
         served.end()
+
+
+@contextmanager
+def started(user: Callable[[Path], Who] = identity.user, **settings: object) -> Iterator[Served]:
+    """A service that runs, with these settings, of a user who has a home and a repository for it alone."""
+    place = Path(tempfile.mkdtemp(prefix="t-", dir=install.public_root()))
+    try:
+        place.chmod(0o755)
+        who = user(place / "home")
+        (place / "place").mkdir()
+        with serving(paddock.make(who, install.install(), who.give(place / "place")), **settings) as served:
+            yield served
+    finally:
+        shutil.rmtree(place)
 
 
 def alive(pid: int) -> bool:
