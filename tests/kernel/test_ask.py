@@ -16,8 +16,8 @@ import pytest
 
 from policy import asking, promises
 from tests.support.acp_editor import PlainEditor, request
-from tests.support.features import need
-from tests.support.identity import Console
+from tests.support.features import need, need_backend
+from tests.support.identity import AS_A_USER, Console
 from tests.support.install import base_python
 from tests.support.paddock import Paddock, below
 from tests.support.programs.scene import SWITCHES
@@ -28,17 +28,13 @@ QUESTION = r"asks for ([a-z0-9.-]+):(\d+); Ctrl-\] to answer"
 CURL = "curl -sS -o /dev/null -w '%{http_code}' http://good.example/; echo \" <$?>\""
 
 ALL = (promises.NAMESPACES, promises.BUBBLEWRAP, promises.GUARD)
-AS_A_USER = pytest.mark.parametrize("who", ["user"], indirect=True)
 
 
 @pytest.fixture(params=ALL)
 def backend(request: pytest.FixtureRequest) -> str:
     """Each backend."""
     need("landlock")
-    wanted = {promises.NAMESPACES: "userns", promises.BUBBLEWRAP: "bubblewrap"}
-    if request.param in wanted:
-        need(wanted[request.param])
-    return str(request.param)
+    return need_backend(request.param)
 
 
 @contextmanager

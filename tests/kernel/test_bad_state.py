@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from tests.support.features import need
+from tests.support.identity import AS_A_USER
 from tests.support.paddock import Paddock, said
 
 
@@ -87,6 +88,7 @@ def test_a_home_behind_a_link(paddock: Paddock, backend: dict[str, str]) -> None
         assert ended.stdout.startswith(str(paddock.state.resolve()))
 
 
+@AS_A_USER
 def test_another_state_directory_makes_another_plan(paddock: Paddock) -> None:
     """A plan denies the directories of its day, so it is not used with others."""
     inner = paddock.who.give(made(paddock.worktree / "inner"))
@@ -127,6 +129,7 @@ def test_a_home_that_is_read_only(user_paddock: Paddock) -> None:
     user_paddock.who.home.chmod(0o700)
 
 
+@AS_A_USER
 @pytest.mark.parametrize("mask", ["000", "077", "777"])
 def test_umask_does_not_open_what_is_ours(paddock: Paddock, mask: str) -> None:
     """Directories of Paddock's are private whatever the umask, and the command gets the caller's own."""
@@ -177,6 +180,7 @@ def test_a_full_disk_at_every_step(user_paddock: Paddock, kind: str) -> None:
 # Sessions and reports
 
 
+@AS_A_USER
 def test_names_of_sessions(paddock: Paddock, backend: dict[str, str]) -> None:
     """A name is one component that no shell and no directory listing trips over."""
     for name in (".", "..", "-x", "a/b", "a\nb", "a b", "ä", "a" * 65):
@@ -245,6 +249,7 @@ def test_a_report_that_the_command_keeps_from_its_place(paddock: Paddock, backen
     assert sorted(path.name for path in paddock.worktree.iterdir()) == [".git", "file", "r"]
 
 
+@AS_A_USER
 def test_a_report_of_a_command_that_did_not_start(paddock: Paddock, backend: dict[str, str]) -> None:
     """The first error is the one that is told, and the report says that there was no status."""
     (paddock.worktree / "script").write_text("#!/nonexistent\n")
@@ -270,6 +275,7 @@ def test_ten_thousand_grants(user_paddock: Paddock, backend: dict[str, str], cou
         assert (ended.returncode, ended.stdout) == (0, f"0\n{last}\n"), ended.stderr[-2000:]
 
 
+@AS_A_USER
 def test_a_megabyte_of_arguments_and_environment(paddock: Paddock, backend: dict[str, str]) -> None:
     """What the kernel takes, Paddock passes on."""
     words = ["x" * 100_000] * 10
@@ -281,6 +287,7 @@ def test_a_megabyte_of_arguments_and_environment(paddock: Paddock, backend: dict
     assert (ended.returncode, ended.stdout) == (0, "y" * 200_000 + "\n")
 
 
+@AS_A_USER
 def test_arguments_that_are_no_text(paddock: Paddock, backend: dict[str, str]) -> None:
     """Bytes go through as they are."""
     odd = ["a\nb", "\udcff\udc80", "", " ", "--", "-h", "--help", "\x1b[31m"]
@@ -288,6 +295,7 @@ def test_arguments_that_are_no_text(paddock: Paddock, backend: dict[str, str]) -
     assert (ended.returncode, ended.stdout) == (0, "".join(f"<{word}>" for word in odd))
 
 
+@AS_A_USER
 def test_a_hostile_locale(paddock: Paddock) -> None:
     """Neither a locale that does not exist nor Python's own variables change what is said or done."""
     for env in (

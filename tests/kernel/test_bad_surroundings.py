@@ -3,11 +3,13 @@
 import os
 import subprocess
 
+from tests.support.identity import AS_A_USER
 from tests.support.paddock import Paddock, said
 
 # Standard streams and limits of the caller
 
 
+@AS_A_USER
 def test_closed_streams(paddock: Paddock, backend: dict[str, str]) -> None:
     """The exit status stays what it is, and the command finds /dev/null in their place."""
     for closed in ("<&-", ">&-", "2>&-", "<&- >&- 2>&-"):
@@ -43,12 +45,14 @@ def test_output_that_cannot_be_written(user_paddock: Paddock) -> None:
         assert (words, broken.returncode, broken.stderr) == (words, 141, b"")
 
 
+@AS_A_USER
 def test_errors_that_nobody_can_read(paddock: Paddock, backend: dict[str, str]) -> None:
     """A full standard error changes no exit status and no run."""
     assert paddock.shell("paddock run -- nonexistent 2>/dev/full", env=backend).returncode == 127
     assert paddock.shell("paddock run -v -- sh -c 'exit 7' 2>/dev/full", env=backend).returncode == 7
 
 
+@AS_A_USER
 def test_the_command_meets_its_own_errors(paddock: Paddock, backend: dict[str, str]) -> None:
     """A full or broken standard output is the command's to deal with."""
     assert paddock.shell("paddock run -- echo x >/dev/full", env=backend).returncode == 1

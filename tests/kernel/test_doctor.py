@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from policy import promises
+from tests.support.identity import AS_A_USER
 from tests.support.paddock import Paddock, said
 
 LAYER = {"layer", "present", "usable", "why", "remedy"}
@@ -39,6 +40,7 @@ def test_every_promise_is_proven(paddock: Paddock, backend: dict[str, str]) -> N
     assert {layer["layer"] for layer in document["layers"]} >= {"landlock", "seccomp"}
 
 
+@AS_A_USER
 def test_in_words(paddock: Paddock, backend: dict[str, str]) -> None:
     """The same rows in text; -v lists the attempts."""
     short = paddock.call("doctor", cwd=paddock.place, env=backend)
@@ -50,6 +52,7 @@ def test_in_words(paddock: Paddock, backend: dict[str, str]) -> None:
     assert ("attack" in short.stdout, "attack" in long.stdout) == (False, True)
 
 
+@AS_A_USER
 def test_a_machine_that_cannot_hold_a_jail(paddock: Paddock) -> None:
     """The layers are shown all the same, with the reason and what to do; the status is 125."""
     env = {"PADDOCK_NO_LANDLOCK": "1", "PADDOCK_NO_USERNS": "1"}

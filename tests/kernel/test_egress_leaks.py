@@ -10,7 +10,8 @@ import pytest
 
 from policy import promises
 from tests.support import internet
-from tests.support.features import need
+from tests.support.features import need, need_backend
+from tests.support.identity import AS_A_USER
 from tests.support.install import base_python
 from tests.support.internet import BANNER, MACHINE, RESOLVER, SECOND, SERVER, SERVER6
 from tests.support.paddock import Paddock
@@ -33,8 +34,7 @@ Attempt = dict[str, Any]
 def backend(request: pytest.FixtureRequest) -> str:
     """Each backend in turn."""
     need("landlock")
-    need({promises.NAMESPACES: "userns", promises.BUBBLEWRAP: "bubblewrap"}.get(request.param, "landlock"))
-    return str(request.param)
+    return need_backend(request.param)
 
 
 def options(allow: Sequence[str] = ALLOWED, deny: Sequence[str] = DENIED) -> list[str]:
@@ -279,7 +279,7 @@ FAKE, FAKE6 = "198.18.0.99", "2001:2::99"
 @pytest.mark.parametrize("backend", [promises.NAMESPACES, promises.BUBBLEWRAP])
 def test_nothing_leaves_by_name_but_what_is_allowed(world: World, paddock: Paddock, backend: str) -> None:
     """Names as a channel, forms of one name, addresses of nobody, other ports: denied, with an allowed twin each."""
-    need({promises.NAMESPACES: "userns", promises.BUBBLEWRAP: "bubblewrap"}[backend])
+    need_backend(backend)
     before = len(world.seen())
     refused = [
         asked("labels", f"{_DATA}.evil.example"), asked("labels over TCP", f"{_DATA}.evil.example", tcp=True),
@@ -345,6 +345,7 @@ def test_nothing_leaves_by_name_but_what_is_allowed(world: World, paddock: Paddo
     assert {entry["port"] for entry in seen if entry["kind"] == "tcp"} == {22, 80, 8000}
 
 
+@AS_A_USER
 def test_a_dead_zone_holds_up_no_other_name(world: World, paddock: Paddock) -> None:
     """Hundreds of its names wait for a resolver that says nothing, while names of other rules are found."""
     hosts = ["good.example", "second.example", "six.example"]
@@ -373,6 +374,7 @@ def test_an_answer_that_changes_meanwhile_changes_nothing(world: World, paddock:
     assert {entry["side"] for entry in world.seen(before)} == {"internet"}
 
 
+@AS_A_USER
 def test_why_names_every_rule_that_a_private_host_needs(world: World, paddock: Paddock) -> None:
     """Before any rule is there; with what it names the host is reached, and a public host needs one rule only."""
     said = world.run(paddock.who, paddock.words("why", "private.example:8000"), cwd=paddock.worktree)

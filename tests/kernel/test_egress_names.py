@@ -7,7 +7,8 @@ from typing import Any
 import pytest
 
 from policy import promises
-from tests.support.features import need
+from tests.support.features import need, need_backend
+from tests.support.identity import AS_A_USER
 from tests.support.install import base_python
 from tests.support.internet import MANY, RESOLVER, SECOND, SERVER
 from tests.support.paddock import Paddock, below, content
@@ -19,8 +20,7 @@ from tests.support.proxied import World
 def backend(request: pytest.FixtureRequest) -> str:
     """Each backend whose jails have names of their own."""
     need("landlock")
-    need({promises.NAMESPACES: "userns", promises.BUBBLEWRAP: "bubblewrap"}[request.param])
-    return str(request.param)
+    return need_backend(request.param)
 
 
 def words(paddock: Paddock, backend: str, program: str, rules: Sequence[str], *more: str) -> list[str]:
@@ -59,6 +59,7 @@ print(json.dumps([addresses, sum(fine for _, fine in found), greeting.decode(), 
 """
 
 
+@AS_A_USER
 def test_a_thousand_names_on_one_port_lead_each_to_its_own_server(world: World, paddock: Paddock, backend: str) -> None:
     """By one wildcard; and a connection in which nothing moves meanwhile is there afterwards."""
     before = len(world.seen())
@@ -113,6 +114,7 @@ print(json.dumps(found))
 """
 
 
+@AS_A_USER
 def test_connections_of_every_shape_pass(world: World, paddock: Paddock, backend: str) -> None:
     """More than any buffer holds, in both directions at once; a slow reader; each side may end first."""
     before = len(world.seen())
@@ -158,6 +160,7 @@ print(json.dumps({{
 """
 
 
+@AS_A_USER
 def test_one_name_has_many_forms_and_one_resolver(world: World, paddock: Paddock, backend: str) -> None:
     """Case, final dots and IDN; records that are not served; servers that are not there; each port by its own rule."""
     before = len(world.seen())
@@ -259,6 +262,7 @@ sys.stdin.readline()
 REFUSED = 100_000
 
 
+@AS_A_USER
 def test_lookups_without_end_cost_bounded_memory_and_are_counted(world: World, paddock: Paddock) -> None:
     """A thousand refused names are named, the others counted; what is allowed is answered meanwhile."""
     argv = words(paddock, promises.NAMESPACES, FLOODED, ("good.example",), str(REFUSED))

@@ -5,7 +5,8 @@ import socket
 import pytest
 
 from policy import promises
-from tests.support.features import need
+from tests.support.features import need_backend
+from tests.support.identity import AS_A_USER
 from tests.support.install import base_python
 from tests.support.paddock import Paddock
 from tests.support.programs.scene import SWITCHES
@@ -26,10 +27,11 @@ with socket.create_server(("127.0.0.1", 3000)) as server:
 """
 
 
+@AS_A_USER
 @pytest.mark.parametrize("backend", [promises.NAMESPACES, promises.BUBBLEWRAP])
 def test_a_port_of_the_jail_can_be_published(paddock: Paddock, backend: str) -> None:
     """It is reached on this machine's loopback, more often than there are sockets for it; when it ends, no more."""
-    need({promises.NAMESPACES: "userns", promises.BUBBLEWRAP: "bubblewrap"}[backend])
+    need_backend(backend)
     with socket.create_server(("127.0.0.1", 0)) as free:
         port = free.getsockname()[1]
     env, choice = SWITCHES[backend]

@@ -13,6 +13,7 @@ from pathlib import Path
 
 from launcher.jail import processes
 from tests.support.features import need
+from tests.support.identity import AS_A_USER
 from tests.support.paddock import Paddock, said
 
 PATIENCE = 30.0
@@ -102,6 +103,7 @@ def test_a_signal_to_the_launcher_ends_the_command(paddock: Paddock, backend: di
         assert (number, paddock.left()) == (number, [])
 
 
+@AS_A_USER
 def test_a_command_may_catch_signals(paddock: Paddock, backend: dict[str, str]) -> None:
     """The launcher then lives on with it; only the command decides."""
     word = mark()
@@ -128,6 +130,7 @@ def test_sigkill_of_the_launcher_ends_everything(paddock: Paddock, backend: dict
     assert ended.returncode == 0, ended.stderr
 
 
+@AS_A_USER
 def test_a_name_in_use(paddock: Paddock, backend: dict[str, str]) -> None:
     """Two sessions cannot have one name; the first is not disturbed."""
     with started(paddock, "--session", "mine", "--", "sh", "-c", "echo ready; read x; exit 3", env=backend) as process:
@@ -186,6 +189,7 @@ def test_a_temp_directory_of_every_kind_is_removed(paddock: Paddock, backend: di
     assert (ended.returncode, "not removed" in ended.stderr) == (0, False), ended.stderr
 
 
+@AS_A_USER
 def test_two_jails_in_one_worktree(paddock: Paddock, backend: dict[str, str]) -> None:
     """They run side by side and see each other's files; the end of one leaves the other alone."""
     with started(paddock, "--", "sh", "-c", ": >first; echo ready; read x; cat second", env=backend) as process:
@@ -230,6 +234,7 @@ def test_fifty_at_once_in_one_worktree(user_paddock: Paddock, backend: dict[str,
     assert user_paddock.left() == []
 
 
+@AS_A_USER
 def test_a_worktree_removed_during_the_run(paddock: Paddock, backend: dict[str, str]) -> None:
     """The command goes on with what it has open, its status counts, and the session ends as ever."""
     with started(paddock, "--", "sh", "-c", "echo ready; read x; exit 9", env=backend) as process:

@@ -6,7 +6,7 @@ import pytest
 
 from policy import promises
 from tests.support.features import need
-from tests.support.identity import Who
+from tests.support.identity import AS_A_USER, Who
 from tests.support.install import Installed, base_python
 from tests.support.programs.scene import Scene
 from tests.support.repository import Repo
@@ -44,6 +44,7 @@ def test_a_browser_paints_a_page(scene: Scene) -> None:
     assert (int.from_bytes(image[16:20], "big"), int.from_bytes(image[20:24], "big")) == (320, 200)
 
 
+@AS_A_USER
 def test_a_browser_runs_the_scripts_of_a_page_from_a_server_in_the_jail(scene: Scene) -> None:
     """Over the jail's own loopback; where there is none, because there are no namespaces, from a file."""
     words = [str(base_python()), "-I", "-c", SERVED]
@@ -54,6 +55,7 @@ def test_a_browser_runs_the_scripts_of_a_page_from_a_server_in_the_jail(scene: S
     assert '<h1 id="x">computed 42</h1>' in ended.stdout
 
 
+@AS_A_USER
 def test_the_browsers_own_sandbox_is_closed(scene: Scene) -> None:
     """It says so and ends: the twin, without the option that the recipe names."""
     ended = scene.run(["chromium", "--headless", "--dump-dom", f"file://{scene.area}/page.html"])

@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 
 from policy import promises
+from tests.support.identity import AS_A_USER
 from tests.support.programs.scene import Scene
 
 
@@ -86,6 +87,7 @@ else (async () => {
 """
 
 
+@AS_A_USER
 @pytest.mark.skipif(not shutil.which("node"), reason="needs node")
 def test_node_programmes(scene: Scene) -> None:
     """Files, watches, children, unix sockets, worker threads and the thread pool work."""
@@ -166,6 +168,7 @@ def test_rust_builds_where_there_is_cargo(scene: Scene) -> None:
         assert ended.returncode != 0
 
 
+@AS_A_USER
 def test_perl_and_awk(scene: Scene) -> None:
     """The small languages that builds are glued with."""
     program = """perl -MFile::Temp=tempfile -e '($f) = tempfile(); print $f "x"; print join(",", sort(3, 1)), "\\n"'

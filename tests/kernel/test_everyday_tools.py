@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.support.identity import AS_A_USER
 from tests.support.install import base_python
 from tests.support.programs.scene import Scene
 
@@ -85,6 +86,7 @@ def test_shells_and_core_tools(scene: Scene) -> None:
     assert not wrong
 
 
+@AS_A_USER
 def test_two_hundred_children_at_once(scene: Scene) -> None:
     """Many processes side by side are no trouble."""
     ended = scene.run(["bash", "-c", "for i in $(seq 200); do sleep 0.5 & done; wait; echo done"])
@@ -118,6 +120,7 @@ def test_a_gibibyte_through_pipes(scene_of_user: Scene) -> None:
     reader.stdout.close()
 
 
+@AS_A_USER
 def test_a_reader_that_leaves_ends_the_writer(scene: Scene) -> None:
     """SIGPIPE works through the jail: `yes | head` ends."""
     process = scene.start(["yes"], stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL)
@@ -157,6 +160,7 @@ def c_project(scene: Scene) -> Path:
     return scene.own(place)
 
 
+@AS_A_USER
 @pytest.mark.skipif(not (shutil.which("gcc") and shutil.which("make")), reason="needs gcc and make")
 def test_make_builds_a_project(scene: Scene) -> None:
     """make -j runs gcc, the linker and the result."""
@@ -165,6 +169,7 @@ def test_make_builds_a_project(scene: Scene) -> None:
     assert ended.stdout.endswith("42 7\n")
 
 
+@AS_A_USER
 @pytest.mark.skipif(not (shutil.which("gdb") and shutil.which("gcc")), reason="needs gdb and gcc")
 def test_gdb_debugs_its_own_child(scene: Scene) -> None:
     """A breakpoint is met, a variable read and changed, and the programme runs to its end."""
@@ -177,6 +182,7 @@ def test_gdb_debugs_its_own_child(scene: Scene) -> None:
     assert "exited normally" in ended.stdout
 
 
+@AS_A_USER
 @pytest.mark.skipif(not shutil.which("strace"), reason="needs strace")
 def test_strace_follows_its_own_children(scene: Scene) -> None:
     """Every call of a shell and its children is shown."""
@@ -187,6 +193,7 @@ def test_strace_follows_its_own_children(scene: Scene) -> None:
     assert (scene.area / "trace").read_text().count("execve(") >= 3
 
 
+@AS_A_USER
 @pytest.mark.skipif(not shutil.which("script"), reason="needs script(1)")
 def test_script_makes_a_terminal(scene: Scene) -> None:
     """script(1) runs a shell on a new terminal and records it."""
@@ -196,6 +203,7 @@ def test_script_makes_a_terminal(scene: Scene) -> None:
     assert "on a terminal" in (scene.area / "typescript").read_text()
 
 
+@AS_A_USER
 def test_git_reads_in_a_linked_worktree(scene: Scene) -> None:
     """With --git readonly what only reads works; the index of the main repository stays."""
     (scene.repo.one / "README.md").write_text("changed\n")

@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from tests.support import paddock as paddocks
+from tests.support.identity import AS_A_USER
 from tests.support.paddock import EXEC_PATIENCE as PATIENCE
 from tests.support.paddock import Paddock, Session
 
@@ -97,6 +98,7 @@ def test_its_environment_is_the_sessions(paddock: Paddock, backend: dict[str, st
 # Where and what
 
 
+@AS_A_USER
 def test_it_starts_in_the_clients_directory(session: Session) -> None:
     """Inside the worktree the client's own directory counts, elsewhere the session's, and --cwd names another."""
     below = session.paddock.worktree / "below"
@@ -114,6 +116,7 @@ def test_a_directory_outside_the_worktree_is_refused(session: Session) -> None:
         assert (directory, said.reference) == (directory, "directory-outside")
 
 
+@AS_A_USER
 def test_a_directory_that_is_not_there_is_refused(session: Session) -> None:
     """A name that leads nowhere inside the worktree gives a clear error."""
     said = session.paddock.refused("exec", session.name, "--cwd", "nowhere", "--", "pwd")
@@ -127,6 +130,7 @@ def test_a_link_out_of_the_worktree_is_refused(session: Session) -> None:
     assert said.reference == "directory-outside"
 
 
+@AS_A_USER
 def test_a_command_that_is_not_there_ends_with_127(session: Session) -> None:
     """Neither a name without a file nor a path without one can be started."""
     assert session.paddock.refused("exec", session.name, "--", "nosuch", status=127).reference == "command-not-found"
@@ -155,6 +159,7 @@ def test_a_file_without_permission_ends_with_126(session: Session) -> None:
 # Streams, signals, status
 
 
+@AS_A_USER
 def test_streams_are_the_callers_own(session: Session) -> None:
     """Pipes and files cross as they are, with any number of bytes, and standard error apart."""
     text = "0123456789abcdef" * 65536
@@ -173,6 +178,7 @@ def test_a_file_outside_can_be_read_when_the_caller_opened_it(session: Session) 
     assert (session.paddock.place / "copy").read_text() == "given"
 
 
+@AS_A_USER
 def test_closed_streams_do_no_harm(session: Session) -> None:
     """A stream that the caller has closed is empty for the command."""
     for closed in ("<&-", ">&-", "2>&-", "<&- >&- 2>&-"):
@@ -180,6 +186,7 @@ def test_closed_streams_do_no_harm(session: Session) -> None:
         assert ended.returncode == 0, (closed, ended.stderr)
 
 
+@AS_A_USER
 def test_the_status_is_the_commands(session: Session) -> None:
     """An exit status passes through, and death by signal N is 128+N."""
     for line, status in (("exit 7", 7), ("kill -TERM $$", 143), ("kill -KILL $$", 137)):
@@ -189,6 +196,7 @@ def test_the_status_is_the_commands(session: Session) -> None:
 TRAPPING = "trap 'echo caught; exit 9' {0}; echo ready; while :; do read line || exit 1; done"
 
 
+@AS_A_USER
 def test_signals_pass_through(session: Session) -> None:
     """What is sent to the client reaches the command."""
     for name in ("HUP", "INT", "QUIT", "USR1", "USR2", "ALRM", "TERM"):
@@ -201,6 +209,7 @@ def test_signals_pass_through(session: Session) -> None:
         assert (name, process.returncode) == (name, 9)
 
 
+@AS_A_USER
 def test_a_stopped_command_stops_no_client_without_a_terminal(session: Session) -> None:
     """What continues the command is enough: the client has waited, and ends with its status."""
     script = "(until [ -e on ]; do sleep 0.05; kill -CONT $$; done) & kill -STOP $$; touch on; exit 7"
@@ -208,6 +217,7 @@ def test_a_stopped_command_stops_no_client_without_a_terminal(session: Session) 
     assert session.paddock.who.run(words, cwd=session.paddock.worktree, env=session.paddock.env).returncode == 7
 
 
+@AS_A_USER
 def test_arguments_come_through_unchanged(session: Session) -> None:
     """Empty words, newlines, options and bytes that are no UTF-8 are the command's."""
     words = ("", "a\nb", "--env", "-x", "\udcff", "=", "*")
@@ -215,6 +225,7 @@ def test_arguments_come_through_unchanged(session: Session) -> None:
     assert ended.stdout == "".join(f"<{word}>" for word in words)
 
 
+@AS_A_USER
 def test_a_long_command_line_passes(session: Session) -> None:
     """Arguments far beyond a socket's buffer arrive as they are."""
     words = ["a" * 120_000] * 12
@@ -225,6 +236,7 @@ def test_a_long_command_line_passes(session: Session) -> None:
 # Sessions
 
 
+@AS_A_USER
 def test_the_list_names_what_is_live(session: Session) -> None:
     """`--list` shows the session with its worktree and command, as text and as JSON."""
     shown = session.paddock.call("exec", "--list")
@@ -239,12 +251,14 @@ def test_the_list_names_what_is_live(session: Session) -> None:
     )
 
 
+@AS_A_USER
 def test_without_a_session_the_list_is_empty(paddock: Paddock) -> None:
     """No session is no error."""
     assert paddock.call("exec", "--list", "--json").stdout == "[]\n"
     assert paddock.call("exec", "--list").stdout == "no session is running\n"
 
 
+@AS_A_USER
 def test_an_unknown_session_is_refused_with_the_known_ones(session: Session) -> None:
     """The error names the sessions that there are."""
     said = session.paddock.refused("exec", "nosuch", "--", "true")
@@ -252,6 +266,7 @@ def test_an_unknown_session_is_refused_with_the_known_ones(session: Session) -> 
     assert session.name in said.text
 
 
+@AS_A_USER
 def test_a_dead_session_is_unknown(paddock: Paddock) -> None:
     """What a killed launcher left behind is no session."""
     session = Session(paddock)

@@ -13,6 +13,7 @@ import pytest
 from launcher import wire
 from launcher.jail import init, minder
 from tests.support import paddock as paddocks
+from tests.support.identity import AS_A_USER
 from tests.support.install import base_python
 from tests.support.paddock import EXEC_PATIENCE as PATIENCE
 from tests.support.paddock import Paddock, Session, below, content
@@ -173,6 +174,7 @@ def test_more_commands_than_allowed_are_refused(user_paddock: Paddock) -> None:
         assert [process.returncode for process in waiting] == [0] * init.MOST_OTHERS
 
 
+@AS_A_USER
 def test_many_at_once_do_not_disturb_each_other(session: Session) -> None:
     """Twenty commands that start in the same moment each get their own input, output and status."""
     results: dict[int, tuple[int, str]] = {}

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from policy.plan import Plan
+from tests.support.identity import AS_A_USER
 from tests.support.paddock import Paddock
 
 KEYS = {"asked", "path", "allowed", "rules", "limits", "hint", "risk", "refused"}
@@ -97,6 +98,7 @@ def test_private_directories_are_not_the_machines(paddock: Paddock) -> None:
     assert below["allowed"] == ["read", "execute"]
 
 
+@AS_A_USER
 def test_a_grant_on_a_private_directory_is_mentioned(paddock: Paddock) -> None:
     """`--rw /var/tmp` does not give the machine's, and says so instead of doing less in silence."""
     ended = paddock.run("--ro", "/var/tmp", "--", "true")
@@ -121,6 +123,7 @@ def test_paths_that_are_not_there(paddock: Paddock, backend: dict[str, str]) -> 
     assert explained(paddock, "loop", env=backend)["path"] == f"{paddock.worktree}/loop"
 
 
+@AS_A_USER
 def test_options_on_both_sides_of_the_path(paddock: Paddock) -> None:
     """They add up, wherever they stand, and what would be run may follow."""
     for name in ("a", "b"):
@@ -132,6 +135,7 @@ def test_options_on_both_sides_of_the_path(paddock: Paddock) -> None:
     assert explained(paddock, "../b", "--ro", "../a")["allowed"] == []
 
 
+@AS_A_USER
 def test_hints_can_be_pasted(paddock: Paddock, backend: dict[str, str]) -> None:
     """The option that is named allows it, names with spaces and quotes included; `--deny` is named where it is why."""
     odd = paddock.place / "it's a name"
@@ -147,6 +151,7 @@ def test_hints_can_be_pasted(paddock: Paddock, backend: dict[str, str]) -> None:
     assert (own["allowed"], own["hint"].startswith("no option does")) == ([], True)
 
 
+@AS_A_USER
 def test_a_risk_is_named(paddock: Paddock) -> None:
     """Before somebody pastes the hint for a private key."""
     found = explained(paddock, str(paddock.who.home / ".ssh/id_ed25519"))
@@ -154,6 +159,7 @@ def test_a_risk_is_named(paddock: Paddock) -> None:
     assert paddock.call("explain", str(paddock.who.home / ".ssh/id_ed25519")).stdout.count("risk") == 1
 
 
+@AS_A_USER
 def test_the_whole_plan(paddock: Paddock, backend: dict[str, str]) -> None:
     """As JSON it has the plan's fields and no others; in words the first line is the worktree. No value of a secret."""
     env = backend | {"ANTHROPIC_API_KEY": "the-secret"}

@@ -16,6 +16,7 @@ import pytest
 import trustme
 
 from tests.support.features import need
+from tests.support.identity import AS_A_USER
 from tests.support.paddock import Paddock, Session
 from tests.support.programs.scene import SWITCHES
 
@@ -160,6 +161,7 @@ def test_a_phantom_is_worth_nothing_to_another_session_or_later(paddock: Paddock
     assert len(api.seen) == 1
 
 
+@AS_A_USER
 def test_the_key_is_read_anew_at_each_launch(paddock: Paddock, api: Api) -> None:
     """The Plan, which is kept, knows only its name; without a value nothing starts."""
     for value in ("one", "two"):
@@ -172,6 +174,7 @@ def test_the_key_is_read_anew_at_each_launch(paddock: Paddock, api: Api) -> None
         assert paddock.refused("run", api.option, "--", "true", env={"TOKEN": value}).reference == "key-unusable"
 
 
+@AS_A_USER
 def test_a_key_comes_from_a_file_or_a_command(paddock: Paddock, api: Api) -> None:
     """Of the user's own, outside of the jail; the command with the system's PATH, never one of the worktree's."""
     home = paddock.who.home
@@ -384,6 +387,7 @@ def test_the_vendors_host_is_reached_by_the_phantom_alone(user_paddock: Paddock)
     assert "not reached otherwise" not in "".join(lines)
 
 
+@AS_A_USER
 def test_a_budget_ends_what_a_key_is_good_for(paddock: Paddock, api: Api, launch: Launch) -> None:
     """On every backend; the end says what was used, and what was refused."""
     line = f"for i in 1 2 3 4; do {CURL} -d $(printf %012000d 0) $API_URL/chat; done"

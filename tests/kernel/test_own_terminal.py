@@ -11,7 +11,7 @@ import pytest
 
 from launcher.jail import processes
 from tests.support.features import need
-from tests.support.identity import CTRL_C, CTRL_Z, Console
+from tests.support.identity import AS_A_USER, CTRL_C, CTRL_Z, Console
 from tests.support.paddock import Paddock
 from tests.support.served import alive
 
@@ -30,10 +30,6 @@ while told not in (ready := select.select(fds, [], [], 60)[0]):
         print("got", os.read(fd, 1000), file=notes)
 open("done", "w").close()
 """
-
-
-AS_A_USER = pytest.mark.parametrize("who", ["user"], indirect=True)
-"""For what does not depend on who acts."""
 
 
 @pytest.fixture

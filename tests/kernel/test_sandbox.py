@@ -13,8 +13,8 @@ import pytest
 from launcher.sandbox import launchers
 from policy import promises
 from tests.support import paddock as paddocks
-from tests.support.features import need
-from tests.support.identity import Who
+from tests.support.features import need, need_backend
+from tests.support.identity import AS_A_USER, Who
 from tests.support.install import Installed
 from tests.support.paddock import EXEC_PATIENCE as PATIENCE
 from tests.support.paddock import Paddock
@@ -51,7 +51,7 @@ sleep 1000
 @pytest.fixture(params=promises.BACKENDS)
 def options(request: pytest.FixtureRequest) -> tuple[list[str], dict[str, str]]:
     """Options that choose a backend, and the environment."""
-    need({promises.NAMESPACES: "userns", promises.BUBBLEWRAP: "bubblewrap"}.get(request.param, "landlock"))
+    need_backend(request.param)
     env, switches = SWITCHES[request.param]
     return list(switches), dict(env)
 
@@ -73,6 +73,7 @@ def run(
     return result
 
 
+@AS_A_USER
 def test_commands_end_as_they_say(paddock: Paddock, options: tuple[list[str], dict[str, str]]) -> None:
     """Status, streams, input, variables, directory: as of a process of one's own; what cannot be started says so."""
     (paddock.worktree / "plain").write_text("no programme")
@@ -207,6 +208,7 @@ def test_output_is_bounded(user_paddock: Paddock) -> None:
     }
 
 
+@AS_A_USER
 def test_commands_side_by_side(paddock: Paddock, options: tuple[list[str], dict[str, str]]) -> None:
     """Threads do not disturb each other; one command too many is refused; descriptors are given back."""
     found = run(
@@ -505,6 +507,7 @@ def test_a_copy_keeps_the_worktree_as_it_is(paddock: Paddock) -> None:
     assert "Two." not in log
 
 
+@AS_A_USER
 def test_a_plain_directory(paddock: Paddock) -> None:
     """As itself, and as a copy, whose patch names what changed."""
     need("userns")

@@ -18,7 +18,7 @@ import pytest
 from launcher.service.shims import Shim
 from tests.kernel.test_service_attach import Client, output
 from tests.support import forked, paddock, served
-from tests.support.identity import Who
+from tests.support.identity import AS_A_USER, Who
 from tests.support.install import Installed
 from tests.support.served import PATIENCE, Served, alive
 
@@ -35,13 +35,12 @@ echo end $i
 COMMIT = "git -c user.name=A -c user.email=a@b.c commit -q --allow-empty -m"
 
 
-AS_A_USER = pytest.mark.parametrize("who", ["user"], indirect=True)
-"""Files and streams do not depend on rights; root, who has control groups, has the tests of processes."""
-
-
 @pytest.fixture
 def service(who: Who, installed: Installed, place: Path) -> Iterator[Served]:
-    """A service that the test starts; ended in order afterwards."""
+    """A service that the test starts; ended in order afterwards.
+
+    Files and streams do not depend on rights; root, who has control groups, has the tests of processes.
+    """
     made = served.prepare(paddock.make(who, installed, place))
     made.settings(helpers=1, stdin_seconds=0.2, term_seconds=0.5, restart_seconds=0.2, harvest_seconds=0.5)
     made.start()

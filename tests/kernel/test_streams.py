@@ -18,6 +18,7 @@ from pathlib import Path
 import pytest
 
 from launcher.session.carrier import Carrier
+from tests.support.identity import AS_A_USER
 from tests.support.install import base_python
 from tests.support.paddock import EXEC_PATIENCE as PATIENCE
 from tests.support.paddock import Paddock, Session, said
@@ -201,6 +202,7 @@ def output(path: Path) -> str:
     return "".join(line for line in path.read_text().splitlines(True) if not line.startswith("paddock: "))
 
 
+@AS_A_USER
 def test_bytes_cross_in_order(scene: Scene) -> None:
     """A large file in, the same out; output and errors of one file stay in order; positions are the caller's."""
     big = os.urandom(3_000_000)
@@ -264,6 +266,7 @@ def carriers(file: Path) -> list[int]:
     return found
 
 
+@AS_A_USER
 def test_what_was_written_survives_sigkill_of_the_launcher(scene: Scene) -> None:
     """Nothing stays (that is looked at after every test), and what the command has said by then is in the file."""
     for fifo in ("input", "errors"):
@@ -328,6 +331,7 @@ def test_files_of_a_further_commands_caller_are_out_of_reach(scene: Scene, sessi
     assert paths[1].read_text() == "of the caller\nof the caller\nerror\n"
 
 
+@AS_A_USER
 def test_what_a_further_command_leaves_goes_on_writing(scene: Scene, session: Session) -> None:
     """The caller has its exit status at once, and the file what comes later, until the session ends."""
     for fifo in (scene.area / "go", scene.place / "output"):

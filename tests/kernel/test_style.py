@@ -5,7 +5,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.support.identity import Console
+from tests.support.identity import AS_A_USER, Console
 from tests.support.paddock import Paddock
 
 NAMES = ("plain", "\u00e4", "tab\there", 'quo"te', "back\\slash", "line\nbreak", "esc\x1b[31m", "\u200fmark", "a b")
@@ -31,6 +31,7 @@ def shown(paddock: Paddock, console: Console, *words: str, status: int = 0, befo
     return console.expect(rf"(?s)^(.*)<{status}>")[1].replace("\r\n", "\n").lstrip("\n")
 
 
+@AS_A_USER
 @pytest.mark.parametrize("quote", ["true", "false"])
 def test_paths_are_printed_as_git_prints_them(paddock: Paddock, quote: str) -> None:
     """git ls-files is the oracle; what could drive a terminal is escaped whatever is set."""
@@ -50,6 +51,7 @@ def test_paths_are_printed_as_git_prints_them(paddock: Paddock, quote: str) -> N
         assert "\u200f" not in line
 
 
+@AS_A_USER
 def test_colour_is_the_users_and_not_the_repositorys(paddock: Paddock, console: Console) -> None:
     """color.ui, NO_COLOR and TERM=dumb count, and a pipe has none."""
     words = ("worktree", "status", str(paddock.worktree))
@@ -70,6 +72,7 @@ def test_colour_is_the_users_and_not_the_repositorys(paddock: Paddock, console: 
     assert green in paddock.call(*words).stdout
 
 
+@AS_A_USER
 def test_the_pager_is_the_users_and_not_the_repositorys(paddock: Paddock, console: Console) -> None:
     """Chosen as git chooses it; the verb's status stays, a pager that ends early is no error, and one that is not
     there hides nothing."""

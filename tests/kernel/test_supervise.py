@@ -5,7 +5,16 @@ import shlex
 import signal
 import subprocess
 
+import pytest
+
+from tests.support.identity import Who
 from tests.support.jail import Jail
+
+
+@pytest.fixture
+def who(user: Who) -> Who:
+    """An ordinary user: streams and statuses are the same for root."""
+    return user
 
 
 def line(jail: Jail, *argv: str, namespaces: bool, **spec: object) -> str:

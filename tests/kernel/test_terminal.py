@@ -7,8 +7,14 @@ import signal
 import pytest
 
 from launcher.jail import processes
-from tests.support.identity import CTRL_C, CTRL_D, CTRL_Z, SHELL, Console
+from tests.support.identity import CTRL_C, CTRL_D, CTRL_Z, SHELL, Console, Who
 from tests.support.jail import Jail
+
+
+@pytest.fixture
+def who(user: Who) -> Who:
+    """An ordinary user: job control is the same for root."""
+    return user
 
 
 @pytest.fixture

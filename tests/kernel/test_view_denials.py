@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from tests.support.features import need
-from tests.support.identity import Console, Word
+from tests.support.identity import AS_A_USER, Console, Word
 from tests.support.paddock import Paddock
 
 HEAD = "paddock: named by the command, and denied by the jail's view"
@@ -73,6 +73,7 @@ def test_what_must_not_be_opened_is_named_without_an_option(
         assert not [line for line in lines if "--r" in line], lines
 
 
+@AS_A_USER
 def test_it_is_only_a_hint(paddock: Paddock, console: Console, options: tuple[str, ...]) -> None:
     """Nothing of what is there and open, what is not there outside, or what nobody can open; and nothing unasked."""
     secret = plant(paddock, "outside/secret")
@@ -92,6 +93,7 @@ def test_it_is_only_a_hint(paddock: Paddock, console: Console, options: tuple[st
     assert len([line for line in lines if line.startswith("paddock:")]) == 6
 
 
+@AS_A_USER
 def test_a_command_that_misses_the_network_is_told_how_to_have_it(paddock: Paddock, options: tuple[str, ...]) -> None:
     """Without a terminal too; not where it ended well, failed for another reason, was quiet, or has a network."""
     asks = "import socket; socket.getaddrinfo('asked.example', 443)"

@@ -12,7 +12,8 @@ from typing import Any
 import pytest
 
 from policy import promises
-from tests.support.features import need
+from tests.support.features import need_backend
+from tests.support.identity import AS_A_USER
 from tests.support.paddock import Paddock
 from tests.support.programs.scene import SWITCHES
 
@@ -94,7 +95,7 @@ def looked(paddock: Paddock, subjects: list[str], *words: str, env: dict[str, st
 def backend(request: pytest.FixtureRequest) -> tuple[str, dict[str, str], tuple[str, ...]]:
     """Its name, and the variables and options that select it."""
     name: str = request.param
-    need({promises.NAMESPACES: "userns", promises.BUBBLEWRAP: "bubblewrap"}.get(name, "landlock"))
+    need_backend(name)
     env, words = SWITCHES[name]
     return name, env, words
 
@@ -173,6 +174,7 @@ def test_of_what_a_jail_shows_the_answer_is_what_a_command_sees(
     assert "another file" not in paddock.call("why", outside["secret"], *words, env=env).stdout
 
 
+@AS_A_USER
 def test_of_a_port_the_answer_is_what_a_command_meets(
     paddock: Paddock, backend: tuple[str, dict[str, str], tuple[str, ...]]
 ) -> None:
@@ -203,6 +205,7 @@ def test_a_process_is_asked_about_as_the_command_sees_it(paddock: Paddock) -> No
         assert "jail's own init, are inaccessible (EACCES)" in paddock.call("why", "/proc/1/environ", env=env).stdout
 
 
+@AS_A_USER
 def test_hosts(paddock: Paddock) -> None:
     """A word that is no file, and can be a host, is one."""
     cases: tuple[tuple[tuple[str, ...], bool, str], ...] = (
@@ -231,6 +234,7 @@ def test_hosts(paddock: Paddock) -> None:
     assert "--reach 18436" in why(paddock, "127.0.0.1:18436", env=mirror)["allow"]["flag"]
 
 
+@AS_A_USER
 def test_where_no_command_would_start_there_is_an_answer_that_says_so(paddock: Paddock) -> None:
     """A main checkout without mounts: the answer holds with the option that it names, and a launch is refused."""
     secret, env = paddock.place / "secret", {"PADDOCK_NO_USERNS": "1"}
@@ -248,6 +252,7 @@ def test_where_no_command_would_start_there_is_an_answer_that_says_so(paddock: P
     assert why(paddock, str(secret), env=env)["refused"] is None
 
 
+@AS_A_USER
 @pytest.mark.parametrize("env", [{}, {"PADDOCK_NO_USERNS": "1"}], ids=["namespaces", "guard"])
 def test_the_option_for_the_loopback_leads_there(paddock: Paddock, env: dict[str, str]) -> None:
     """Without it the service is out of reach; with it, its words come through."""
@@ -270,6 +275,7 @@ def test_the_option_for_the_loopback_leads_there(paddock: Paddock, env: dict[str
     assert (ended.returncode, ended.stdout) == (0, "hello"), ended.stderr
 
 
+@AS_A_USER
 def test_the_rule_and_its_source_are_named(paddock: Paddock) -> None:
     """Of a list of hosts, both the host and the list; of a denial, the option."""
     document = why(paddock, "api.github.com", "--allow-domain", "@github")
@@ -280,6 +286,7 @@ def test_the_rule_and_its_source_are_named(paddock: Paddock) -> None:
     assert "  decided by  github.com: --deny-domain\n" in paddock.call("why", *words).stdout
 
 
+@AS_A_USER
 def test_the_loopback_behind_the_proxy_is_not_for_everybody(paddock: Paddock) -> None:
     """Where hosts are not reached by name: clients with NO_PROXY in their environment go elsewhere, which is said."""
     words = ("localhost:18432", "--allow-domain", "localhost:18432")
@@ -291,6 +298,7 @@ def test_the_loopback_behind_the_proxy_is_not_for_everybody(paddock: Paddock) ->
     assert "--reach 127.0.0.1:18432" in document["allow"]["note"]
 
 
+@AS_A_USER
 def test_what_does_not_exist_cannot_be_granted(paddock: Paddock) -> None:
     """The option that a run would refuse comes with what has to be done first."""
     document = why(paddock, "/nosuch/x")
@@ -300,6 +308,7 @@ def test_what_does_not_exist_cannot_be_granted(paddock: Paddock) -> None:
     assert "does not exist" not in paddock.call("explain", str(paddock.main)).stdout
 
 
+@AS_A_USER
 def test_the_shared_temporary_directory(paddock: Paddock) -> None:
     """Where a jail has none of its own, TMPDIR is named beside the option."""
     for asked in ("/tmp", "/tmp/nonexistent"):
@@ -308,6 +317,7 @@ def test_the_shared_temporary_directory(paddock: Paddock) -> None:
     assert "$TMPDIR" in paddock.call("why", "/tmp", env={"PADDOCK_NO_USERNS": "1"}).stdout
 
 
+@AS_A_USER
 def test_a_file_with_a_hosts_name_is_a_file(paddock: Paddock) -> None:
     """What exists is meant as a path; a slash says so too."""
     assert why(paddock, "example.com")["kind"] == "host"
@@ -320,6 +330,7 @@ def test_a_file_with_a_hosts_name_is_a_file(paddock: Paddock) -> None:
     assert why(paddock, "example.com")["kind"] == "path"
 
 
+@AS_A_USER
 def test_what_cannot_be_asked(paddock: Paddock) -> None:
     """Nothing, and two things at a time."""
     assert "there is no PATH or HOST to ask about" in paddock.refused("why").text

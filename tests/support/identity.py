@@ -16,6 +16,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
 
+import pytest
+
+AS_A_USER = pytest.mark.parametrize("who", ["user"], indirect=True)
+"""Of a test that knows no difference between root and others: streams, words, tools, the network's ways. What is about
+rights, and what attacks, is for both."""
+
 NOBODY = 65534
 SYSTEM_PATH = "/usr/local/bin:/usr/bin:/bin"
 
