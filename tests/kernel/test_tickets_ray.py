@@ -9,7 +9,7 @@ import pytest
 from policy import promises
 from tests.support import identity, install, repository
 from tests.support.cluster import ALONE, CLUSTER, RAY, TRY, run
-from tests.support.features import need
+from tests.support.features import need, need_backend
 from tests.support.programs.scene import SWITCHES
 
 TICKETS = int(os.environ.get("PADDOCK_TICKETS", "6"))
@@ -236,39 +236,51 @@ def test_sessions_on_nodes_are_seen_and_stopped_here(public_dir: Path) -> None:
 
 
 @pytest.mark.timeout(600)
-@pytest.mark.parametrize("backend", promises.BACKENDS)
-def test_an_ordinary_users_tickets_are_held_by_each_backend(public_dir: Path, backend: str) -> None:
-    """Work with a submodule comes home, by a run with the longest name; Ray, its token and other homes stay out."""
+@pytest.mark.parametrize(
+    "backends", [(promises.NAMESPACES, promises.BUBBLEWRAP), (promises.GUARD,)], ids=["by-options", "guard"]
+)
+def test_an_ordinary_users_tickets_are_held_by_each_backend(public_dir: Path, backends: tuple[str, ...]) -> None:
+    """Work with a submodule comes home, by a run with the longest name; Ray, its token and other homes stay out.
+
+    The guard has a cluster of its own: what chooses it is in the environment of the nodes.
+    """
     need("network")
-    need({promises.NAMESPACES: "userns", promises.BUBBLEWRAP: "bubblewrap"}.get(backend, "landlock"))
     home = public_dir
     who = identity.user(home)
     main = shared(who)
-    env, switches = SWITCHES[backend]
     token = home / ".ray/auth_token"
-    work = (
-        f"cd library; echo l >l; {COMMIT} library; cd ..; echo n >n; {COMMIT} main; echo s >n; git stash -q; echo >left"
-    )
-    (home / "user.toml").write_text(
-        ticket("works", work, *switches) + ticket("tries", f"/usr/bin/python3 -c '{TRY}'", *switches, "--env", "TOKEN")
-    )
+    variables: dict[str, str] = {}
+    tickets = ""
+    for number, backend in enumerate(backends):
+        need_backend(backend)
+        env, switches = SWITCHES[backend]
+        variables |= env
+        work = (
+            f"cd library; echo l >l{number}; {COMMIT} library; cd ..; echo n >n{number}; {COMMIT} main{number}; "
+            f"echo s >n{number}; git stash -q; echo >left"
+        )
+        attempts = f"/usr/bin/python3 -c '{TRY}'"
+        tickets += ticket(f"works{number}", work, *switches) + "cpus = 0.25\n"
+        tickets += ticket(f"tries{number}", attempts, *switches, "--env", "TOKEN") + "cpus = 0.25\n"
+    (home / "user.toml").write_text(tickets)
     name = "n" * 64
     run(home, main, ALONE + TOOLS + f"""
     mkdir -p ~/second/.local/share/paddock/mirrors ~/second/.local/state/paddock/{{worktrees,sessions,rows}}
     ray_run ~/user.toml --name {name} --keep --json >~/user.out
-    paddock logs {name[:50]}.2 >~/tried
-    git log --format=%s -n 2 --no-merges >~/subjects
+    for number in $(seq {len(backends)}); do paddock logs {name[:50]}.$((2 * number)) >~/tried$((number - 1)); done
+    git log --format=%s --no-merges >~/subjects
     git for-each-ref --format='%(refname)' refs/paddock/stash >~/stashes
-    cat ~/main-works/left ~/main-works/library/l >~/laid
+    for each in ~/main-works*; do cat $each/left $each/library/l?; done >~/laid
     await no_broker
     left | sort >~/left
-    """, user=True, further={"TOKEN": str(token), **env})  # fmt: skip
+    """, user=True, further={"TOKEN": str(token), **variables})  # fmt: skip
     found = json.loads((home / "user.out").read_text().splitlines()[-1])
     assert found["state"] == "ended", found
-    assert "main" in (home / "subjects").read_text().split()
-    assert (home / "laid").read_text() == "\nl\n"
-    assert len((home / "stashes").read_text().split()) == 1
-    tried = (home / "tried").read_text().splitlines()
-    assert not [line for line in tried if line.startswith("reached")], tried
-    assert "[]" in tried
+    assert (home / "laid").read_text() == "\nl\n" * len(backends)
+    assert len((home / "stashes").read_text().split()) == len(backends)
+    for number in range(len(backends)):
+        assert f"main{number}" in (home / "subjects").read_text().split()
+        tried = (home / f"tried{number}").read_text().splitlines()
+        assert not [line for line in tried if line.startswith("reached")], tried
+        assert "[]" in tried
     assert (home / "left").read_text() == ""
