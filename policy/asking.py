@@ -24,6 +24,9 @@ MEANINGS = {
 SECONDS = 30.0
 """For which a client is held. Many clients wait longer for a server's first word, few people answer quicker."""
 
+AGAIN_SECONDS = 300.0
+"""In which a host is not asked about again that nobody answered for."""
+
 RISK = "whatever the command can read can be sent there"
 
 ASKED, GONE, END, ANSWER, PASS = b"Q", b"G", b"E", b"A", b"P"

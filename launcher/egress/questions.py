@@ -24,8 +24,6 @@ _MOST_REFUSED = 20
 """Noes and silences of one session: afterwards nobody is asked any more, so that a command cannot wear people out."""
 _MOST_ASKED = 200
 """Questions of one session, whatever the answers."""
-_NOT_AGAIN = 300.0
-"""Seconds in which a host is not asked about again that nobody answered for."""
 _MOST_CLIENTS = 8
 """Who have come to answer, at the same time."""
 _PAUSE = 0.05
@@ -43,7 +41,8 @@ class _Held:
         self.waiting: list[Signal] = []
         self.passed: set[_Asker] = set()
         self.answer = ""
-        self.why = "the user was asked, and did not answer"
+        again = f"{asking.AGAIN_SECONDS / 60:g} minutes"
+        self.why = f"the user was asked, and did not answer; not asked again about this host for {again}"
 
 
 class _Asker:
@@ -195,7 +194,7 @@ class Questions:
             self._policy.asked[question.host, question.port] = answer
             self._not_before.pop(question.host, None)
         elif answer != asking.ONCE:
-            quiet = _NOT_AGAIN if not answer else float("inf")
+            quiet = asking.AGAIN_SECONDS if not answer else float("inf")
             self._not_before[question.host] = time.monotonic() + quiet
 
     def _hear(self, asker: _Asker) -> None:

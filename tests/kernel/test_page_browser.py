@@ -82,14 +82,19 @@ def test_two_agents_one_is_asked_about_and_goes_on(service: Served, tab: Tab) ->
     service.create("sh", "-c", asking, name="asking", options=["--ask", "yes"])
     service.create("sh", "-c", denied, name="denied", options=["--net", "proxy"])
     tab.until("document.querySelectorAll('#sessions tbody tr').length === 2")
-    tab.until("document.querySelector('#session-asking')?.innerText.includes('an answer: files.example:80')")
-    go(tab, "/denials")
+    waits = "document.querySelector('#session-asking a[href=\"/denials\"]')?.innerText"
+    tab.until(f"{waits} === 'an answer: files.example:80'")
+    tab.until("document.querySelector('#asked').innerText.trim() === '(1)'")
+    tab.until("document.querySelector('#notes a')?.innerText === 'a question waits: asking: files.example:80'")
+    tab.click("#notes a")
+    tab.until("location.pathname === '/denials' && document.readyState === 'complete'")
     tab.until("document.querySelector('#denials')?.innerText.includes('elsewhere.example')")
     assert "--allow-domain elsewhere.example" in tab.text("#denials")
     assert "risk" in tab.text("#denials")
+    go(tab, "/sessions/asking")
     tab.click("[id^=q-asking-][id$=-session]")
     tab.until("!document.querySelector('#questions').innerText.includes('files.example')")
-    go(tab, "/sessions/asking")
+    assert tab.run("location.pathname") == "/sessions/asking"
     tab.until("document.querySelector('#output').innerText.includes('went on')")
     assert "403" not in tab.text("#output")
     for name in ("asking", "denied"):

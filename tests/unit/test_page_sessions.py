@@ -20,6 +20,8 @@ from launcher.service.page.live import Tabs
 from launcher.service.page.rendering import macros
 from launcher.service.page.watcher import Glance, fold
 from launcher.service.schema import EventKind, SessionDetails, SessionState
+from launcher.session.places import AUDIT_SOCKET
+from policy.asking import Question
 from policy.errors import Refusal
 from tests.support.paged import Paged, paged
 from tests.unit.test_page_rendering import ATTACKS
@@ -191,6 +193,38 @@ def test_the_service_is_seen_and_what_is_wrong_with_it(browser: Paged) -> None:
     assert "only &lt;b&gt;7&lt;/b&gt; MiB free" in text
 
 
+def test_a_sessions_own_page_has_its_questions_and_denials(browser: Paged) -> None:
+    """Live or ended; the answer leads back to it, and the navigation counts what is open everywhere."""
+    browser.session("over", state=SessionState.ENDED)
+    browser.denials("over", denial())
+    browser.session("asks")
+    watching = browser.app.state.tabs.watcher
+    question = Question(3, "b.example", 443)
+    watching.glances["asks"] = Glance(questions=[question], denials={"x": denial(host="c.example")})
+    watching._looked = time.monotonic()
+    assert "a.example:443" in browser.get("/sessions/over").text
+    text = browser.get("/sessions/asks").text
+    assert "c.example:443" in text
+    assert 'action="/sessions/asks/questions/3"' in text
+    assert 'name="back" value="1"' in text
+    assert "asked about again for 5 min" in text
+    for path in ("/health", "/worktrees/none"):
+        assert '<strong class="warn" title="a question waits">(1)</strong>' in browser.get(path).text
+    watching._looked -= 100
+    assert "a question waits" not in browser.get("/worktrees/none").text
+
+
+def test_what_is_not_recorded_is_said(browser: Paged, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where neither the service hears the kernel's audit nor a launcher could."""
+    said = "Landlock alone denies is not recorded"
+    for usable in (False, True):
+        monkeypatch.setattr(denied, "describe_audit", lambda usable=usable: ("audit", True, usable, "", ""))
+        assert (said in browser.get("/denials").text) is not usable
+    monkeypatch.setattr(denied, "describe_audit", lambda: ("audit", True, False, "", ""))
+    Path(browser.places.runtime, AUDIT_SOCKET).touch()
+    assert said not in browser.get("/denials").text
+
+
 def test_only_the_browser_that_attached_may_type(browser: Paged) -> None:
     """Another session's, or a request without its token, reaches no terminal; nor does one that is not attached."""
 
@@ -248,7 +282,8 @@ def streamed(browser: Paged, make: live.Make, rounds: int) -> list[dict[str, str
 
         lines = [line async for line in live._sent(tabs, Visit("host"), counted, 0.001)]
         assert tabs.number == 0
-        return [json.loads(line[6:]) for line in lines if line.startswith(b"data: ")]
+        sent = [json.loads(line[6:]) for line in lines if line.startswith(b"data: ")]
+        return [each for each in sent if each["id"] != "asked"]
 
     return asyncio.run(read())
 

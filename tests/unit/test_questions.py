@@ -152,7 +152,7 @@ def test_a_no_holds_for_the_session_and_silence_for_a_while(
         assert first[0].reason == "no rule allows no.example:443; the user was asked, and said no"
         assert first[0].suggestion == "--allow-domain no.example:443"
         assert (await scene.judge("no.example", 80)).reason == "no rule allows no.example:80"
-        assert (await scene.judge("slow.example")).reason.endswith("and did not answer")
+        assert (await scene.judge("slow.example")).reason.endswith("again about this host for 5 minutes")
         assert (await scene.judge("slow.example")).reason.endswith("allows slow.example:443")
         assert len(scene.person.asked()) == 1
         for seconds, again in ((299, 0), (301, 1)):

@@ -14,6 +14,7 @@ from fastapi.responses import StreamingResponse
 
 from launcher.service.api.context import Context, context_of
 from launcher.service.page.admission import Visit
+from launcher.service.page.rendering import macros
 from launcher.service.page.watcher import Watcher
 from policy.errors import Refusal
 
@@ -78,6 +79,7 @@ async def _sent(tabs: Tabs, visit: Visit, make: Make, seconds: float) -> AsyncIt
     tabs.number += 1
     try:
         tabs.watcher.hear()
+        parts = macros("parts.html", visit)
         shown: dict[str, bytes] = {}
         told = tabs.watcher.number
         quiet = time.monotonic()
@@ -85,7 +87,8 @@ async def _sent(tabs: Tabs, visit: Visit, make: Make, seconds: float) -> AsyncIt
         while not (tabs.closing.is_set() or visit.over):
             visit.used()
             try:
-                made = await make()
+                await tabs.watcher.look()
+                made = {**await make(), "asked": str(parts.asked(tabs.watcher.asked))}
             except Refusal as refusal:  # the session was forgotten, or the database is away: the next look may do
                 if refusal.reference.endswith("-unknown"):
                     yield b"event: gone\ndata: {}\n\n"

@@ -13,13 +13,14 @@ from urllib.parse import parse_qsl
 from fastapi import APIRouter, Query, Request
 from fastapi.responses import HTMLResponse, RedirectResponse, Response, StreamingResponse
 
+from launcher.ledger import ledgers
 from launcher.service import log_files
 from launcher.service.api import health, routes
 from launcher.service.api.context import context_of
 from launcher.service.page import live
 from launcher.service.page.admission import Visit
 from launcher.service.page.rendering import macros, page
-from launcher.service.page.watcher import Watcher, waits_for
+from launcher.service.page.watcher import Watcher, of_ledger, together, waits_for
 from launcher.service.schema import Session, SessionDetails, SessionName
 from launcher.service.shim.attempt import SENDABLE
 
@@ -88,6 +89,16 @@ async def follow_overview(request: Request, ended: Annotated[bool, Query(alias="
     return live.stream(request, make)
 
 
+@router.get("/live/notes")
+async def follow_notes(request: Request) -> StreamingResponse:
+    """On a page on which nothing else moves: what every stream tells of."""
+
+    async def make() -> Mapping[str, str]:
+        return {}
+
+    return live.stream(request, make)
+
+
 # One session
 
 
@@ -102,13 +113,22 @@ async def _details(name: str, request: Request) -> dict[str, Any]:
     watcher = live.watcher_of(request)
     await watcher.look()
     session = await routes.show_session(name, request)
-    return {**_row(watcher, session), "signals": list(SENDABLE), "now": time.time()}
+    denied = watcher.glance(name)
+    if session.state.final:
+        path = await asyncio.to_thread(ledgers.path_of, context_of(request).places.state, name)
+        kept = await asyncio.to_thread(of_ledger, path) if path is not None else None
+        denied = denied if kept is None else kept
+    return {
+        **_row(watcher, session), "signals": list(SENDABLE), "now": time.time(), "denials": together({"": denied}),
+        "more": denied.more, "questions": [(name, each) for each in denied.questions],
+    }  # fmt: skip
 
 
 @router.get("/live/sessions/{name}")
 async def follow_session(name: SessionName, request: Request) -> StreamingResponse:
     """What moves there."""
     parts = macros("sessions.html", visit_of(request))
+    denied = macros("denied.html", visit_of(request))
     directory = f"{context_of(request).supervisor.log_of(name)}/{log_files.NAME}"
     known: dict[str, Any] = {"changed": 0.0, "output": ""}
 
@@ -121,6 +141,8 @@ async def follow_session(name: SessionName, request: Request) -> StreamingRespon
             "facts": str(parts.facts(content)),
             "state": str(parts.state(content)),
             "output": str(parts.output(known["output"])),
+            "questions": str(denied.questions(content["questions"], back=True)),
+            "denials": str(denied.denials(content["denials"], content["more"])),
         }
 
     return live.stream(request, make)

@@ -4,7 +4,9 @@ All that a template prints goes through `shown`, so none can forget to. Only wha
 """
 
 import re
+import time
 from collections.abc import Iterator, Sequence
+from datetime import datetime
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -16,6 +18,7 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup
 
 from launcher.service.page.admission import FIELD, Visit
+from policy import asking
 from policy.errors import Refusal, printable
 
 ROOT = Path(__file__).resolve().parent
@@ -88,6 +91,15 @@ def span(seconds: float) -> str:
     return f"{seconds:.0f} d"
 
 
+def ago(time_of: object) -> str:
+    """A time as ledgers have it, for people; "" for what is none: an agent's words may be in a ledger."""
+    try:
+        then = datetime.fromisoformat(str(time_of)).timestamp()
+    except (ValueError, OverflowError, OSError):
+        return ""
+    return f"{span(time.time() - then)} ago"
+
+
 def graph(values: Sequence[float], most: float, label: str) -> Markup:
     """A line of values, the newest at the right, as an image of 100 by 20.
 
@@ -124,8 +136,12 @@ def environment() -> Environment:
         "cut": lambda text, most: Shown(visible(str(text), most)),
         "size": size,
         "span": span,
+        "ago": ago,
     }
-    made.globals |= {"path": path, "graph": graph, "FIELD": FIELD, "pieces": pieces}
+    made.globals |= {
+        "path": path, "graph": graph, "FIELD": FIELD, "pieces": pieces,
+        "SECONDS": asking.SECONDS, "AGAIN_SECONDS": asking.AGAIN_SECONDS, "RISK": asking.RISK,
+    }  # fmt: skip
     return made
 
 
@@ -144,15 +160,16 @@ def macros(template: str, visit: Visit) -> Any:  # noqa: ANN401  # attributes ar
 def page(request: Request, template: str, /, status: int = 200, **content: Any) -> HTMLResponse:  # noqa: ANN401
     """A whole page; `content` is what its template knows."""
     visit: Visit = request.scope["state"]["visit"]
+    asked = request.app.state.tabs.watcher.asked
     text = (
         environment()
         .get_template(template)
-        .render(visit=visit, here=request.url.path, pages=PAGES, content=content, **content)
+        .render(visit=visit, here=request.url.path, pages=PAGES, asked=asked, content=content, **content)
     )
     return HTMLResponse(text, status)
 
 
 def refusal_page(refusal: Refusal, _status: int = 0) -> tuple[bytes, bytes]:
     """What somebody sees who is not let in: media type and body. Nothing that the service knows is in it."""
-    text = environment().get_template("error.html").render(refusal=refusal, visit=None, pages=(), here="")
+    text = environment().get_template("error.html").render(refusal=refusal, visit=None, pages=(), asked=0, here="")
     return b"text/html; charset=utf-8", text.encode()

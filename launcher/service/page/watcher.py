@@ -9,7 +9,7 @@ import contextlib
 import os
 import re
 import time
-from collections import deque
+from collections import OrderedDict, deque
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
@@ -22,6 +22,7 @@ from launcher.service.notices import notice_of
 from launcher.service.schema import EventKind, Session, SessionState
 from launcher.session import answers, state
 from launcher.vcs.worktrees.store import labels_of
+from policy import asking
 from policy.asking import Question
 from policy.errors import Refusal
 
@@ -32,6 +33,7 @@ MOST_POINTS = 60
 MOST_KINDS = 300
 """Kinds of denials that are kept of one session; `MOST_KINDS` of a ledger are more than anybody reads."""
 MOST_NOTES = 50
+MOST_LEDGERS = 50
 _STALE_SECONDS = 60.0
 _LABEL_SECONDS = 10.0
 _LAST_BYTES = 8 << 10
@@ -138,6 +140,13 @@ class Watcher:
         self.glances.clear()
         self.places.clear()
 
+    @property
+    def asked(self) -> int:
+        """How many questions are open, as far as was seen lately."""
+        if time.monotonic() - self._looked > _STALE_SECONDS:
+            return 0
+        return sum(len(glance.questions) for glance in self.glances.values())
+
     def glance(self, name: str) -> Glance:
         """What was seen of a session; nothing of one that was not."""
         return self.glances.get(name, _NOTHING)
@@ -158,11 +167,13 @@ class Watcher:
         roots = {about["worktree"] for about in live.values() if about["worktree"]}
         asked = {name: glance.questions for name, glance in self.glances.items()}
         await asyncio.to_thread(self._look_at_files, dict(self.glances), live, roots)
+        self._looked = time.monotonic()
+        number = self.asked
         for name, glance in self.glances.items():
             for each in glance.questions:
                 if each not in asked.get(name, ()):
-                    self._note("a question waits", f"{name}: {each.where}", "/denials")
-        self._looked = time.monotonic()
+                    title = "a question waits" if number == 1 else f"{number} questions wait"
+                    self._note(title, f"{name}: {each.where}", "/denials")
 
     def _look_at_files(self, glances: Mapping[str, Glance], live: Mapping[str, Any], roots: set[str]) -> None:
         if time.monotonic() - self._labelled > _LABEL_SECONDS or not roots <= self.places.keys():
@@ -244,6 +255,47 @@ def fold(glance: Glance, content: dict[str, Any]) -> None:
     if len(glance.denials) > MOST_KINDS and len(glance.denials) > before:
         glance.denials.popitem()
         glance.more += 1
+
+
+_known: OrderedDict[str, tuple[int, int, Glance]] = OrderedDict()
+"""What ended sessions' ledgers say, by their path: inode and size when they were read."""
+
+
+def of_ledger(path: str) -> Glance | None:
+    """What a ledger of an ended session says, read once; None where it is gone."""
+    try:
+        about = os.stat(path)
+    except FileNotFoundError:
+        return None
+    inode, size, glance = _known.pop(path, (0, 0, Glance()))
+    if (inode, size) != (about.st_ino, about.st_size):
+        glance = Glance()
+        for content in ledgers.lines(path):
+            if content.pop("kind", "") == "denial":
+                fold(glance, content)
+    _known[path] = (about.st_ino, about.st_size, glance)
+    if len(_known) > MOST_LEDGERS:
+        _known.popitem(last=False)
+    return glance
+
+
+def together(found: Mapping[str, Glance]) -> list[dict[str, Any]]:
+    """Denials that mean the same in several sessions, in one; the latest first."""
+    rows: dict[str, dict[str, Any]] = {}
+    for session, glance in found.items():
+        for key, content in tuple(glance.denials.items()):
+            row = rows.setdefault(key, {**content, "count": 0, "sessions": [], "subject": subject(content)})
+            row["count"] += content["count"]
+            row["last"] = max(str(row.get("last")), str(content.get("last")))
+            row["sessions"].append(session)
+            # The proxy's own log names no risk; its ledger will, at the session's end.
+            row["risk"] = row.get("risk") or (asking.RISK if content.get("host") else "")
+    return sorted(rows.values(), key=lambda row: str(row["last"]), reverse=True)
+
+
+def subject(content: Mapping[str, Any]) -> str:
+    """What a denial was about."""
+    return ledgers.subject(content.get("path"), content.get("host"), content.get("port"), content.get("target"))
 
 
 def _sleeping(launcher: int) -> Iterable[str]:

@@ -57,7 +57,10 @@ const wished = () => localStorage.getItem("notify") === "on" && window.Notificat
 
 function note({ number, title, text, address }) {
   const place = document.getElementById("notes");
-  if (place) place.textContent = `${title}: ${text}`;
+  const link = document.createElement("a");
+  link.href = address;
+  link.textContent = `${title}: ${text}`;
+  place?.replaceChildren(link);
   if (!wished()) return;
   const shown = new Notification(`Paddock: ${title}`, { body: text, tag: `paddock-${number}` });
   shown.onclick = () => {
