@@ -217,9 +217,13 @@ def repository(directory: str) -> dict[str, Any]:
 
 
 def list_worktrees(repository: str | None) -> dict[str, Any]:
-    """The worktrees of one repository, or of all, each with its ``head`` and how far its ``work`` is, in words."""
+    """The worktrees of one repository, or of all.
+
+    Each with its ``head``, how far its ``work`` is, and what is ``waiting`` to be harvested, in words.
+    """
     from launcher.service import ticket_work
     from launcher.session import places
+    from launcher.vcs.harvest.outstanding import waiting
     from launcher.vcs.worktrees import condition
 
     where = places.places(os.environ)
@@ -228,9 +232,13 @@ def list_worktrees(repository: str | None) -> dict[str, Any]:
     far = condition.progress_of(found, where.state)
     return {
         "worktrees": [
-            {**_worktree(each), "work": str(at), "head": at.head} for each in found for at in (far[each.worktree_id],)
+            {
+                **_worktree(each), "work": str(at), "head": at.head,
+                "waiting": waiting(f"{where.state}/git/{each.worktree_id}"),
+            }
+            for each in found for at in (far[each.worktree_id],)
         ]
-    }
+    }  # fmt: skip
 
 
 def add_worktree(repository: str, ticket: str, branch: str | None, start: str | None) -> dict[str, Any]:

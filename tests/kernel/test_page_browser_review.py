@@ -148,6 +148,10 @@ def test_what_waits_is_harvested_from_the_page(service: Served, tab: Tab) -> Non
             service.paddock, command=("sh", "-c", script), options=("--worktree", root, *options)
         ) as at:
             at.kill()
+        go(tab, "/worktrees")
+        assert "not harvested" in tab.run(
+            f"document.querySelector('a[href$={made['worktree_id']}]').closest('tr').innerText"
+        )
         go(tab, f"/worktrees/{made['worktree_id']}")
         assert "not in this review before it is harvested" in tab.text()
         assert "Of a killed one." not in tab.text()

@@ -19,7 +19,7 @@ from launcher.service.page.admission import Visit
 from launcher.service.page.live import Tabs
 from launcher.service.page.rendering import macros
 from launcher.service.page.watcher import Glance, fold
-from launcher.service.schema import EventKind, SessionDetails, SessionState
+from launcher.service.schema import EventKind, Outcome, Reason, SessionDetails, SessionState
 from launcher.session.places import AUDIT_SOCKET
 from policy.asking import Question
 from policy.errors import Refusal
@@ -61,6 +61,27 @@ def test_the_overview_shows_live_sessions_or_all(browser: Paged) -> None:
     assert "/sessions/over" not in live_only
     assert "/sessions/over" in all_of_them
     assert "claude -p" in live_only
+
+
+def test_who_has_just_failed_is_shown_with_the_live_ones(browser: Paged) -> None:
+    """For ten minutes, with how it ended."""
+    outcome = Outcome(reason=Reason.EXITED, status=7).model_dump_json()
+    for name, ago in (("lately", 500), ("before", 700)):
+        browser.session(name)
+        browser.service.store.move(
+            name, SessionState.FAILED, "as the test says", checked=False, outcome=outcome, ended=time.time() - ago
+        )
+    assert "status 7" in browser.get("/").text
+    assert "/sessions/before" not in browser.get("/").text
+    assert browser.get("/?all=1").text.count("status 7") == 2
+
+
+def test_the_last_line_is_that_of_any_session(browser: Paged) -> None:
+    """Also of one at a terminal, where each line ends with a carriage return, and of one that waits for nothing."""
+    watching = watcher.Watcher(browser.service.context)
+    for name, lines in {"tty": ("first\r", "50%\r100%\r", "\r"), "pipe": ("first", "100%", "")}.items():
+        log(browser, name, *lines)
+        assert watching._last_line(name, Glance())[0] == "100%"
 
 
 def test_a_sessions_own_page_shows_its_output_and_history(browser: Paged) -> None:

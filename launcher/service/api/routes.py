@@ -409,6 +409,7 @@ class Worktree(Told):
         created: seconds since the epoch.
         adopted: whether it was there before Paddock knew of it.
         head: the commit that is checked out there, "" where that cannot be told; None but in a list.
+        waiting: what waits there to be harvested, in words; None but in a list.
         main: the worktree itself: its path, branch and commit.
         submodules: the same of each submodule.
         context: the boundaries that tools keep to.
@@ -420,6 +421,7 @@ class Worktree(Told):
     created: float
     adopted: bool
     head: str | None = None
+    waiting: list[str] | None = None
     main: dict[str, Any]
     submodules: list[dict[str, Any]]
     context: dict[str, Any]

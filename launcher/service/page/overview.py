@@ -21,12 +21,15 @@ from launcher.service.page import live
 from launcher.service.page.admission import Visit
 from launcher.service.page.rendering import macros, page
 from launcher.service.page.watcher import Watcher, of_ledger, together, waits_for
-from launcher.service.schema import Session, SessionDetails, SessionName
+from launcher.service.schema import Session, SessionDetails, SessionName, SessionState
 from launcher.service.shim.attempt import SENDABLE
 
 router = APIRouter()
 
 MOST_LISTED = 500
+MOST_FAILED = 50
+FAILED_SECONDS = 600.0
+"""For which a session that has failed is shown beside the live ones."""
 MOST_LINES = 300
 _LOG_BYTES, _OUTPUT_CHARACTERS = 512 << 10, 96 << 10
 """Of a log's end that is read: a line of 64 KiB may be longer there; and of what it says that is shown."""
@@ -51,8 +54,13 @@ async def form_of(request: Request) -> dict[str, str]:
 
 async def _rows(request: Request, ended: bool) -> tuple[Watcher, list[Session]]:
     watcher = live.watcher_of(request)
-    await watcher.look()
-    return watcher, (await routes.list_sessions(request, live=not ended, limit=MOST_LISTED)).sessions
+    sessions = (await routes.list_sessions(request, live=not ended, limit=MOST_LISTED)).sessions
+    if not ended:  # those that have failed just now, whoever looks wants to see
+        over = await routes.list_sessions(request, [SessionState.FAILED, SessionState.LOST], limit=MOST_FAILED)
+        lately = [each for each in over.sessions if time.time() - (each.ended or each.created) < FAILED_SECONDS]
+        sessions = sorted([*sessions, *lately], key=lambda each: -each.created)
+    await watcher.look(each.worktree for each in sessions if each.worktree)
+    return watcher, sessions
 
 
 def _row(watcher: Watcher, session: Session) -> dict[str, Any]:
@@ -111,8 +119,8 @@ async def show_session(name: SessionName, request: Request) -> HTMLResponse:
 
 async def _details(name: str, request: Request) -> dict[str, Any]:
     watcher = live.watcher_of(request)
-    await watcher.look()
     session = await routes.show_session(name, request)
+    await watcher.look([session.worktree] if session.worktree else ())
     denied = watcher.glance(name)
     if session.state.final:
         path = await asyncio.to_thread(ledgers.path_of, context_of(request).places.state, name)

@@ -3,6 +3,7 @@
 Git compares in a job's process, in a jail (`launcher.vcs.worktrees.review`); here it is put into rows.
 """
 
+from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from typing import Annotated, Any, Literal
 
@@ -10,6 +11,7 @@ from fastapi import APIRouter, Path, Query, Request
 from fastapi.responses import HTMLResponse
 
 from launcher.service.api import routes
+from launcher.service.api.context import context_of
 from launcher.service.page.overview import visit_of
 from launcher.service.page.rendering import page
 from policy.handoff import PROTECT, REPORT
@@ -29,7 +31,10 @@ async def show_worktrees(request: Request) -> HTMLResponse:
     """The worktrees that Paddock knows."""
     found = (await routes.list_worktrees(request, None)).worktrees
     rows = [each.model_dump() for each in found]
-    return page(request, "worktrees.html", rows=sorted(rows, key=lambda row: -row["created"])[:500])
+    live: defaultdict[str, list[str]] = defaultdict(list)
+    for name, each in sorted(context_of(request).supervisor.live.items()):
+        live[each.about["worktree"]].append(name)
+    return page(request, "worktrees.html", rows=sorted(rows, key=lambda row: -row["created"])[:500], live=live)
 
 
 @router.get("/worktrees/{name}")

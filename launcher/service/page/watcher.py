@@ -109,12 +109,18 @@ class Watcher:
         self.number = 0
         self._looked = -_STALE_SECONDS
         self._labelled = -_LABEL_SECONDS
+        self._roots: set[str] = set()
         self._looking: asyncio.Task[None] | None = None
         self._hearing: asyncio.Task[None] | None = None
         self._resting: asyncio.TimerHandle | None = None
 
-    async def look(self) -> None:
-        """Looks, unless somebody has just now; returns after `PATIENCE`, whether all has been seen or not."""
+    async def look(self, roots: Iterable[str] = ()) -> None:
+        """Looks, unless somebody has just now; returns after `PATIENCE`, whether all has been seen or not.
+
+        Args:
+            roots: of worktrees whose ticket and branch are wanted, beside those of live sessions.
+        """
+        self._roots |= set(roots)
         if time.monotonic() - self._looked >= LOOK_SECONDS and (self._looking is None or self._looking.done()):
             self._looking = asyncio.create_task(self._look(), name="page")
         if self._looking is not None and not self._looking.done():
@@ -139,6 +145,7 @@ class Watcher:
                 waiting.cancel()
         self.glances.clear()
         self.places.clear()
+        self._roots.clear()
 
     @property
     def asked(self) -> int:
@@ -164,7 +171,7 @@ class Watcher:
                 glance.sampled = used.time
                 glance.cpu.append(used.cpu_percent)
                 glance.memory.append(used.memory)
-        roots = {about["worktree"] for about in live.values() if about["worktree"]}
+        roots = self._roots | {about["worktree"] for about in live.values() if about["worktree"]}
         asked = {name: glance.questions for name, glance in self.glances.items()}
         await asyncio.to_thread(self._look_at_files, dict(self.glances), live, roots)
         self._looked = time.monotonic()
@@ -203,7 +210,8 @@ class Watcher:
             return glance.last, changed
         for line in reversed(log_files.latest(directory, _LAST_BYTES)):
             if line.get("stream") in ("stdout", "stderr"):
-                text = _ESCAPES.sub("", str(line.get("text", "")).rpartition("\r")[2])
+                # At a terminal each line ends with a carriage return; one before that has been written over.
+                text = _ESCAPES.sub("", str(line.get("text", "")).rstrip("\r").rpartition("\r")[2])
                 if text.strip():
                     return text[:500], changed
         return glance.last, changed
