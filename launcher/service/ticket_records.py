@@ -113,6 +113,10 @@ class TicketRecords:
         kept.pop("made", None)
         return TicketRequest.model_validate(kept | {"environment": self.environment(name) if names else None})
 
+    def lacks_environment(self, name: str) -> bool:
+        """Whether a run had an environment of who asked for it, that is no longer at hand: it goes with the run."""
+        return bool(json.loads(self.row(name)["request"]).get("environment")) and self.environment(name) is None
+
     def contexts(self, name: str) -> list[dict[str, Any]]:
         """What is known of each session of a run: its requests, results and boundaries, also after its end."""
         self.row(name)

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 from pydantic import ValidationError
 
 from launcher import cli
+from launcher.service import ticket_words
 from launcher.service.client import Client, run_path
 from launcher.service.schema import Reason, SessionState
 from launcher.service.ticket_schema import Agent, Merger, Orchestrator, Ticket, TicketRequest, TicketState
@@ -40,19 +41,19 @@ def described(found: dict[str, Any]) -> list[str]:
     lines = [f"{found['name']}  {_state(found)}"]
     if "aggregation" in result:
         count = len([agent for agent in agents if agent["session_id"] in merged])
-        lines[0] += f": {count} of {len(found['tickets'])} merged into {_landed(result) or result['trunk']}"
-        conflicts = [agent for agent in agents if _conflict(agent, result) is not None]
+        lines[0] += f": {count} of {len(found['tickets'])} merged into {ticket_words.landed(result) or result['trunk']}"
+        conflicts = [agent for agent in agents if ticket_words.conflict(agent, result) is not None]
         lines[0] += f", {counted(len(conflicts), 'conflict', 'conflicts')}" if conflicts else ""
     own = result.get("orchestrator")
     if own is not None:
-        merged |= {own["session_id"]: result["landed"]["status"]} if _landed(result) else {}
+        merged |= {own["session_id"]: result["landed"]["status"]} if ticket_words.landed(result) else {}
         agents = [own, *agents]
     attempts = {each["ticket"]: each["attempt"] for each in found["steps"]}
     width = max((len(agent["ticket"]) for agent in agents), default=0)
     brought = _brought({name: each for name, each in merged.items() if own is None or name != own["session_id"]})
     for agent in agents:
         again = f" (started {attempts[agent['ticket']]} times)" if attempts.get(agent["ticket"], 1) > 1 else ""
-        lines.append(f"  {agent['ticket']:<{width}}  {_fate(agent, merged, result)}{again}")
+        lines.append(f"  {agent['ticket']:<{width}}  {ticket_words.fate(agent, merged, result)}{again}")
         if agent["session_id"] in brought:
             lines += [
                 f"  {'':<{width}}    {line}" for line in brought[agent["session_id"]].lines(_MOST_SHOWN, style.path)
@@ -71,20 +72,14 @@ def described(found: dict[str, Any]) -> list[str]:
 def _state(found: dict[str, Any]) -> str:
     """A run's state for people: one in which nothing but conflicts is left to do has not failed."""
     result = found["result"] or {}
-    agents = [each for each in (result.get("orchestrator"), *result.get("agents", ())) if each is not None]
-    well = all((each["state"], each["reason"], _rejection(each)) == _WELL for each in agents)
-    conflicts = any(_conflict(each, result) is not None for each in agents)
+    agents = ticket_words.agents_of(result)
+    well = all((each["state"], each["reason"], ticket_words.rejection(each)) == _WELL for each in agents)
+    conflicts = any(ticket_words.conflict(each, result) is not None for each in agents)
     only = found["state"] == TicketState.FAILED and well and conflicts and not result.get("refusal")
     return "conflicted" if only else str(found["state"])
 
 
 _WELL = (SessionState.ENDED, Reason.EXITED, None)
-
-
-def _landed(result: dict[str, Any]) -> str:
-    """Where the work of all tickets is, when their orchestrator's worktree was merged; else ""."""
-    landed = result.get("landed")
-    return landed["trunk"] if landed and landed["status"]["merge_descriptor"]["successful"] else ""
 
 
 def _brought(merged: Mapping[str, Mapping[str, Any]]) -> "dict[str, History]":
@@ -117,48 +112,13 @@ def described_progress(found: dict[str, Any]) -> str:
     return f"{_state(found)}: {orchestrator}of {counted(len(states), 'ticket', 'tickets')} " + ", ".join(told)
 
 
-def _fate(agent: dict[str, Any], merged: dict[str, Any], result: dict[str, Any]) -> str:
-    """What became of a ticket, in few words."""
-    status = "" if agent["status"] is None else f" ({agent['status']})"
-    if agent["session_id"] in merged:
-        descriptor = merged[agent["session_id"]]["merge_descriptor"] or {}
-        main = descriptor.get("main_worktree_merge_result") or {}
-        if main.get("no_op") or not main.get("commit_id"):
-            return "merged: it committed nothing"
-        return f"merged as {main['commit_id'][:12]}"
-    if agent["refusal"]:
-        return f"refused: {agent['refusal']['message']} [{agent['refusal']['errorType']}]"
-    if _conflict(agent, result) is not None:
-        return "conflicts"
-    if (review := _rejection(agent)) is not None:
-        how = f"status {review['status']}" if review["reason"] == Reason.EXITED else review["why"] or review["reason"]
-        return f"not merged: its review ended with {how}"
-    pending = (result.get("aggregation") or {}).get("pending", ())
-    if agent["session_id"] in {each["agent_result_id"] for each in pending}:
-        return "not merged: an earlier ticket conflicts"
-    if agent["reason"] == Reason.EXITED and not agent["status"]:
-        return "done"
-    if agent["state"] == SessionState.CREATED:
-        return f"not started: {agent['why']}"
-    why = f": {agent['why']}" if agent.get("why") else ""
-    return f"{'failed' if agent['reason'] == Reason.EXITED else agent['reason']}{status}{why}"
-
-
-def _rejection(agent: dict[str, Any]) -> dict[str, Any] | None:
-    """The review that rejected a ticket's work; None where none did."""
-    review: dict[str, Any] | None = agent.get("review")
-    if review is None or (review["state"], review["reason"]) == (SessionState.ENDED, Reason.EXITED):
-        return None
-    return review
-
-
 def _details(agent: dict[str, Any], result: dict[str, Any]) -> list[str]:
     """The rest of what is to be known of a ticket."""
     lines = []
     if (refusal := agent["refusal"]) is not None:
         lines += [f"why:  {line}" for line in refusal["context"].splitlines()[:5]]
         lines += [f"hint: {refusal['hint']}"] if refusal["hint"] else []
-    if (conflicted := _conflict(agent, result)) is not None:
+    if (conflicted := ticket_words.conflict(agent, result)) is not None:
         descriptor = conflicted["merge_descriptor"]
         lines += [f"in {style.path(path)}" for path in descriptor["conflict_files"][:20]]
         lines += [descriptor["error_message"]] if descriptor["error_message"] else []
@@ -172,7 +132,7 @@ def _details(agent: dict[str, Any], result: dict[str, Any]) -> list[str]:
         for part in harvest.get("parts", ())
         if part["commits"]
     ]
-    if (review := _rejection(agent)) is not None:
+    if (review := ticket_words.rejection(agent)) is not None:
         lines.append(f"next: paddock logs {review['session']}   # the review's output")
     stays = result.get("removed", {}).get(agent["session_id"])
     gone = not os.path.lexists(agent["worktree"])  # with its merge, or by anybody since
@@ -189,14 +149,6 @@ def _details(agent: dict[str, Any], result: dict[str, Any]) -> list[str]:
         steps = [step for step in agent["next"] if not gone or quoted(agent["worktree"]) not in step["command"]]
         lines += [f"next: {step['command']}   # {step['about']}" for step in steps]
     return lines
-
-
-def _conflict(agent: dict[str, Any], result: dict[str, Any]) -> dict[str, Any] | None:
-    """Why a ticket could not be merged; None where it was, or was not tried."""
-    found = [*(result.get("conflicts") or [(result.get("aggregation") or {}).get("conflicted")])]
-    if "landed" in result and not _landed(result):
-        found.append(result["landed"]["status"])
-    return next((each for each in found if each and each["agent_result_id"] == agent["session_id"]), None)
 
 
 _OF_COMMANDS = ("command-not-found", "command-not-executable")
@@ -227,7 +179,7 @@ def _after(
         lines += [f"next: in {roots[each['agent_result_id']]}: {_solution(each)}" for each in conflicts]
         lines[-1] += f"; then: {resume}"
         lines.append(f"or:   cd {trunk} && paddock merge {joined(waiting)}   # in place of tickets resume")
-    elif "landed" in result and not _landed(result):
+    elif "landed" in result and not ticket_words.landed(result):
         where = quoted(result["orchestrator"]["worktree"])
         lines.append(f"next: in {where}: {_solution(result['landed']['status'])}; then: {resume}")
     elif any(each in _OF_COMMANDS for each in refused):
@@ -243,7 +195,7 @@ def _after(
         ]
         if done:
             lines.append(f"next: in {trunk}: paddock merge {joined(done)}")
-    landed = _landed(result)
+    landed = ticket_words.landed(result)
     trunk = quoted(landed) if landed else trunk
     statuses = [result["landed"]["status"]] if landed else merged.values()
     runs = [(each["merge_descriptor"] or {}).get("run_id") for each in statuses]

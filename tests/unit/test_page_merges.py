@@ -1,6 +1,7 @@
 """The pages on merges and ticket runs: forecast, order, merge, conflict, roll back, boards."""
 
 import asyncio
+import json
 import re
 from pathlib import Path
 from typing import Any
@@ -12,6 +13,7 @@ from launcher.service.api import routes
 from launcher.service.page import boards, merging
 from launcher.service.ticket_schema import TicketRequest, TicketState, TicketStep
 from launcher.vcs.worktrees.models import Worktree
+from policy import launch
 from tests.support.paged import Paged
 from tests.support.repository import Place, committed, git
 from tests.unit import test_page_review
@@ -237,10 +239,43 @@ def test_runs_are_boards(browser: Paged) -> None:
     assert browser.post("/tickets/none/stop").status_code == 404
 
 
+def test_a_card_leads_to_what_there_is_of_its_ticket(browser: Paged, tmp_path: Path) -> None:
+    """Why it failed, its review while its worktree is there, its merge; who resumes needs the run's environment."""
+    agent = {"status": 0, "refusal": None, "reason": "exited", "state": "ended", "why": ""}
+    agents = [{**agent, "ticket": "good", "session_id": "1"},
+              {**agent, "ticket": "bad", "session_id": "2", "status": 7, "why": "it <b>could</b> not"}]  # fmt: skip
+    descriptor = {"run_id": "run-1", "main_worktree_merge_result": {"commit_id": "c" * 40}}
+    merged = [{"agent_result_id": "1", "merge_descriptor": descriptor}]
+    result = {"trunk": "/srv/x", "agents": agents, "aggregation": {"merged": merged}}
+    run(browser, "nightly", result, good=TicketStep.MERGED, bad=TicketStep.FAILED)
+    records = browser.service.context.tickets.records
+    (tmp_path / "bad").mkdir()
+    with browser.database.transaction() as connection:
+        for ticket in ("good", "bad"):
+            connection.execute("UPDATE ticket SET worktree = ? WHERE ticket = ?", (f"{tmp_path}/{ticket}", ticket))
+        row = {**json.loads(records.row("nightly")["request"]), "environment": ["TOKEN"]}
+        connection.execute("UPDATE ticket_run SET request = ? WHERE name = 'nightly'", (json.dumps(row),))
+    text = browser.get("/tickets/nightly").text
+    good, bad = (
+        text.partition(f'aria-label="{column}"')[2].partition("</section>")[0] for column in ("merged", "failed")
+    )
+    assert "merged as cccccccccccc" in good
+    assert 'href="/merges/runs/run-1?repository=%2Fsrv%2Fx"' in good
+    assert "review" not in good
+    assert "failed (7): it &lt;b&gt;could&lt;/b&gt; not" in bad
+    assert f'href="/worktrees/{launch.worktree_id(f"{tmp_path}/bad")}"' in bad
+    assert 'data-copy="paddock tickets resume nightly"' in text
+    assert 'action="/tickets/nightly/resume"' not in text
+
+
 def test_what_a_run_came_to_is_text(browser: Paged) -> None:
     """Whatever agents wrote into it."""
-    run(browser, "nightly", {"message": "".join(ATTACKS), "hint": "\x1b[31m"}, only=TicketStep.FAILED)
+    refusal = {"message": "".join(ATTACKS), "context": "", "hint": "\x1b[31m"}
+    agent = {"ticket": "only", "session_id": "s", "status": 1, "refusal": None, "reason": "exited", "state": "failed",
+             "why": "".join(ATTACKS)}  # fmt: skip
+    run(browser, "nightly", {"refusal": refusal, "agents": [agent]}, only=TicketStep.FAILED)
     text = browser.get("/tickets/nightly").text
+    assert "failed (1): &lt;" in text
     assert "<script>alert" not in text
     assert "<iframe" not in text
     assert r"\x1b[31m" in text
