@@ -63,6 +63,9 @@ def test_the_list_and_the_diff_of_a_worktree(browser: Paged, place: Place) -> No
     key = re.findall(r'href="#(f-[0-9a-f]{16})"[^>]*>.envrc', marked)[0]
     assert f'id="{key}"' in text
     assert re.search(r'<td class="no" id="n2-[0-9a-f]{16}"><a href="#n2-', text)
+    (root / "run").write_text("x\n")
+    (root / "run").chmod(0o755)
+    assert "new mode 100755 +1 -0" in " ".join(browser.get(f"/worktrees/{made.worktree_id}").text.split())
     split = browser.get(f"/worktrees/{made.worktree_id}?view=split").text
     assert 'class="diff split"' in split
     assert browser.get(f"/worktrees/{made.worktree_id}?view=other").status_code == 404
