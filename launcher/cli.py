@@ -38,6 +38,7 @@ VERBS = {
     "status": "show how the service itself is doing",
     "service": "install the service as systemd units, or remove them",
     "doctor": "prove what this machine can enforce",
+    "selftest": "attack this machine's sandboxes, Paddock's or others, and say what they hold",
     "providers": "list the known agents, or explain one",
     "init": "write a commented .paddock.toml",
     "trust": "accept a .paddock.toml that loosens the rules",

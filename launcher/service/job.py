@@ -159,15 +159,15 @@ def promises() -> dict[str, Any]:
     """What this machine can enforce, proved in a jail: what `paddock doctor --json` prints."""
     from launcher.jail import probe
     from launcher.ledger import switching
-    from launcher.session import places, selftest
+    from launcher.session import miniature, places
     from policy.plan import SYSTEM_PATH
 
     os.environ["PATH"] = SYSTEM_PATH  # for what the self-test starts, unjailed
     layers = (*probe.describe(probe.probe(), probe.bubblewrap(search=SYSTEM_PATH)), switching.describe_audit())
     try:
-        return selftest.document(layers, selftest.run(places.places(os.environ)), None)
+        return miniature.document(layers, miniature.run(places.places(os.environ)), None)
     except Refusal as refusal:
-        return selftest.document(layers, None, refusal)
+        return miniature.document(layers, None, refusal)
 
 
 def unneeded(roots: dict[str, str], bounds: dict[str, Any], gone_days: float) -> dict[str, Any]:

@@ -5,7 +5,7 @@ import os
 
 from launcher.jail import probe
 from launcher.ledger import switching
-from launcher.session import messages, places, selftest
+from launcher.session import messages, miniature, places
 from launcher.verbs import style
 from policy.errors import Refusal
 from policy.plan import SYSTEM_PATH
@@ -19,18 +19,18 @@ def doctor(*, as_json: bool, verbose: bool) -> int:
         switching.describe_audit(),
     )
     refused: Refusal | None = None
-    result: selftest.Result | None = None
+    result: miniature.Result | None = None
     try:
-        result = selftest.run(places.places(os.environ))
+        result = miniature.run(places.places(os.environ))
     except Refusal as refusal:
         refused = refusal
     if as_json:
-        messages.show(json.dumps(selftest.document(layers, result, refused), indent=2))
+        messages.show(json.dumps(miniature.document(layers, result, refused), indent=2))
     else:
         _print_layers(layers)
         if result is not None:
             _print_proofs(result, verbose)
-            verdict = selftest.verdict(result)
+            verdict = miniature.verdict(result)
             print(f"\nverdict: {style.styled(verdict, style.RED if verdict.startswith('BROKEN') else style.GREEN)}")
     if refused is not None:
         raise refused
@@ -47,7 +47,7 @@ def _print_layers(layers: tuple[tuple[str, bool, bool, str, str], ...]) -> None:
             print(f"  {'':<12} to do: {remedy}")
 
 
-def _print_proofs(result: selftest.Result, verbose: bool) -> None:
+def _print_proofs(result: miniature.Result, verbose: bool) -> None:
     print(f"\npromises, tested in a jail with the backend {result.backend}")
     for proof in result.proofs:
         verdict = "not held" if proof.expected != "held" else "held" if proof.proven else "BROKEN"

@@ -310,7 +310,7 @@ VERB_GROUPS: tuple[tuple[str, tuple[str, ...]], ...] = (
     ("look", ("explain", "why", "denials", "answer", "learn")),
     ("worktrees and merge", ("worktree", "merge", "prune", "tickets", "batch")),
     ("service", ("serve", "ps", "show", "top", "logs", "events", "attach", "stop", "page", "status", "service")),
-    ("set up", ("doctor", "providers", "init", "trust", "completion")),
+    ("set up", ("doctor", "selftest", "providers", "init", "trust", "completion")),
 )
 OPTION_GROUPS: tuple[tuple[str, tuple[str, ...]], ...] = (
     (

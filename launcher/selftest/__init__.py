@@ -1,0 +1,1 @@
+"""`paddock selftest`: attacks and everyday controls, run in any sandbox, and judged from outside of it."""

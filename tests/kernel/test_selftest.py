@@ -1,0 +1,156 @@
+"""`paddock selftest`: nothing escapes from Paddock's jails, and what other sandboxes let through is seen."""
+
+import json
+import subprocess
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from launcher.selftest import catalogue
+from policy import promises
+from tests.support.features import need, need_backend
+from tests.support.identity import Who
+from tests.support.install import Installed
+
+pytestmark = pytest.mark.timeout(600)
+
+BORDER = "border"
+OTHERS = [name for name in catalogue.concerns() if name != BORDER]
+BRIEF = ("reads", "git", "keys", "supervision")
+STRICT = (
+    "bwrap --ro-bind /usr /usr --symlink usr/bin /bin --symlink usr/sbin /sbin --symlink usr/lib /lib"
+    " --symlink usr/lib64 /lib64 --ro-bind /etc /etc --proc /proc --dev /dev --tmpfs /tmp --bind {tree} {tree}"
+    " --bind {main}/.git {main}/.git --unshare-all --die-with-parent --"
+)
+
+
+@pytest.fixture(params=["root", "user"])
+def tester(request: pytest.FixtureRequest) -> Who:
+    """Who runs the self-test."""
+    who: Who = request.getfixturevalue(request.param)
+    return who
+
+
+@pytest.fixture(autouse=True)
+def _nothing_stays(user: Who) -> Iterator[None]:
+    """No scratch area stays."""
+    yield
+    assert [*user.home.glob(".cache/paddock-selftest*")] == []
+
+
+def called(who: Who, installed: Installed, *words: str) -> "subprocess.CompletedProcess[str]":
+    """Runs the verb."""
+    return who.run([installed.paddock, "selftest", *words], cwd=who.home, timeout=580)
+
+
+def tried(who: Who, installed: Installed, *words: str, concerns: "tuple[str, ...] | list[str]") -> dict[str, Any]:
+    """What it says of its one sandbox, and with which exit status."""
+    ended = called(who, installed, "--json", *words, *(word for name in concerns for word in ("--concern", name)))
+    assert ended.returncode in (0, 1), ended
+    document = json.loads(ended.stdout)
+    (sandbox,) = document["sandboxes"]
+    assert document["whole"] == sandbox["whole"] == (ended.returncode == 0)
+    found: dict[str, Any] = sandbox
+    return found
+
+
+def names(sandbox: dict[str, Any], verdict: str) -> set[str]:
+    """The trials with a verdict."""
+    return {f"{trial['concern']}: {trial['name']}" for trial in sandbox["trials"] if trial["verdict"] == verdict}
+
+
+def failed(sandbox: dict[str, Any]) -> list[dict[str, Any]]:
+    """The trials that went wrong."""
+    return [trial for trial in sandbox["trials"] if trial["verdict"] in ("ESCAPED", "BROKEN")]
+
+
+@pytest.mark.parametrize("backend", promises.BACKENDS)
+def test_nothing_escapes_and_everything_works(tester: Who, installed: Installed, backend: str) -> None:
+    """All attacks but those at the border, on each backend, as root and as an ordinary user."""
+    need_backend(backend)
+    sandbox = tried(tester, installed, "--backend", backend.rpartition("+")[2], concerns=OTHERS)
+    assert failed(sandbox) == []
+    assert sandbox["backend"] == sandbox["name"] == backend
+    exempt = {trial["concern"] for trial in sandbox["trials"] if trial["verdict"] == "not promised"}
+    allowed = {"hand-off files", "processes", "sockets", "network"} if backend == promises.GUARD else set()
+    assert exempt <= allowed
+    assert sandbox["attacks"]["held"] > 200
+
+
+@pytest.mark.parametrize("backend", promises.BACKENDS)
+def test_what_an_agent_prepares_does_nothing_outside(user: Who, installed: Installed, backend: str) -> None:
+    """The border: status, harvest, merge, adopt and removal of trees that an agent prepared."""
+    need_backend(backend)
+    sandbox = tried(user, installed, "--backend", backend.rpartition("+")[2], concerns=[BORDER])
+    assert failed(sandbox) == []
+    assert sandbox["attacks"]["held"] > 20
+
+
+def test_without_a_sandbox_the_attacks_have_their_effects(user: Who, installed: Installed) -> None:
+    """So that none is held because it could not have worked."""
+    sandbox = tried(user, installed, "--prefix", "", concerns=BRIEF)
+    assert sandbox["name"] == "no sandbox"
+    assert sandbox["attacks"]["held"] == 0
+    assert names(sandbox, "ESCAPED") >= {
+        "reads: an SSH key", "git: a hook of the repository", "git: move the main branch",
+        "keys: the key in the environment", "supervision: a daemon, when the launcher is killed",
+    }  # fmt: skip
+    assert names(sandbox, "BROKEN") == set()
+
+
+def test_the_holes_of_plain_bubblewrap_are_seen(user: Who, installed: Installed) -> None:
+    """One that shows everything, and one that shows the worktree and the repository that git needs."""
+    need("bubblewrap")
+    loose = tried(user, installed, "--prefix", "bwrap --dev-bind / / --", concerns=BRIEF)
+    assert names(loose, "ESCAPED") >= {
+        "reads: an SSH key", "git: a hook of the repository", "keys: the key in the environment",
+        "supervision: a session of its own",
+    }  # fmt: skip
+    strict = tried(user, installed, "--prefix", STRICT, concerns=BRIEF)
+    assert strict["name"].startswith("bwrap --ro-bind")
+    assert names(strict, "held") >= {"reads: an SSH key", "supervision: a session of its own"}
+    assert names(strict, "ESCAPED") >= {"git: a hook of the repository", "git: the token in the repository's settings"}
+
+
+def test_in_words_and_as_a_page(user: Who, installed: Installed) -> None:
+    """A table by concern and a line for each sandbox; the page has every attack, and no markup of anybody's."""
+    page = user.home / "report.html"
+    ended = called(user, installed, "--prefix", "", "--concern", "resolver", "--html", str(page), "--verbose")
+    assert ended.returncode == 1, ended
+    assert "CONCERN" in ended.stdout
+    assert "no sandbox: attacks 0 held, " in ended.stdout
+    assert "ESCAPED" in ended.stdout
+    content = page.read_text()
+    page.unlink()
+    assert content.startswith("<!doctype html>")
+    assert "a question by TCP" in content
+    assert "<script" not in content
+
+
+def test_bad_words_are_refused(user: Who, installed: Installed) -> None:
+    """Unknown concerns, sandboxes and backends; a sandbox that does not start is an error, not a result."""
+    for words, reason in (
+        (("--concern", "nothing"), "is not a concern"),
+        (("--backend", "nothing"), "is one of"),
+        (("--prefix", "nonexistent-sandbox --"), "there is no nonexistent-sandbox"),
+        (("--prefix", "'"), "--prefix"),
+        (("--prefix", "false", "--concern", "resolver"), "did not start"),
+    ):
+        ended = called(user, installed, *words)
+        assert ended.returncode == 125, ended
+        assert reason in ended.stderr
+        assert ended.stdout == ""
+
+
+def test_the_catalogue_is_as_large_as_it_says() -> None:
+    """Counts of the manual, and no two trials of the same name."""
+    every = catalogue.trials()
+    kinds = [trial.kind for trial in every]
+    assert kinds.count(catalogue.ATTACK) > 300
+    assert kinds.count(catalogue.CONTROL) > 60
+    assert len({(trial.concern, trial.kind, trial.name) for trial in every}) == len(every)
+    for trial in every:
+        assert trial.script
+        assert not trial.python or compile(trial.script, trial.name, "exec")
+        assert not trial.row or trial.row in {row for row, *_ in promises.ROWS}
