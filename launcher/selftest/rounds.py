@@ -30,6 +30,8 @@ PLACES = (
 """Where secrets lie."""
 
 VARIABLES = ("AWS_SECRET_ACCESS_KEY", "GITHUB_TOKEN", "DATABASE_URL", "SSH_ASKPASS_SECRET")
+NAME = "paddock-selftest-"
+"""How names begin of what has to lie in /tmp and shared memory; the self-test's own directory's name follows."""
 _START, _END, _LATE = 30, 30, 2.0
 """Seconds in which a sandbox has to be there, to have ended, and in which what it left has to go."""
 
@@ -132,7 +134,7 @@ class Scene:
 
     def __init__(self, base: Path, sandbox: Sandbox, trials: list[Trial], stack: ExitStack, *, plainly: bool) -> None:
         self._sandbox, self._trials = sandbox, trials
-        name = f"paddock-selftest-{os.urandom(6).hex()}"
+        name = f"{NAME}{base.parents[1].name}-{os.urandom(6).hex()}"
         self._tokens = {place: f"secret-{os.urandom(9).hex()}" for place in PLACES}
         self._words = {trial: f"word{os.urandom(9).hex()}" for trial in trials}
         self._report = base / "report.json"

@@ -1,6 +1,7 @@
 """Who sees from outside of the sandbox what an attack has brought about: listeners, and a process that is attacked."""
 
 import ctypes
+import functools
 import os
 import pty
 import select
@@ -15,6 +16,7 @@ from collections.abc import Iterable
 from contextlib import suppress
 from pathlib import Path
 
+from launcher.jail import processes
 from policy.plan import SYSTEM_PATH
 
 _STREAMS = (socket.SOCK_STREAM, socket.SOCK_SEQPACKET)
@@ -176,6 +178,7 @@ class Bystander:
                 [self._tokens["another process's words"], "3600"], executable=sleep, stdin=prize,
                 env={"SECRET": self._tokens["another process's environment"]}, start_new_session=True,
                 stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, cwd=self._prize.parent,
+                preexec_fn=functools.partial(processes.tie_to_parent, os.getpid()),
             )  # fmt: skip
         self._before = self._state()
 

@@ -1,5 +1,6 @@
 """`paddock selftest`: a catalogue of attacks and controls, in Paddock's jails or in any other sandbox."""
 
+import fcntl
 import os
 import platform
 import shlex
@@ -8,7 +9,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from launcher import cli
@@ -16,7 +17,7 @@ from launcher.safefs.remove import remove_tree
 from launcher.selftest import catalogue, results
 from launcher.selftest.catalogue import Trial
 from launcher.selftest.results import Result
-from launcher.selftest.rounds import Outcome, Round, Sandbox
+from launcher.selftest.rounds import NAME, Outcome, Round, Sandbox
 from launcher.session import messages
 from launcher.session.places import made, places
 from launcher.verbs import style, table
@@ -102,17 +103,34 @@ def _rounds(base: Path, sandboxes: Sequence[Sandbox], trials: Sequence[Trial], l
 
 @contextmanager
 def _scratch() -> Iterator[Path]:
-    """A directory beside the cache, outside of what any jail gets."""
+    """A directory beside the cache, outside of what any jail gets; locked, so the next one knows what was killed."""
     above = made(places(os.environ).cache + "-selftest")
-    base = tempfile.mkdtemp(prefix="", dir=above)
+    with _locked(above):
+        for name in os.listdir(above):
+            with suppress(BlockingIOError), _locked(f"{above}/{name}", wait=False):
+                for left in (*Path("/tmp").glob(f"{NAME}{name}-*"), *Path("/dev/shm").glob(f"{NAME}{name}-*")):
+                    remove_tree(str(left))
+                remove_tree(f"{above}/{name}")
+        base = tempfile.mkdtemp(prefix="", dir=above)
+        lock = os.open(base, os.O_RDONLY)
+        fcntl.flock(lock, fcntl.LOCK_EX)
     try:
         yield Path(base)
     finally:
         remove_tree(base)
-        try:
+        os.close(lock)
+        with suppress(OSError):  # another one is at work there
             os.rmdir(above)
-        except OSError:  # another one is at work there
-            pass
+
+
+@contextmanager
+def _locked(path: str, *, wait: bool = True) -> Iterator[None]:
+    descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX if wait else fcntl.LOCK_EX | fcntl.LOCK_NB)
+        yield
+    finally:
+        os.close(descriptor)
 
 
 def _print(found: Sequence[Result], verbose: bool) -> None:
