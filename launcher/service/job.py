@@ -223,7 +223,6 @@ def list_worktrees(repository: str | None) -> dict[str, Any]:
     """
     from launcher.service import ticket_work
     from launcher.session import places
-    from launcher.vcs.harvest.outstanding import waiting
     from launcher.vcs.worktrees import condition
 
     where = places.places(os.environ)
@@ -234,7 +233,7 @@ def list_worktrees(repository: str | None) -> dict[str, Any]:
         "worktrees": [
             {
                 **_worktree(each), "work": str(at), "head": at.head,
-                "waiting": waiting(f"{where.state}/git/{each.worktree_id}"),
+                "waiting": _waiting(where.state, each.worktree_id),
             }
             for each in found for at in (far[each.worktree_id],)
         ]
@@ -273,7 +272,6 @@ def review_worktree(name: str, file: str) -> dict[str, Any]:
     """
     from launcher.session import configuration, places
     from launcher.vcs import git_config
-    from launcher.vcs.harvest.outstanding import waiting
     from launcher.vcs.worktrees import review
     from policy.handoff import Patterns
 
@@ -281,11 +279,7 @@ def review_worktree(name: str, file: str) -> dict[str, Any]:
     found = _known(name)
     patterns = Patterns(configuration.handoff_patterns(os.fspath(found.parent_path or found.path), os.environ))
     user = git_config.read(where.home, os.path.dirname(where.config))
-    try:
-        waits = waiting(record.directory_of(where.state, found.worktree_id))
-    except Refusal as refusal:
-        waits = (refusal.message,)
-    return review.read(found, patterns, user, waits, file)
+    return review.read(found, patterns, user, _waiting(where.state, found.worktree_id), file)
 
 
 def harvest_worktree(name: str) -> dict[str, Any]:
@@ -302,6 +296,16 @@ def harvest_worktree(name: str) -> dict[str, Any]:
         return {"state": "nothing", "lines": []}
     result = _taken(directory, worktree, strict=is_strict(directory))
     return {"state": result.state, "lines": harvesting.report_lines(result, place=worktree)}
+
+
+def _waiting(state: str, name: str) -> tuple[str, ...]:
+    """What waits in a worktree to be harvested, in words; where that cannot be told, why."""
+    from launcher.vcs.harvest.outstanding import waiting
+
+    try:
+        return waiting(record.directory_of(state, name))
+    except Refusal as refusal:
+        return (refusal.message,)
 
 
 def _state() -> str:

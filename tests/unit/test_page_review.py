@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from launcher.service.page import reviewing
+from launcher.vcs.private import record
 from launcher.vcs.worktrees import patches
 from launcher.vcs.worktrees.models import Worktree
 from launcher.vcs.worktrees.worktree_service import WorktreeService
@@ -70,6 +71,20 @@ def test_the_list_and_the_diff_of_a_worktree(browser: Paged, place: Place) -> No
     assert 'class="diff split"' in split
     assert browser.get(f"/worktrees/{made.worktree_id}?view=other").status_code == 404
     assert browser.get("/worktrees/none").status_code == 404
+
+
+def test_a_damaged_record_is_said_and_hides_no_other(browser: Paged, place: Place) -> None:
+    """In the list, and in the review of its worktree."""
+    made, _ = worktree(browser, place, "T-1"), worktree(browser, place, "T-2")
+    directory = Path(record.directory_of(browser.places.state, made.worktree_id))
+    directory.mkdir(parents=True)
+    (directory / record.RECORD).write_text("{")
+    for path in ("/worktrees", "/merges", f"/worktrees/{made.worktree_id}"):
+        answer = browser.get(path)
+        assert answer.status_code == 200, path
+        assert "T-1" in answer.text
+    assert "T-2" in browser.get("/worktrees").text
+    assert "not in this review" in browser.get(f"/worktrees/{made.worktree_id}").text
 
 
 def test_more_of_one_file_is_shown_when_it_is_asked_for(browser: Paged, place: Place) -> None:
