@@ -65,9 +65,10 @@ def test_the_life_of_a_worktree_in_json(place: Place, capsys: pytest.CaptureFixt
     assert [row["worktree_id"] for row in parsed(capsys, "list")] == [made["worktree_id"]]
     assert parsed(capsys, "list", "--all") == parsed(capsys, "list")
     committed(place.root / "app-T-1", new="")
+    head = git("rev-parse", "HEAD", at=place.root / "app-T-1")
     (now,) = parsed(capsys, "status", "T-1")
     assert (now["parts"][0]["ahead"], now["at_stake"]) == (1, [])
-    assert now["work"] == {"work": "open", "into": "main", "further": []}
+    assert now["work"] == {"work": "open", "into": "main", "further": [], "head": head}
     assert ", 1 commit since the worktree was made, to merge into main" in said(capsys, "status", "T-1")
     git("merge", "-q", "--no-ff", "agent/T-1", at=place.app)
     assert [row["work"]["work"] for row in parsed(capsys, "list")] == ["merged"]
