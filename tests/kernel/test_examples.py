@@ -35,6 +35,7 @@ HELP = (
     "worktree",
     "merge",
     "prune",
+    "selftest",
     "init",
     "trust",
     "providers",
