@@ -295,7 +295,7 @@ def test_a_command_that_stops_our_processes_ends_its_own_sandbox(user_paddock: P
             begun = time.monotonic()
         found["close"] = time.monotonic() - begun < 8
         with Sandbox(".") as box:  # the one that takes commands
-            box.exec(stop("3"))
+            box.exec(stop("3"), timeout=5)  # stopped before it has told what minds this command: that waits, as any may
             begun = time.monotonic()
             found["full"] = refused(box.exec, ["true", *["x" * 100_000] * 20], timeout=1)
             found["sent"] = time.monotonic() - begun < 8
