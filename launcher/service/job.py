@@ -384,7 +384,8 @@ def preview_merge(repository: str, children: list[str], into: str | None) -> dic
     found = target.find(repository, into)
     sources = _children(found, repository, children, state)
     warnings = [line for source in sources for line in sessions.warnings(source, state)]
-    patterns = Patterns(configuration.handoff_patterns(repository, os.environ))
+    root = target.opened(repository).root or found.common_dir
+    patterns = Patterns(configuration.handoff_patterns(root, os.environ))
     return {"forecast": preview.preview(found, sources, patterns).model_dump(mode="json"), "warnings": warnings}
 
 

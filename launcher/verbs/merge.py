@@ -117,9 +117,9 @@ def merge(
         _warn_of_sessions(source, state, notes)
     sources = into_children.ordered(sources, Order(order), found)
     if forecast:
-        answer = preview.preview(
-            found, sources, Patterns(configuration.handoff_patterns(start, os.environ)), rewind=rewind
-        )
+        root = target.opened(start).root or found.common_dir
+        patterns = Patterns(configuration.handoff_patterns(root, os.environ))
+        answer = preview.preview(found, sources, patterns, rewind=rewind or ())
         print(notes.document(answer) if as_json else _forecast(answer))
         return 0 if answer.clean else CONFLICT
     with (

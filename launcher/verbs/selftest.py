@@ -109,7 +109,8 @@ def _scratch() -> Iterator[Path]:
         for name in os.listdir(above):
             with suppress(BlockingIOError), _locked(f"{above}/{name}", wait=False):
                 for left in (*Path("/tmp").glob(f"{NAME}{name}-*"), *Path("/dev/shm").glob(f"{NAME}{name}-*")):
-                    remove_tree(str(left))
+                    if left.lstat().st_uid == os.geteuid():  # anybody can make one of that name there
+                        remove_tree(str(left))
                 remove_tree(f"{above}/{name}")
         base = tempfile.mkdtemp(prefix="", dir=above)
         lock = os.open(base, os.O_RDONLY)

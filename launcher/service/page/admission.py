@@ -172,12 +172,12 @@ class Admissions:
             directory: of the user's alone, and in no jail.
         """
         path = f"{directory}/{FILE}{secrets.token_hex(8)}.html"
+        self._files[address.rpartition("=")[2]] = path
         descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
         with os.fdopen(descriptor, "w") as file:
             file.write(
                 f'<!doctype html><meta http-equiv="refresh" content="0;url={address}"><a href="{address}">page</a>'
             )
-        self._files[address.rpartition("=")[2]] = path
         return path
 
     def _taken(self, token: str) -> tuple[float, bool]:

@@ -9,7 +9,6 @@ import os
 import resource
 import signal
 import sys
-import time
 from collections.abc import Iterator, Sequence
 from typing import Any, NoReturn
 
@@ -138,31 +137,33 @@ def shade(files: Sequence[tuple[str, dict[str, Any]]]) -> None:
 
     Pygments reads what the lines of each side of a hunk say, as if they were a file, for at most `_SHADE_SECONDS`.
     """
-    deadline = time.monotonic() + _SHADE_SECONDS
 
     def late(*_: object) -> NoReturn:
         raise _Late
 
     before = signal.signal(signal.SIGALRM, late)
-    signal.setitimer(signal.ITIMER_REAL, _SHADE_SECONDS)  # a single expression can take that long
     try:
-        from pygments.lexers import find_lexer_class_for_filename  # type: ignore[import-untyped]
-
-        for path, file in files:
-            lexer = find_lexer_class_for_filename(os.path.basename(path))
-            for hunk in file["hunks"] if lexer is not None else ():
-                for gone in (True, False):  # lines that stay are read with both sides: the new one has the last word
-                    lines = [line for line in hunk["lines"] if line[0] in (" -" if gone else " +")]
-                    shades = list(_shades(lexer(), [line[3] for line in lines]))
-                    for line, found in zip(lines, shades, strict=True):
-                        line[6:] = [found]
-                    if time.monotonic() > deadline:
-                        raise _Late
+        try:
+            signal.setitimer(signal.ITIMER_REAL, _SHADE_SECONDS)  # a single expression can take that long
+            _shade(files)
+        finally:
+            signal.setitimer(signal.ITIMER_REAL, 0)
     except Exception:  # whatever a lexer makes of it: a review without colours is one, too
         pass
-    finally:
-        signal.setitimer(signal.ITIMER_REAL, 0)
-        signal.signal(signal.SIGALRM, before)
+    signal.signal(signal.SIGALRM, before)
+
+
+def _shade(files: Sequence[tuple[str, dict[str, Any]]]) -> None:
+    from pygments.lexers import find_lexer_class_for_filename  # type: ignore[import-untyped]
+
+    for path, file in files:
+        lexer = find_lexer_class_for_filename(os.path.basename(path))
+        for hunk in file["hunks"] if lexer is not None else ():
+            for gone in (True, False):  # lines that stay are read with both sides: the new one has the last word
+                lines = [line for line in hunk["lines"] if line[0] in (" -" if gone else " +")]
+                shades = list(_shades(lexer(), [line[3] for line in lines]))
+                for line, found in zip(lines, shades, strict=True):
+                    line[6:] = [found]
 
 
 def _shades(lexer: Any, lines: Sequence[str]) -> Iterator[list[tuple[int, str]]]:  # noqa: ANN401  # pygments has no types
