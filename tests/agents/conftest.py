@@ -21,7 +21,7 @@ def scene(installed: Installed) -> Iterator[Scene]:
     """A worktree with a model and a surrounding that attacks aim at."""
     need("agents")
     need("landlock")
-    place = Path(tempfile.mkdtemp(prefix="a-", dir=install.public_root(Path("/var/tmp"))))
+    place = Path(tempfile.mkdtemp(prefix="a-", dir=install.public_root()))
     place.chmod(0o755)
     with agent_scene.scene(place, installed) as made:
         yield made

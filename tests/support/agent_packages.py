@@ -37,16 +37,13 @@ _LINKS = {
 }
 _WHEEL = ("--python-version=3.12", "--implementation=cp", "--abi=abi3", "--platform=manylinux_2_28_x86_64")
 
-# Not /tmp: it may be in memory, and is empty after a start of the machine.
-_STABLE = Path("/var/tmp")
-
 
 def directory() -> Path:
     """Where the agents of the present lock file are, or would be."""
     digest = hashlib.sha256()
     for path in (LOCKED / "package.json", LOCKED / "package-lock.json", WHEELS):
         digest.update(path.read_bytes())
-    return install.public_root(_STABLE) / f"agents-{digest.hexdigest()[:16]}"
+    return install.public_root(install.STABLE) / f"agents-{digest.hexdigest()[:16]}"
 
 
 def programs() -> Path:

@@ -217,7 +217,7 @@ _AXE = "axe-core@4.10.3"
 
 def axe() -> Path:
     """The file of axe-core, which finds what a page makes hard for people; fetched once."""
-    place = install.public_root(Path("/var/tmp")) / _AXE.replace("@", "-")
+    place = install.public_root(install.STABLE) / _AXE.replace("@", "-")
     found = place / "node_modules/axe-core/axe.min.js"
     if not found.exists():
         subprocess.run(

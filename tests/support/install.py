@@ -1,6 +1,6 @@
 """The wheel, built once and installed for real in an environment that every user can execute.
 
-Kept between runs below the system's temp directory, named after the content of what went in, so that only a
+Kept between runs below /var/tmp (/tmp may be in memory, and of one run), named after the content of what went in, so that only a
 change of the sources costs a build and only a change of the dependencies costs an installation.
 """
 
@@ -52,6 +52,10 @@ class Installed:
     wheel: Path
 
 
+STABLE = Path("/var/tmp")
+"""Where what runs share lies."""
+
+
 def public_root(temp: Path | None = None) -> Path:
     """The suite's own directory that all users can enter; made when absent.
 
@@ -63,7 +67,7 @@ def public_root(temp: Path | None = None) -> Path:
     """
     temp = temp or Path(tempfile.gettempdir())
     if not reachable_by_all(temp):
-        temp = Path("/var/tmp")
+        temp = STABLE
     root = temp / f"paddock-tests-{os.geteuid()}"
     root.mkdir(mode=0o755, exist_ok=True)
     info = root.lstat()
@@ -131,7 +135,7 @@ def base_python() -> Path:
 @functools.cache
 def install() -> Installed:
     """The installed wheel of the present sources; built on first use, shared by all test processes."""
-    root = public_root()
+    root = public_root(STABLE)
     python = base_python()
     with locked(root / "lock"):
         digest = hashlib.sha256(os.fsencode(python.resolve()))
@@ -171,7 +175,7 @@ def _build(prefix: Path, python: Path, contents: dict[Path, bytes], root: Path) 
 
 def libraries(*wanted: str) -> Path:
     """A directory, for PYTHONPATH of `base_python`, with packages that a test needs in the jail; made once."""
-    root = public_root()
+    root = public_root(STABLE)
     with locked(root / "lock"):
         return _packages(base_python(), root, list(wanted))
 
