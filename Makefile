@@ -56,6 +56,47 @@ bench: $(VENV)/.tools ## compare start-up times, as ratios
 	@$(BIN)/python -m tests.bench.bench_launch
 	$(BIN)/python -m tests.bench.bench_service
 
+# Files are as old as the last commit, so that the same commit gives the same bytes.
+export SOURCE_DATE_EPOCH ?= $(shell git log -1 --format=%ct 2>/dev/null || echo 1)
+BUILD ?= build
+
+.PHONY: dist
+dist: $(VENV)/.tools ## build wheel, sdist and bill of materials, with their digests, in build/dist
+	@rm -rf $(BUILD)/dist
+	$(BIN)/python -I -m hatchling build -t wheel -t sdist -d $(BUILD)/dist >/dev/null 2>&1
+	$(BIN)/python -W ignore $(BIN)/cyclonedx-py requirements --pyproject pyproject.toml --output-reproducible \
+	    --output-file $(BUILD)/dist/paddock.cdx.json packaging/requirements.txt
+	cd $(BUILD)/dist
+	sha256sum -- *.* >SHA256SUMS
+
+# For this machine's release and its Python: what was compiled for one fits no other.
+.PHONY: deb
+deb: dist ## build the Debian package, in build/dist
+	@rm -rf $(BUILD)/deb
+	mkdir -p $(BUILD)/deb/paddock/wheels
+	cp -r packaging/debian CHANGELOG.md $(BUILD)/deb/paddock/
+	cp $(BUILD)/dist/*.whl $(BUILD)/deb/paddock/wheels/
+	$(PIP) download --require-hashes --only-binary :all: --dest $(BUILD)/deb/paddock/wheels \
+	    --python-version "$$(/usr/bin/python3 -c 'import sys; print("{}.{}".format(*sys.version_info))')" \
+	    --requirement packaging/requirements.txt
+	version=$$(sed -n 's/^version = "\(.*\)"/\1/p' pyproject.toml)+$$(. /etc/os-release; echo "$$ID$$VERSION_ID")
+	cd $(BUILD)/deb/paddock
+	printf 'paddock (%s) stable; urgency=medium\n\n  * See CHANGELOG.md.gz.\n\n -- %s  %s\n' "$$version" \
+	    "$$(sed -n 's/^Maintainer: //p' debian/control)" \
+	    "$$(LC_ALL=C date --utc --rfc-email --date="@$$SOURCE_DATE_EPOCH")" >debian/changelog
+	dpkg-buildpackage --build=binary --no-sign >../log 2>&1 || { cat ../log >&2; exit 1; }
+	cd ../../dist
+	cp ../deb/*.deb .
+	sha256sum -- *.* >SHA256SUMS
+
+.PHONY: lock
+lock: $(VENV)/.made ## write packaging/requirements.txt anew: what the Debian package has with it
+	@$(PIP) install uv
+	sed -n 1p packaging/requirements.txt >$(VENV)/lock
+	$(BIN)/uv pip compile pyproject.toml --quiet --generate-hashes --no-annotate --no-header --no-emit-index-url \
+	    --upgrade --python-version 3.11 --python-platform linux >>$(VENV)/lock
+	mv $(VENV)/lock packaging/requirements.txt
+
 .PHONY: clean
 clean: ## remove .venv and everything else that can be made again
 	@rm -rf $(VENV) build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache

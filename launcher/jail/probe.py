@@ -28,7 +28,7 @@ _USERNS_SETTINGS = (
         "/proc/sys/kernel/apparmor_restrict_unprivileged_userns",
         "1",
         "AppArmor denies user namespaces to programmes without a profile (apparmor_restrict_unprivileged_userns)",
-        "sysctl kernel.apparmor_restrict_unprivileged_userns=0, or give Paddock a profile with the userns rule",
+        "install Paddock's .deb, whose profile /etc/apparmor.d/paddock allows it; for others: paddock help install",
     ),
     (
         "/proc/sys/kernel/unprivileged_userns_clone",

@@ -302,6 +302,10 @@ def _changeable(paths: Iterator[Path]) -> Iterator[str]:
 # Where the units of a scope belong on this machine, and which command they start.
 
 
+PACKAGED = Path("/usr/lib/paddock/bin/paddock")
+"""The command of the Debian package, which brings its units where packages do."""
+
+
 @dataclass(frozen=True)
 class Place:
     """Directories for one scope's files.
@@ -309,11 +313,13 @@ class Place:
     Args:
         units: for units: the administrator's, or the user's own (systemd.unit(5)).
         temporary_files: for tmpfiles.d(5).
+        packaged: they are a package's, which alone may change them.
     """
 
     scope: Scope
     units: Path
     temporary_files: Path
+    packaged: bool = False
 
 
 def scope_of(*, system: bool, user: bool) -> Scope:
@@ -328,6 +334,8 @@ def scope_of(*, system: bool, user: bool) -> Scope:
 
 def place_for(scope: Scope, root: str | None) -> Place:
     """The directories, below `root` where one is given."""
+    if root is None and Path(sys.executable).parent == PACKAGED.parent:
+        return Place(scope, Path("/usr/lib/systemd", scope.value), Path("/usr/lib/tmpfiles.d"), packaged=True)
     base = Path(root).absolute() if root is not None else Path("/")
     if scope is Scope.SYSTEM:
         units = base / "etc/systemd/system"

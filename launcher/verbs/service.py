@@ -79,7 +79,7 @@ def service_uninstall(*, system: bool, user: bool, root: str | None, dry_run: bo
     """Exit status 0 when all of Paddock's files were removed, 1 when edited ones stay."""
     scope = scope_of(system=system, user=user)
     place = place_for(scope, root)
-    found = units.look(render(scope, command(), place.units, place.temporary_files))
+    found = [] if place.packaged else units.look(render(scope, command(), place.units, place.temporary_files))
     if dry_run:
         for file in found:
             print(f"{_fate(file)}  {printable(str(file.path))}")

@@ -1,5 +1,6 @@
 """What the machine offers, compared with what really works on it."""
 
+import errno
 import marshal
 import os
 from pathlib import Path
@@ -166,3 +167,20 @@ def test_a_usable_layer_asks_for_nothing() -> None:
     """Where all is well there is no remedy."""
     for layer, _, usable, _, remedy in probe.describe(probe.probe(whole=True), ("/usr/bin/bwrap", True, "")):
         assert not (usable and remedy), layer
+
+
+def test_where_apparmor_forbids_user_namespaces_the_package_with_its_profile_is_named(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """As Ubuntu does since 23.10; a machine without the setting hears nothing of it."""
+    support = probe.probe()
+    support.userns = False
+    for value, named in (("1", True), ("0", False)):
+        monkeypatch.setattr(
+            probe,
+            "_read",
+            lambda path, value=value: value if path.endswith("/apparmor_restrict_unprivileged_userns") else "",
+        )
+        support.userns_why = probe._userns_reason("mount", errno.EPERM)
+        (remedy,) = (row[4] for row in probe.describe(support, FAILED) if row[0] == "namespaces")
+        assert ("/etc/apparmor.d/paddock" in remedy) == named

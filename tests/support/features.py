@@ -161,6 +161,14 @@ def _shells() -> str:
     return f"{', '.join(lacking)}: not installed" if lacking else ""
 
 
+def _debian() -> str:
+    if os.geteuid() != 0:
+        return "only root can make a root directory to install in"
+    names = ("apt-get", "dpkg-buildpackage", "dh", "dh_apparmor", "apparmor_parser", "debootstrap")
+    lacking = [name for name in names if shutil.which(name) is None]
+    return f"{', '.join(lacking)}: not installed" if lacking else ""
+
+
 def _qemu() -> str:
     return "" if shutil.which("qemu-aarch64") else "qemu-aarch64 (qemu-user) is not installed"
 
@@ -183,6 +191,7 @@ FEATURES: dict[str, Callable[[], str]] = {
     "man": _man,
     "shells": _shells,
     "qemu": _qemu,
+    "debian": _debian,
     "audit": _audit,
     "systemd": booted.missing,
 }

@@ -143,7 +143,7 @@ def test_the_man_page_has_every_form_of_every_verb() -> None:
 
 
 TOPICS = {
-    "usage", "git", "worktrees", "merging", "network", "keys", "denials", "editors", "file-tools", "service",
+    "usage", "git", "worktrees", "merging", "network", "install", "keys", "denials", "editors", "file-tools", "service",
     "configuration", "page", "providers", "security", "library", "scale", "reference", "selftest",
 }  # fmt: skip
 """What somebody would look for."""
