@@ -1,7 +1,7 @@
 """The wheel, built once and installed for real in an environment that every user can execute.
 
-Kept between runs below /var/tmp (/tmp may be in memory, and of one run), named after the content of what went in, so that only a
-change of the sources costs a build and only a change of the dependencies costs an installation.
+Kept between runs below /var/tmp (/tmp may be in memory, and of one run), named after the content of what went in, so
+that only a change of the sources costs a build and only a change of the dependencies costs an installation.
 """
 
 import errno
