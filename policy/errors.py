@@ -3,6 +3,10 @@
 Only the standard library's built-ins are used: this module is on the launch path.
 """
 
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
+
 # Exit statuses of the launcher itself (env(1), nohup(1) and POSIX use the same three).
 EXIT_REFUSED = 125
 EXIT_NOT_EXECUTABLE = 126
@@ -56,6 +60,12 @@ class Refusal(Exception):
             "hint": self.hint,
             "exitCode": self.exit_code,
         }
+
+    @classmethod
+    def of(cls, facts: "dict[str, Any]") -> "Refusal":
+        """The refusal that `as_dict` was called of."""
+        context, hint, status = facts["context"], facts["hint"], facts["exitCode"]
+        return cls(facts["errorType"], facts["message"], context=context, hint=hint, exit_code=status)
 
 
 def printable(text: str) -> str:

@@ -17,7 +17,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 from launcher import wire
@@ -148,7 +148,7 @@ class Live:
             if letter == attempt.ENDED:
                 self.harvest = data[3]
             elif letter == attempt.REFUSED:
-                self.messages += f"{_refusal(data)}\n"
+                self.messages += f"{Refusal.of(data)}\n"
         os.close(self._told)
         self._channel.close()
         if self._pidfd != -1:
@@ -163,7 +163,7 @@ class Live:
                 with contextlib.suppress(ProcessLookupError):
                     self._pidfd = os.pidfd_open(data)
             elif letter == attempt.REFUSED:
-                raise _refusal(data)
+                raise Refusal.of(data)
             elif letter == attempt.STARTED:
                 return
         raise Refusal("sandbox-ended", f"the sandbox {self.name} could not be started", context=self.messages)
@@ -249,13 +249,6 @@ class _Launchers:
 
 
 _launchers = _Launchers()
-
-
-def _refusal(told: Mapping[str, Any]) -> Refusal:
-    """The Refusal that `Refusal.as_dict` wrote."""
-    return Refusal(
-        told["errorType"], told["message"], context=told["context"], hint=told["hint"], exit_code=told["exitCode"]
-    )
 
 
 def unopened(what: str, error: OSError) -> Refusal:

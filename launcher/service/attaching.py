@@ -13,7 +13,6 @@ from types import FrameType, TracebackType
 from typing import Any
 
 from launcher.service.client import Client, session_path
-from launcher.service.jobs import refusal_of
 from launcher.service.packets import END, ERRORS, HELLO, INPUT, OUTPUT, OVER, REFUSED, SIGNAL, WINDOW
 from launcher.wire import Decoder, frame, write
 from policy.errors import Refusal
@@ -228,7 +227,7 @@ class Attached:
                 self.session = json.loads(payload)
                 return False
             elif kind == REFUSED:
-                raise refusal_of(json.loads(payload))
+                raise Refusal.of(json.loads(payload))
         return True
 
     @contextlib.contextmanager
@@ -265,6 +264,6 @@ def status_of(session: dict[str, Any] | None) -> int:
                       hint="paddock status; paddock ps --all")  # fmt: skip
     outcome = session["outcome"]
     if outcome["refusal"]:
-        raise refusal_of(outcome["refusal"])
+        raise Refusal.of(outcome["refusal"])
     status = outcome["status"]
     return 128 + signal.SIGKILL if status is None else int(status)

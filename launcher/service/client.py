@@ -12,7 +12,6 @@ from urllib.parse import urlencode
 
 from launcher.jail.processes import jailed
 from launcher.service import instance
-from launcher.service.jobs import refusal_of
 from launcher.session.places import SYSTEM_RUNTIME, Places
 from launcher.session.state import NAME_RULE, control_address, valid_name
 from policy.errors import Refusal
@@ -149,7 +148,7 @@ class Client:
             if before.split(None, 2)[1] != b"101":
                 while piece := connection.recv(65_536):
                     rest += piece
-                raise refusal_of(json.loads(rest))
+                raise Refusal.of(json.loads(rest))
         except (OSError, ValueError) as error:
             connection.close()
             raise _broken_off(error) from None
@@ -268,7 +267,7 @@ def _whole(response: http.client.HTTPResponse) -> bytes:
 def _refusal(response: http.client.HTTPResponse) -> Refusal:
     content = response.read()
     try:
-        return refusal_of(json.loads(content))
+        return Refusal.of(json.loads(content))
     except (ValueError, KeyError, TypeError):
         return Refusal("service-answer", f"the service answered with status {response.status}",
                        context=content[:500].decode(errors="replace"))  # fmt: skip

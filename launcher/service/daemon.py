@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 import psutil
 
 from launcher.jail.processes import parent
-from launcher.service import instance, packets, systemd, upkeep
+from launcher.service import instance, packets, settings, systemd, upkeep
 from launcher.service.api import app as application
 from launcher.service.api.app import ControlProtocol, Door
 from launcher.service.api.context import Context, Followers
@@ -146,7 +146,7 @@ async def serve(places: Places, version: str, parse: Parse, *, audit: int = -1, 
     listener = database = None
     try:
         own.record()
-        wanted = instance.load(places)
+        wanted = settings.load(places)
         open_files = _raise_descriptors()
         listener = Listener(own, systemd.listen_sockets())
         database = Database(own.database, patience=LOOP_PATIENCE)
@@ -165,7 +165,7 @@ class Service:
     """The parts of a running service, put together."""
 
     def __init__(
-        self, places: Places, own: Directories, wanted: instance.Settings, database: Database, opened: int, parse: Parse
+        self, places: Places, own: Directories, wanted: settings.Settings, database: Database, opened: int, parse: Parse
     ) -> None:
         """Args: where; its rooms, settings and record; the soft limit of descriptors that sessions get; see `serve`."""
         self._places = places
@@ -307,7 +307,7 @@ class Service:
         """Reads the settings again. Wrong ones change nothing."""
         systemd.reloading()
         try:
-            self.supervisor.reload(instance.load(self._places))
+            self.supervisor.reload(settings.load(self._places))
             log.info("settings reloaded")
             self.conditions.clear("settings-wrong")
         except Refusal as refusal:

@@ -69,7 +69,7 @@ class Jobs:
             raise Refusal("job-lost", f"the job for {name} ended without an answer",
                           context=f"status {process.returncode}; the log may say more")  # fmt: skip
         if "refusal" in answer:
-            raise refusal_of(answer["refusal"])
+            raise Refusal.of(answer["refusal"])
         result: dict[str, Any] = answer["result"]
         return result
 
@@ -103,10 +103,3 @@ async def _answer(
             answer = content
     await process.wait()
     return answer
-
-
-def refusal_of(data: Mapping[str, Any]) -> Refusal:
-    """The Refusal that `Refusal.as_dict` was made from."""
-    return Refusal(
-        data["errorType"], data["message"], context=data["context"], hint=data["hint"], exit_code=data["exitCode"]
-    )

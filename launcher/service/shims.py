@@ -291,12 +291,11 @@ class Shim:
                 found.append(content)
 
     def _answered(self, content: dict[str, Any]) -> None:
-        from launcher.service.jobs import refusal_of
 
         answer = self._answers.get(content["to"])
         if answer is not None and not answer.done():
             if content["refusal"]:
-                answer.set_exception(refusal_of(content["refusal"]))
+                answer.set_exception(Refusal.of(content["refusal"]))
             else:
                 answer.set_result(None)
 

@@ -16,8 +16,9 @@ from typing import Any
 
 from launcher.safefs.remove import remove_tree
 from launcher.service.event_log import Counters, Events
-from launcher.service.instance import Directories, Settings
+from launcher.service.instance import Directories
 from launcher.service.schema import Outcome, Reason, Session, SessionRequest, SessionState
+from launcher.service.settings import Settings
 from launcher.service.shim.attempt import SENDABLE, failure, unstartable
 from launcher.service.shims import Groups, Pool, Shim
 from launcher.service.tables import SessionStore, exists, recorded, session_of

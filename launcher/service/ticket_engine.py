@@ -17,7 +17,6 @@ from pathlib import Path
 from typing import Any
 
 from launcher import wire
-from launcher.service.jobs import refusal_of
 from launcher.service.packets import ENGINE_END
 from launcher.service.ticket_schema import TicketRequest
 from launcher.session import places
@@ -82,7 +81,7 @@ class Engine:
     async def _start(self) -> None:
         told = await asyncio.to_thread(self._started)
         if told is not None:
-            raise refusal_of(told)
+            raise Refusal.of(told)
 
     def _started(self) -> dict[str, Any] | None:
         """Starts the process; the Refusal that it answers with, as a dictionary, or None."""

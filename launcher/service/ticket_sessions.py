@@ -11,7 +11,7 @@ from pydantic import Field
 
 from launcher.bridges.files.router import SignedTokens
 from launcher.safefs import walk
-from launcher.service.jobs import Jobs, refusal_of
+from launcher.service.jobs import Jobs
 from launcher.service.packets import REMOTE
 from launcher.service.schema import FINAL, Frozen, Outcome, Reason, Session, SessionRequest, SessionState
 from launcher.service.supervisor import Supervisor
@@ -454,7 +454,7 @@ class Questions:
             client_uid = self._records.row(run)["client_uid"]
             refused = self._sessions.started(run, name, ticket, place, request, client_uid)
             if refused is not None:
-                raise refusal_of(refused["refusal"])
+                raise Refusal.of(refused["refusal"])
         except BaseException:
             self._forget(run, name)
             raise

@@ -6,6 +6,7 @@ Not on the launch path: a session comes here only when something is to be harves
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext, suppress
+from typing import TYPE_CHECKING
 
 from launcher.session import configuration, obeyed, places, repositories
 from launcher.session.machine import Machine
@@ -13,14 +14,15 @@ from launcher.session.places import Places
 from launcher.vcs.harvest import further, outstanding
 from launcher.vcs.harvest.harvest import harvest
 from launcher.vcs.harvest.parts import FileChange, HarvestResult, Limits
-from launcher.vcs.merge import sessions
-from launcher.vcs.merge.merges import WorktreeMergeService
-from launcher.vcs.merge.moving import Follow
-from launcher.vcs.merge.target import Target
 from launcher.vcs.private import record as records
 from policy.errors import Refusal, printable
 from policy.handoff import PROTECT, Patterns
 from policy.pasted import quoted
+
+if TYPE_CHECKING:
+    from launcher.vcs.merge.merges import WorktreeMergeService
+    from launcher.vcs.merge.moving import Follow
+    from launcher.vcs.merge.target import Target
 
 _SHOWN = 12
 
@@ -154,18 +156,20 @@ def report_lines(result: HarvestResult, *, once: bool = False, place: str = "") 
 # Merges as the command, the service and the workflow begin them: with this user's sessions and records in view.
 
 
-def by_contexts(where: Places, caller: Mapping[str, str]) -> WorktreeMergeService:
+def by_contexts(where: Places, caller: Mapping[str, str]) -> "WorktreeMergeService":
     """What merges worktrees by their contexts.
 
     Args:
         where: places of the user whose sessions and worktrees they are.
         caller: environment that names author and committer.
     """
+    from launcher.vcs.merge.merges import WorktreeMergeService  # 90 ms of pydantic, which no harvest needs
+
     return WorktreeMergeService(places.made(where.state), caller)
 
 
 @contextmanager
-def into(target: Target, where: Places, say: Callable[[str], None], *, files: bool = True) -> Iterator[Follow]:
+def into(target: "Target", where: Places, say: Callable[[str], None], *, files: bool = True) -> "Iterator[Follow]":
     """Prepares a merge into a branch: how the files of its worktree follow, with no agent at work on them.
 
     An agent in a linked worktree is to be at rest, and what it has committed is harvested first. A session that was
@@ -177,6 +181,8 @@ def into(target: Target, where: Places, say: Callable[[str], None], *, files: bo
 
     Refusals: as `sessions.at_rest`.
     """
+    from launcher.vcs.merge import sessions
+    from launcher.vcs.merge.moving import Follow
 
     def harvest(directory: str) -> HarvestResult:
         record = records.read(directory)

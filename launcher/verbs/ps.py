@@ -8,7 +8,6 @@ from typing import Any
 from launcher.service.client import session_name, session_path
 from launcher.session import messages
 from launcher.session import places as paddock_places
-from launcher.vcs.worktrees.store import labels_of
 from launcher.verbs import table
 from launcher.verbs.table import ago, brief_ending, client, columns, counted, cut, ending, show_json, size, tokens
 from policy.errors import printable
@@ -64,6 +63,8 @@ def session_lines(sessions: list[dict[str, Any]]) -> list[str]:
 def worktrees(sessions: list[dict[str, Any]]) -> dict[str, tuple[str, str]]:
     """Root of each session's worktree -> (ticket, branch that is checked out), "" for what it has not."""
     roots = {session["worktree"] for session in sessions if session["worktree"]}
+    from launcher.vcs.worktrees.store import labels_of  # 90 ms of pydantic
+
     return labels_of(paddock_places.places(os.environ).state, roots)
 
 

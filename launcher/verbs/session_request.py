@@ -8,7 +8,6 @@ from typing import Any
 from launcher import cli
 from launcher.service.attaching import Attached, status_of
 from launcher.service.client import Client, session_path
-from launcher.service.jobs import refusal_of
 from launcher.session import messages, places
 from policy.errors import Refusal, printable
 
@@ -118,6 +117,6 @@ def _detached(client: Client, body: dict[str, Any]) -> int:
     session = client.call("POST", "/v1/sessions", body, query={"wait": _BEGUN_SECONDS})
     outcome = session["outcome"] or {}
     if outcome.get("refusal"):
-        raise refusal_of(outcome["refusal"])
+        raise Refusal.of(outcome["refusal"])
     messages.show(session["name"])
     return 0

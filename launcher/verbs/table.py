@@ -4,11 +4,13 @@ import json
 import os
 import time
 from collections.abc import Iterable, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from launcher.service.client import Client
 from launcher.session import messages, places
 from policy.errors import printable
+
+if TYPE_CHECKING:
+    from launcher.service.client import Client
 
 
 def some(names: Sequence[str], count: int) -> str:
@@ -63,8 +65,10 @@ class Line:
             messages.say("\r\033[K", end="")
 
 
-def client() -> Client:
+def client() -> "Client":
     """Asks the service of this user."""
+    from launcher.service.client import Client
+
     return Client(places.places(os.environ))
 
 

@@ -11,7 +11,8 @@ from collections.abc import Iterable, Iterator
 from typing import Any
 
 from launcher import cli
-from launcher.service import instance, units
+from launcher.service import settings as of_service
+from launcher.service import units
 from launcher.verbs import forms
 from launcher.verbs.forms import Form
 from policy import promises
@@ -273,7 +274,7 @@ def config() -> str:
         "What the service itself obeys: quotas, patience, sizes. The user's file beats the machine's, key by key. The",
         "service reads them when it starts, and when it gets SIGHUP.",
     ]
-    schema = instance.Settings.model_json_schema()["properties"]
+    schema = of_service.Settings.model_json_schema()["properties"]
     for name, facts in schema.items():
         text = facts["description"]
         if facts["type"] == "string":

@@ -14,7 +14,7 @@ from fastapi import FastAPI
 
 from launcher import cli
 from launcher.ledger import ledgers
-from launcher.service import daemon, instance
+from launcher.service import daemon, instance, settings
 from launcher.service.database import Database
 from launcher.service.packets import Peer
 from launcher.service.page.admission import HEADER, Admissions, Gate
@@ -41,7 +41,7 @@ class Paged:
         self.service = daemon.Service(
             where,
             own,
-            instance.Settings.model_validate({}),
+            settings.Settings.model_validate({}),
             self.database,
             1_024,
             lambda words: cli.parse(words, verb="run"),

@@ -14,7 +14,7 @@ import pytest
 
 from launcher import cli
 from launcher.__main__ import main as entry
-from launcher.service import instance, units
+from launcher.service import settings, units
 from launcher.service.ticket_schema import OnConflict, TicketRequest
 from launcher.vcs.merge.into_children import Order
 from launcher.vcs.worktrees import retention
@@ -71,7 +71,7 @@ def test_the_man_page_of_the_configuration_has_every_key() -> None:
     need("man")
     text = formatted(manual.ROOT / "launcher/paddock-config.5")
     keys = [key for table in ("", *layer.known_keys(())) for key in layer.known_keys((table,) if table else ())]
-    keys += [*instance.Settings.model_fields, *(key.name for key in ProviderSpec.KEYS.values())]
+    keys += [*settings.Settings.model_fields, *(key.name for key in ProviderSpec.KEYS.values())]
     assert [key for key in keys if not re.search(rf"[ \[]{key}[\] ]", text)] == []
     for words in (
         "mode none | auto | proxy | open How far connections reach; auto is proxy with a provider or an allowed host, "

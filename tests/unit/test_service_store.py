@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from launcher.service import instance, log_files
+from launcher.service import log_files, settings
 from launcher.service.database import Database
 from launcher.service.log_files import Redactor, secrets
 from launcher.service.schema import FINAL, TRANSITIONS, SessionRequest, SessionState, check
@@ -297,7 +297,7 @@ def test_settings_name_what_is_wrong(tmp_path: Path) -> None:
     system.write_text("helpers = 2\nmost_sessions = 9\n")
     own = tmp_path / "service.toml"
     own.write_text("helpers = 3\n")
-    found = instance.load(places, system)
+    found = settings.load(places, system)
     assert (found.helpers, found.most_sessions) == (3, 9)
     for text, words in (
         ("helprs = 3", "did you mean helpers"),
@@ -306,7 +306,7 @@ def test_settings_name_what_is_wrong(tmp_path: Path) -> None:
     ):
         own.write_text(text)
         with pytest.raises(Refusal) as caught:
-            instance.load(places, system)
+            settings.load(places, system)
         assert words in str(caught.value)
         assert str(own) in str(caught.value)
 

@@ -12,8 +12,8 @@ from fastapi.responses import PlainTextResponse, StreamingResponse
 from pydantic import Field
 
 from launcher.service.api.context import context_of
-from launcher.service.instance import Settings
 from launcher.service.schema import Condition, Error, Event, EventKind, Frozen, SessionName, Told, Usage
+from launcher.service.settings import Settings
 from launcher.service.supervisor import Supervisor
 from policy.errors import Refusal
 

@@ -19,7 +19,6 @@ from launcher import wire
 from launcher.service import packets
 from launcher.service.api import routes
 from launcher.service.api.context import context_of
-from launcher.service.jobs import refusal_of
 from launcher.service.page import live
 from launcher.service.page.admission import Visit
 from launcher.service.page.overview import form_of, visit_of
@@ -96,7 +95,7 @@ async def _joined(name: str, query: str, request: Request) -> tuple[asyncio.Stre
     try:
         head = await reader.readuntil(b"\r\n\r\n")
         if head.split(None, 2)[1] != b"101":
-            raise refusal_of(json.loads(await reader.read(_MOST_HEAD)))
+            raise Refusal.of(json.loads(await reader.read(_MOST_HEAD)))
     except (asyncio.IncompleteReadError, asyncio.LimitOverrunError, ValueError):
         writer.close()
         raise Refusal("session-over", f"session {name} has just ended", hint=f"paddock show {name}") from None

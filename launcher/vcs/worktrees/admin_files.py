@@ -6,12 +6,15 @@ Layout: gitrepository-layout(5), "worktrees". `git worktree add` writes the same
 import os
 import time
 from contextlib import suppress
+from typing import TYPE_CHECKING
 
 from launcher.safefs.guarded_files import Inside
 from launcher.vcs import checkout
 from launcher.vcs.disk import Present
 from launcher.vcs.private.swap import BUSY
-from launcher.vcs.worktrees.models import Part, Worktree
+
+if TYPE_CHECKING:
+    from launcher.vcs.worktrees.models import Part, Worktree
 
 RECORD = "paddock-worktree.json"
 """In the git directory of each worktree that Paddock knows: what the store is made from again when it is lost."""
@@ -29,7 +32,7 @@ def free_name(common_dirs: list[str], wanted: str) -> str:
     return name
 
 
-def make(part: Part, owner: str, zero: str) -> None:
+def make(part: "Part", owner: str, zero: str) -> None:
     """Makes a worktree's git directory, locked against `git worktree prune`.
 
     Args:
@@ -51,7 +54,7 @@ def make(part: Part, owner: str, zero: str) -> None:
         git_dir.create("logs/HEAD", log.encode())
 
 
-def restore(part: Part, owner: str, head: str) -> None:
+def restore(part: "Part", owner: str, head: str) -> None:
     """Recreates what is missing of a worktree's git directory, which `git worktree prune` removes (OSError)."""
     with Inside(os.fspath(part.common_dir)) as common:
         common.make(f"worktrees/{part.git_dir.name}", mode=0o777)
@@ -64,7 +67,7 @@ def restore(part: Part, owner: str, head: str) -> None:
                 git_dir.create(name, os.fsencode(f"{text}\n"), time=0 if name == "commondir" else None)
 
 
-def record(worktree: Worktree) -> None:
+def record(worktree: "Worktree") -> None:
     """Writes what is known of a finished worktree into its git directory, and the list of its submodules."""
     git_dir = os.fspath(worktree.main.git_dir)
     pairs = [text for part in worktree.submodules for text in (part.name, os.fspath(part.git_dir))]
@@ -73,14 +76,14 @@ def record(worktree: Worktree) -> None:
     _replace(f"{git_dir}/{RECORD}", worktree.model_dump_json())
 
 
-def unlock(part: Part) -> None:
+def unlock(part: "Part") -> None:
     """Takes the lock of `make` away, if it is there."""
     if _locked_by(os.fspath(part.git_dir)) is not None:
         with Inside(os.fspath(part.git_dir)) as git_dir:
             git_dir.remove(LOCKED)
 
 
-def relock(part: Part, owner: str) -> None:
+def relock(part: "Part", owner: str) -> None:
     """Locks a worktree that is about to vanish, so that nobody prunes it halfway."""
     if os.path.isdir(part.git_dir):
         _replace(f"{part.git_dir}/{LOCKED}", f"{BUSY}{owner}\n")
@@ -93,7 +96,7 @@ def lock_reason(git_dir: str) -> str | None:
     return os.fsdecode(Present().read(f"{git_dir}/{LOCKED}") or b"").strip()
 
 
-def is_ours(part: Part, owner: str) -> bool:
+def is_ours(part: "Part", owner: str) -> bool:
     """Whether the git directory was made, or begun, for this worktree."""
     git_dir = os.fspath(part.git_dir)
     if points_to(git_dir) == f"{part.path}/.git" or _locked_by(git_dir) == owner:
@@ -147,7 +150,7 @@ def checked_out(common_dir: str, ref: str) -> str | None:
     return None
 
 
-def discard(part: Part, owner: str) -> list[str]:
+def discard(part: "Part", owner: str) -> list[str]:
     """Removes the git directory of a worktree if it is this one's. Returns what could not be removed."""
     git_dir = os.fspath(part.git_dir)
     if not os.path.isdir(git_dir) or not is_ours(part, owner):
