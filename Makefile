@@ -97,6 +97,10 @@ lock: $(VENV)/.made ## write packaging/requirements.txt anew: what the Debian pa
 	    --upgrade --python-version 3.11 --python-platform linux >>$(VENV)/lock
 	mv $(VENV)/lock packaging/requirements.txt
 
+.PHONY: scoreboard
+scoreboard: $(VENV)/.tools ## attack and measure other sandboxes beside Paddock's, and write docs/scoreboard.md anew
+	@$(BIN)/python -m tests.bench.scoreboard $(ARGS)
+
 .PHONY: clean
 clean: ## remove .venv and everything else that can be made again
 	@rm -rf $(VENV) build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache

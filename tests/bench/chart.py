@@ -10,7 +10,7 @@ from html import escape
 from pathlib import Path
 
 WIDTH = 960
-_LETTER = 7.6  # of 14px sans-serif, with room to spare: nobody measures text here
+_LETTER = 8  # of 14px sans-serif, with room to spare: nobody measures text here
 _ROW = 24
 _MARGIN = 20
 _STYLE = (
@@ -91,7 +91,7 @@ def stacked(title: str, pictures: Sequence[str]) -> str:
     for each in pictures:
         found = re.match(r'<svg [^>]*height="(\d+)"', each)
         assert found, "a picture of this module begins with its size"
-        body.append(each.replace("<svg ", f'<svg y="{y}" ', 1))
+        body.append(each.replace("<svg ", f'<svg y="{y}" ', 1).replace(f"<style>{_STYLE}</style>\n", ""))
         y += int(found[1])
     return _framed(title, body, y)
 
@@ -103,12 +103,13 @@ def write(path: Path, svg: str) -> None:
 
 
 def _worded(row: Bar, unit: str) -> str:
-    number = f"{row.value:.2f}".rstrip("0").rstrip(".") if (row.value or 0) < 100 else f"{row.value:.0f}"
+    number = f"{row.value:.2f}" if (row.value or 0) < 10 else f"{row.value:.0f}"
     return " ".join(word for word in (number, unit, row.note) if word)
 
 
 def _text(x: float, y: float, text: str, shade: str = "") -> str:
-    return f'<text x="{x:.1f}" y="{y}" class="{shade.strip()}">{escape(text)}</text>'
+    named = f' class="{shade.strip()}"' if shade.strip() else ""
+    return f'<text x="{x:.0f}" y="{y}"{named}>{escape(text)}</text>'
 
 
 def _picture(title: str, body: Sequence[str], height: int) -> str:

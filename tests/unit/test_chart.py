@@ -20,12 +20,12 @@ def test_a_bar_is_as_long_as_its_value() -> None:
     one, two = (each for each in ElementTree.fromstring(svg).iter(f"{SVG}rect") if each.get("class"))
     assert abs(float(two.attrib["width"]) - 2 * float(one.attrib["width"])) < 0.2
     assert float(two.attrib["x"]) + float(two.attrib["width"]) < WIDTH
-    assert _texts(svg) == ["start-up", "one", "1 ms", "two", "2 ms", "none", "did not start"]
+    assert _texts(svg) == ["start-up", "one", "1.00 ms", "two", "2.00 ms", "none", "did not start"]
 
 
 def test_rows_of_nothing_are_drawn_too() -> None:
     assert _texts(bars("empty", [], "ms")) == ["empty"]
-    assert _texts(bars("zero", [Bar("none", 0.0)], "ms")) == ["zero", "none", "0 ms"]
+    assert _texts(bars("zero", [Bar("none", 0.0)], "ms")) == ["zero", "none", "0.00 ms"]
 
 
 def test_names_are_text_and_never_markup() -> None:

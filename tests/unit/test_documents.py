@@ -35,7 +35,8 @@ def test_the_tables_of_the_pages_are_the_programmes() -> None:
         assert text == manual.with_tables(page, text), "run `make docs`"
     made = [name for tables in manual.TABLES.values() for name in tables]
     assert sorted(made) == ["options", "promised", "promises", "providers", "verbs"]
-    assert sorted(re.findall(r"<!-- /(\w+) -->", manual.documentation())) == sorted(made)
+    measured = ("configurations", "measured", "scoreboard")  # by tests/bench/scoreboard.py
+    assert sorted(re.findall(r"<!-- /(\w+) -->", manual.documentation())) == sorted((*made, *measured))
 
 
 @pytest.mark.parametrize("page", man_pages.PAGES, ids=lambda page: str(page.name))
@@ -144,7 +145,7 @@ def test_the_man_page_has_every_form_of_every_verb() -> None:
 
 TOPICS = {
     "usage", "git", "worktrees", "merging", "network", "install", "keys", "denials", "editors", "file-tools", "service",
-    "configuration", "page", "providers", "security", "library", "scale", "reference", "selftest",
+    "configuration", "page", "providers", "security", "library", "scale", "reference", "scoreboard", "selftest",
 }  # fmt: skip
 """What somebody would look for."""
 
@@ -296,9 +297,9 @@ def test_readme_is_short_and_begins_with_the_front_door() -> None:
 
 
 def test_the_pictures_of_the_front_page_are_small_and_well_formed() -> None:
-    """A recording, and the layers with the words of the text; each says in words what it shows."""
+    """A recording, the scoreboard, and the layers with the words of the text; each says in words what it shows."""
     pictures = re.findall(r"!\[[^\]]{20,}\]\((docs/\w+\.svg)\)", manual.README.read_text(encoding="utf-8"))
-    assert pictures == ["docs/recording.svg", "docs/layers.svg"]
+    assert pictures == ["docs/recording.svg", "docs/scoreboard.svg", "docs/layers.svg"]
     for name in pictures:
         picture = manual.ROOT / name
         assert picture.stat().st_size < 10_000
