@@ -46,6 +46,12 @@ def pytest_configure(config: pytest.Config) -> None:
         raise pytest.UsageError(str(error)) from None
 
 
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Puts first what may take longest: a test of minutes that is begun last leaves the other processors idle."""
+    marks = {item: item.get_closest_marker("timeout") for item in items}
+    items.sort(key=lambda item: -float(mark.args[0]) if (mark := marks[item]) else 0)
+
+
 def pytest_runtest_logreport(report: pytest.TestReport) -> None:
     """Names what failed at once: a run that is cut off has no summary."""
     if report.failed and "PYTEST_XDIST_WORKER" not in os.environ:

@@ -76,12 +76,16 @@ def names(sandbox: dict[str, Any], verdict: str) -> set[str]:
 
 @pytest.mark.timeout(1_500)
 def test_nothing_escapes_and_everything_works(tester: Who, installed: Installed) -> None:
-    """All attacks, on each backend, as root and as an ordinary user; at the border as the user."""
-    for backend in promises.BACKENDS:
+    """All attacks on each backend as an ordinary user; as root on the default one, and without those at the border.
+
+    What root may do on the other backends is attacked promise by promise (`test_promises_*`).
+    """
+    backends = promises.BACKENDS if tester.uid else promises.BACKENDS[:1]
+    for backend in backends:
         need_backend(backend)
     concerns = list(catalogue.concerns()) if tester.uid else [name for name in catalogue.concerns() if name != "border"]
-    document = tried(tester, installed, "--backend", "all", concerns=concerns)
-    assert [each["name"] for each in document["sandboxes"]] == list(promises.BACKENDS)
+    document = tried(tester, installed, "--backend", "all" if tester.uid else "namespaces", concerns=concerns)
+    assert [each["name"] for each in document["sandboxes"]] == list(backends)
     for sandbox in document["sandboxes"]:
         wrong = [trial for trial in sandbox["trials"] if trial["verdict"] in ("ESCAPED", "BROKEN")]
         assert wrong == [], sandbox["name"]
