@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext, suppress
 from typing import TYPE_CHECKING
 
-from launcher.session import configuration, obeyed, places, repositories
+from launcher.session import obeyed, places, repositories
 from launcher.session.machine import Machine
 from launcher.session.places import Places
 from launcher.vcs.harvest import further, outstanding
@@ -181,6 +181,7 @@ def into(target: "Target", where: Places, say: Callable[[str], None], *, files: 
 
     Refusals: as `sessions.at_rest`.
     """
+    from launcher.session import configuration
     from launcher.vcs.merge import sessions
     from launcher.vcs.merge.moving import Follow
 

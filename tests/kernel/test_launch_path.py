@@ -64,12 +64,14 @@ LOG = "imports.log"
 OPTIONS = ("run", "--net", "none", "--git", "readonly", "--")
 
 
-def imported(who: Who, installed: Installed, worktree: Path, command: tuple[str, ...]) -> set[str]:
+def imported(
+    who: Who, installed: Installed, worktree: Path, command: tuple[str, ...], options: tuple[str, ...] = OPTIONS
+) -> set[str]:
     """Names of all modules that one launch of `command` imported, or tried to."""
     log = worktree / LOG
     log.write_text("")
     program = PROBE.format(log=str(log), script=str(installed.paddock))
-    ended = who.run([installed.python, "-I", "-S", "-c", program, *OPTIONS, *command], cwd=worktree)
+    ended = who.run([installed.python, "-I", "-S", "-c", program, *options, *command], cwd=worktree)
     assert ended.returncode == 0, ended.stderr
     return set(log.read_text().split())
 
@@ -117,6 +119,14 @@ def test_a_changed_configuration_takes_the_long_way(who: Who, installed: Install
     who.give(worktree)
     found = imported(who, installed, worktree, ("true",))
     assert "tomllib" in found
+    assert "pydantic" not in found
+
+
+def test_the_harvest_at_a_sessions_end_loads_no_pydantic(who: Who, installed: Installed, worktree: Path) -> None:
+    """Whoever has committed waits for it after every command: pydantic would take as long as all else together."""
+    commit = ("git", "commit", "-q", "--allow-empty", "-m", "Work.")
+    found = imported(who, installed, worktree, commit, ("run", "--net", "none", "--"))
+    assert "launcher.vcs.harvest.harvest" in found
     assert "pydantic" not in found
 
 

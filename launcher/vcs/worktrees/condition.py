@@ -426,7 +426,7 @@ def _examined(git: JailedGit, part: Part, worktree: Worktree) -> PartCondition:
     ahead = 0
     detached = False
     if head is not None:
-        ahead = int(git.text("rev-list", "--count", head, f"^{part.base}", "--"))
+        ahead = 0 if head == part.base else int(git.text("rev-list", "--count", head, f"^{part.base}", "--"))
         detached = branch is None and at_stake.is_loose(git, head)
     operation = next((word for name, word in _OPERATIONS.items() if os.path.lexists(f"{git.git_dir}/{name}")), "")
     return PartCondition(
