@@ -52,9 +52,8 @@ format: $(VENV)/.tools ## rewrite the sources in the agreed style
 	$(BIN)/python -m ruff format --quiet .
 
 .PHONY: bench
-bench: $(VENV)/.tools ## compare start-up times, as ratios
-	@$(BIN)/python -m tests.bench.bench_launch
-	$(BIN)/python -m tests.bench.bench_service
+bench: $(VENV)/.tools ## compare with what does less, as ratios, and write docs/benchmarks.md
+	@$(BIN)/python -m tests.bench $(ARGS)
 
 # Files are as old as the last commit, so that the same commit gives the same bytes.
 export SOURCE_DATE_EPOCH ?= $(shell git log -1 --format=%ct 2>/dev/null || echo 1)

@@ -1,26 +1,21 @@
-"""What the ACP bridge costs: `python -m tests.bench.bench_acp [MEGABYTES]` in the repository.
+"""What the ACP bridge costs: `python -m tests.bench acp`.
 
-The same scripted agent, in the same minute, on pipes of its own and behind `paddock acp`: round trips of a message that
-passes, of a request for a file (left to the editor), session updates in bulk, what memory the bridge has before and
-after them, and what it does while nobody says anything.
+The same scripted agent, in turn, on pipes of its own and behind `paddock acp`: round trips of a message that passes, of
+a request for a file (left to the editor), session updates in bulk, and what memory the process has after them.
 """
 
 import json
-import os
-import shutil
-import statistics
-import sys
-import tempfile
 import time
-from collections.abc import Callable
+from functools import partial
 from pathlib import Path
-from typing import IO, Any
+from typing import IO
 
-from tests.support import identity, install
-from tests.support import paddock as paddocks
+from tests.bench import harness
+from tests.bench.harness import Result
+from tests.support import identity
 
-ROUNDS = 2000
-IDLE = 3.0  # seconds
+NO_BRIDGE = "an agent without a bridge"
+MEGABYTES = 20
 UPDATE = 1000  # bytes of text in one update
 
 # Echoes; `_ask` asks the client for a file, and tells when the answer is there; `_fill` writes updates.
@@ -67,9 +62,9 @@ class Line:
         self.stdin.flush()
         assert b"content" in self.stdout.readline()
 
-    def fill(self, megabytes: int) -> float:
-        """Seconds for so many megabytes of session updates."""
-        count = (megabytes << 20) // UPDATE
+    def fill(self) -> float:
+        """Seconds for many session updates."""
+        count = (MEGABYTES << 20) // UPDATE
         self.stdin.write(json.dumps({"method": "_fill", "params": [count, UPDATE]}).encode() + b"\n")
         self.stdin.flush()
         start = time.perf_counter()
@@ -77,73 +72,32 @@ class Line:
             pass
         return time.perf_counter() - start
 
-    def memory(self) -> int:
-        """KiB of memory that the process has."""
-        text = Path(f"/proc/{self.process.pid}/status").read_text()
-        return int(next(line for line in text.splitlines() if line.startswith("VmRSS")).split()[1])
-
-    def idle(self) -> float:
-        """Milliseconds of processor time that the process uses in a while without any message."""
-        before = self._used()
-        time.sleep(IDLE)
-        return self._used() - before
-
-    def _used(self) -> float:
-        fields = Path(f"/proc/{self.process.pid}/stat").read_text().rpartition(")")[2].split()
-        return (int(fields[11]) + int(fields[12])) * 1000 / os.sysconf("SC_CLK_TCK")
-
     def end(self) -> None:
         self.process.communicate(timeout=60)
 
 
-def median(what: Callable[[], None], rounds: int) -> float:
-    """Microseconds."""
-    taken: list[float] = []
-    for number in range(-50, rounds):
-        start = time.perf_counter()
-        what()
-        if number >= 0:
-            taken.append(time.perf_counter() - start)
-    return statistics.median(taken) * 1e6
-
-
-def main(megabytes: int) -> None:
-    """Measures and prints."""
-    place = Path(tempfile.mkdtemp(prefix="bench-acp-", dir=install.public_root()))
-    place.chmod(0o755)
-    try:
-        home = place / "home"
-        who = identity.root(home) if os.geteuid() == 0 else identity.user(home)
-        work = place / "work"
-        work.mkdir()
-        paddock = paddocks.make(who, install.install(), who.give(work))
+def rows(quick: bool = False) -> list[Result]:
+    """Both lines at the same time."""
+    with harness.scene() as paddock:
         agent = paddock.worktree / "agent.py"
         agent.write_text(AGENT.replace("PATH", str(paddock.worktree / "file")))
         plain = ["/usr/bin/python3", "-I", "-S", str(agent)]
-        figures: dict[str, dict[str, Any]] = {}
-        for name, argv in (("direct", plain), ("bridge", paddock.words("acp", "--fs", "editor", "--", *plain))):
-            start = time.perf_counter()
-            line = Line(argv, who, paddock.worktree)
-            line.trip()
-            found: dict[str, Any] = {"first reply, ms": (time.perf_counter() - start) * 1e3}
-            found["round trip, us"] = median(line.trip, ROUNDS)
-            found["file asked for, us"] = median(line.ask, ROUNDS)
-            before = line.memory()
-            found["updates, MB/s"] = megabytes / line.fill(megabytes)
-            found["memory, MiB"] = line.memory() / 1024
-            found["grown by, KiB"] = line.memory() - before
-            found[f"in {IDLE:.0f} idle seconds, ms"] = line.idle()
+        ways = {"direct": plain, "bridge": paddock.words("acp", "--fs", "editor", "--", *plain)}
+        lines = {name: Line(argv, paddock.who, paddock.worktree) for name, argv in ways.items()}
+        rounds, found = 200 if quick else 2000, []
+        for what, act, often in (
+            ("a round trip", Line.trip, rounds),
+            ("a request for a file", Line.ask, rounds),
+            (f"{MEGABYTES} MiB of updates", Line.fill, 3),
+        ):
+            taken = harness.turns({name: partial(act, line) for name, line in lines.items()}, often)
+            found += harness.against({NO_BRIDGE: taken["direct"], what: taken["bridge"]}, prefix="ACP, ")
+        held = [[harness.memory([line.process.pid])] for line in lines.values()]
+        for line in lines.values():
             line.end()
-            figures[name] = found
-        width = max(map(len, figures["direct"]))
-        print(f"{'':{width}}  {'direct':>10}  {'bridge':>10}  {'ratio':>6}  {'more':>10}")
-        for key, value in figures["direct"].items():
-            other = figures["bridge"][key]
-            ratio = f"{other / value:6.2f}" if value else "     -"
-            print(f"{key:{width}}  {value:10.1f}  {other:10.1f}  {ratio}  {other - value:10.1f}")
-    finally:
-        shutil.rmtree(place)
+        names = (NO_BRIDGE, "memory of the bridge")
+        return found + harness.against(dict(zip(names, held, strict=True)), prefix="ACP, ", unit="MiB")
 
 
 if __name__ == "__main__":
-    main(int(sys.argv[1]) if len(sys.argv) > 1 else 100)
+    harness.main(rows)

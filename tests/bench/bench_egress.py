@@ -1,20 +1,15 @@
-"""What the proxy costs: `python -m tests.bench.bench_egress [MEGABYTES]` in the repository.
+"""What the proxy costs: `python -m tests.bench egress`.
 
-The same client, in the same minute: without any proxy on the loopback, through tinyproxy where that is installed, and
-in a jail through Paddock's, which the client knows of or not ("by name"). Latency is that of a whole request with its
-connection; every figure is said as a ratio to the direct one. Then the memory of a thousand idle tunnels, and what a
-launch pays for having a proxy.
+The same client, in turn: without any proxy on the loopback, through tinyproxy where that is installed, and in a jail
+through Paddock's, which the client knows of or not ("by name"). Latency is that of a whole request with its
+connection. Then the memory of idle tunnels.
 """
 
 import json
-import os
 import shutil
 import socket
 import socketserver
-import statistics
 import subprocess
-import sys
-import tempfile
 import threading
 import time
 from collections.abc import Mapping
@@ -22,8 +17,8 @@ from pathlib import Path
 
 from launcher.egress.proxy import NAME
 from tests.bench import harness
-from tests.support import identity, install
-from tests.support import paddock as paddocks
+from tests.bench.harness import Result
+from tests.support import install
 from tests.support.paddock import Paddock, below, content
 
 REQUESTS, TUNNELS = 300, 1000
@@ -62,12 +57,12 @@ def latency(plain):
         start = time.perf_counter()
         ask(opened() if plain else tunnel(), "/1", plain)
         taken.append(time.perf_counter() - start)
-    return sorted(taken)[len(taken) // 2] * 1e6
+    return sorted(taken)[len(taken) // 2]
 def throughput(plain):
     start = time.perf_counter()
     size = ask(opened() if plain else tunnel(), f"/{megabytes << 20}", plain)
     assert size > megabytes << 20, size
-    return megabytes / (time.perf_counter() - start)
+    return time.perf_counter() - start
 found = {"request": latency(True), "request in a tunnel": latency(False)}
 found["download"], found["download in a tunnel"] = throughput(True), throughput(False)
 print(json.dumps(found), flush=True)
@@ -134,42 +129,25 @@ def tinyproxy(directory: Path) -> tuple["subprocess.Popen[bytes]", str] | None:
             time.sleep(0.05)
 
 
-def pss(pid: int) -> int:
-    """Proportional set size, in KiB (proc(5), smaps_rollup)."""
-    lines = content(pid, "smaps_rollup").decode().splitlines()
-    return next(int(line.split()[1]) for line in lines if line.startswith("Pss:"))
+def idle(paddock: Paddock, options: list[str], client: list[str], port: int) -> list[Result]:
+    """What many idle tunnels take."""
+    words = paddock.words("run", *options, "--", *client, str(port), "1", "3", str(TUNNELS))
+    with paddock.who.start(words, cwd=paddock.worktree) as process:
+        assert process.stdout is not None
+        process.stdout.readline()
+        (proxy,) = [pid for pid in below(process.pid) if content(pid, "comm").strip() == NAME.encode()]
+        before = harness.memory([proxy])
+        process.stdout.readline()
+        taken = {"the proxy without any": [before], f"memory with {TUNNELS:,} tunnels": [harness.memory([proxy])]}
+        process.communicate(b"\n")
+        return harness.against(taken, unit="MiB")
 
 
-def idle(paddock: Paddock, options: list[str], client: list[str], port: int) -> None:
-    """Prints what a thousand idle tunnels take."""
-    process = subprocess.Popen(
-        paddock.words("run", *options, "--", *client, str(port), "1", "3", str(TUNNELS)),
-        cwd=paddock.worktree,
-        env=paddock.who.environment(),
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-    )
-    assert process.stdin is not None
-    assert process.stdout is not None
-    process.stdout.readline()
-    (proxy,) = [pid for pid in below(process.pid) if content(pid, "comm").strip() == NAME.encode()]
-    before = pss(proxy)
-    process.stdout.readline()
-    after = pss(proxy)
-    process.communicate(b"\n")
-    each = (after - before) / TUNNELS
-    print(f"{TUNNELS} idle tunnels: {before / 1024:.1f} -> {after / 1024:.1f} MiB, {each:.1f} KiB each")
-
-
-def main() -> None:
-    """Prints a table of medians and ratios."""
-    megabytes = int(sys.argv[1]) if len(sys.argv) > 1 else 1024
-    with tempfile.TemporaryDirectory(dir=install.public_root()) as name:
-        directory = Path(name)
-        directory.chmod(0o755)
-        who = identity.root(directory / "home") if os.geteuid() == 0 else identity.user(directory / "home")
-        (directory / "place").mkdir()
-        paddock = paddocks.make(who, install.install(), directory / "place")
+def rows(quick: bool = False) -> list[Result]:
+    """Every road beside the direct one."""
+    megabytes = 64 if quick else 256
+    with harness.scene() as paddock:
+        who = paddock.who
         server = Server(("127.0.0.1", 0), Handler)
         threading.Thread(target=server.serve_forever, daemon=True).start()
         port = server.server_address[1]
@@ -177,38 +155,29 @@ def main() -> None:
         words = [*client, str(port), str(megabytes), str(REQUESTS), "0"]
         by_name = ["--git=readonly", f"--allow-domain=127.0.0.1:{port}"]
         options = [*by_name, "--proxy-env=yes"]
-        roads = {"direct": (words, who.environment())}
-        other = tinyproxy(directory)
-        if other is None:
-            print("tinyproxy is not installed: nothing to compare with")
-        else:
-            roads["tinyproxy"] = (words, who.environment({"HTTP_PROXY": other[1]}))
-        roads["paddock"] = (paddock.words("run", *options, "--", *words), who.environment())
-        roads["by name"] = (paddock.words("run", *by_name, "--", *words), who.environment())
+        roads = {"direct": (who.command(words), who.environment())}
+        if other := tinyproxy(paddock.place):
+            roads["tinyproxy"] = (who.command(words), who.environment({"HTTP_PROXY": other[1]}))
+        for road, each in (("paddock", options), ("paddock, by name", by_name)):
+            roads[road] = (who.command(paddock.words("run", *each, "--", *words)), who.environment())
         try:
             rounds = [
-                {road: measured(argv, paddock.worktree, env) for road, (argv, env) in roads.items()} for _ in range(3)
+                {road: measured(argv, paddock.worktree, env) for road, (argv, env) in roads.items()}
+                for _ in range(2 if quick else 4)
             ]
         finally:
             if other is not None:
                 other[0].terminate()
                 other[0].wait()
+        found = []
         for what in rounds[0]["direct"]:
-            direct = statistics.median(turn["direct"][what] for turn in rounds)
-            unit = "MiB/s" if "download" in what else "us"
-            for road in roads:
-                median = statistics.median(turn[road][what] for turn in rounds)
-                ratio = direct / median if "download" in what else median / direct
-                print(f"{what:22}{road:12}{median:10.0f} {unit:6}{ratio:6.2f} times direct")
-        idle(paddock, options, client, port)
+            size = f" of {megabytes} MiB" if "download" in what else ""
+            taken = {road: [each[road][what] for each in rounds] for road in roads}
+            found += harness.against(taken, prefix=f"{what}{size}, ")
+        found += idle(paddock, options, client, port)
         server.shutdown()
-        launches = [
-            harness.Contestant(f"true, {network}", paddock.words("run", "--git=readonly", network, "--", "true"),
-                               paddock.worktree, who.environment())
-            for network in ("--net=none", "--allow-domain=example.com:443")
-        ]  # fmt: skip
-        print(harness.table(harness.compare(launches, rounds=40)))
+        return found
 
 
 if __name__ == "__main__":
-    main()
+    harness.main(rows)

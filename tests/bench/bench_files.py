@@ -1,152 +1,158 @@
-"""What the file tools cost on top of plain open, read and write, in the same minute: in the process, and by a worker.
+"""Work on many files inside of one jail beside the same outside, without any start: `python -m tests.bench files`.
 
-Run: python tests/bench/bench_files.py
+Each backend and the outside has a worktree of its own of the same 50,000 files, and a process in it that is told in
+turn what to run. npm installs packages that lie in the repository, and a build compiles what lies there.
 """
 
-import errno
-import os
-import statistics
-import sys
-import tempfile
-import time
-from collections.abc import Callable
-from contextlib import AbstractContextManager, nullcontext
+import json
+import subprocess
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
 from functools import partial
 from pathlib import Path
-from unittest import mock
 
-sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
+from policy import promises
+from tests.bench import harness
+from tests.bench.harness import Result, Way
+from tests.support.install import base_python
+from tests.support.paddock import Paddock
 
-from launcher.bridges.files.file_worker import FileTools
-from launcher.bridges.files.scope import Scope
-from launcher.bridges.files.tool_calls import Answer, Call, Edit, List, Read, Write
-from launcher.bridges.files.workers import WorkerProcess
-from launcher.safefs import walk
-from policy.sandbox_context import MainWorktreeContext, WorktreeSandboxContext
+OUTSIDE = "outside of a jail"
+GOAL = 1.05
+TASKS = {
+    "git status, 50,000 files": ("true", "git status --porcelain", 12),
+    "tar -x, 3,000 files": ("mkdir -p out/$N", "tar -xf files.tar -C out/$N", 6),
+    "npm ci, 200 packages": (
+        "mkdir -p out/npm$N; cd out/npm$N; cp ../../npm/*.json .; ln -s ../../npm/packages .",
+        "cd out/npm$N && npm ci --offline --no-audit --no-fund --silent", 4,
+    ),
+    "make -j2, 100 files of C": ("cp -r c out/c$N", "make -sj2 -C out/c$N", 4),
+}  # fmt: skip
+"""What is done before, what is measured, how often.
 
-CALLS = 2000
-FILES = 1000
-CONTENT = "a line of text\n" * 70  # 1 KiB
-WORKER = (
-    "import sys; sys.path.insert(0, {!r}); from launcher.bridges.files import file_worker; sys.exit(file_worker.main())"
-)
+Each round has a directory of its own: where files were removed, ext4 makes new ones so slowly that nothing else shows.
+"""
 
+# Fills the current directory; argument: how many files.
+_FILL = """
+import base64, hashlib, io, json, os, sys, tarfile
+def archive(path, names, mode):
+    with tarfile.open(path, mode) as made:
+        for name, text in names.items():
+            info = tarfile.TarInfo(name)
+            info.size, info.mtime = len(text), 1_700_000_000
+            made.addfile(info, io.BytesIO(text.encode()))
+def source(number):
+    return f"# {number}\\n" + "value = 1\\n" * (5 + number * 7 % 90)
+for number in range(int(sys.argv[1])):
+    if number % 100 == 0:
+        os.makedirs(f"d{number // 100}")
+    with open(f"d{number // 100}/f{number}.py", "w") as file:
+        file.write(source(number))
+archive("files.tar", {f"d{number // 50}/f{number}": source(number) for number in range(3_000)}, "w")
+os.makedirs("npm/packages")
+named, locked = {}, {}
+for number in range(200):
+    name = f"package-{number}"
+    path = f"packages/{name}.tgz"
+    text = {f"package/lib/{part}.js": f"exports.a = {number};\\n" * (20 + part * 9) for part in range(8)}
+    text["package/package.json"] = json.dumps({"name": name, "version": "1.0.0"})
+    archive(f"npm/{path}", text, "w:gz")
+    integrity = base64.b64encode(hashlib.sha512(open(f"npm/{path}", "rb").read()).digest()).decode()
+    named[name] = f"file:{path}"
+    locked[f"node_modules/{name}"] = {
+        "version": "1.0.0", "resolved": f"file:{path}", "integrity": f"sha512-{integrity}"
+    }
+package = {"name": "all", "version": "1.0.0", "dependencies": named}
+lock = {"name": "all", "version": "1.0.0", "lockfileVersion": 3, "requires": True, "packages": {"": package, **locked}}
+for name, content in (("package", package), ("package-lock", lock)):
+    with open(f"npm/{name}.json", "w") as file:
+        json.dump(content, file)
+os.mkdir("c")
+for number in range(100):
+    with open(f"c/f{number}.c", "w") as file:
+        file.write("#include <stdio.h>\\n#include <stdlib.h>\\n#include <string.h>\\n")
+        file.write("".join(f"int f{number}_{part}(int x) {{ return x * {part} + {number}; }}\\n" for part in range(30)))
+with open("c/main.c", "w") as file:
+    file.write("int main(void) { return 0; }\\n")
+with open("c/Makefile", "w") as file:
+    file.write("all: $(patsubst %.c,%.o,$(wildcard *.c))\\n\\tgcc -o $@ $^\\n%.o: %.c\\n\\tgcc -O0 -c -o $@ $<\\n")
+with open(".gitignore", "w") as file:
+    file.write("/out/\\n")
+"""
 
-def microseconds(one: Callable[[], object], other: Callable[[], object]) -> tuple[float, float]:
-    """Medians of two calls that take turns."""
-    taken: tuple[list[int], list[int]] = ([], [])
-    for _ in range(CALLS):
-        for call, times in ((one, taken[0]), (other, taken[1])):
-            start = time.perf_counter_ns()
-            call()
-            times.append(time.perf_counter_ns() - start)
-    return statistics.median(taken[0]) / 1000, statistics.median(taken[1]) / 1000
-
-
-def plain_read(path: Path) -> str:
-    """open, read, close."""
-    return path.read_text()
-
-
-def plain_write(path: Path) -> None:
-    """As tools write: a new file, renamed over the old one."""
-    beside = path.with_name("beside")
-    beside.write_text(CONTENT)
-    beside.rename(path)
-
-
-def plain_edit(path: Path) -> None:
-    """Read, replace, write."""
-    text = path.read_text().replace("nothing", "something")
-    beside = path.with_name("beside")
-    beside.write_text(text)
-    beside.rename(path)
-
-
-def on_disk(tools: FileTools, folder: Path) -> None:
-    """Prints the same for a disk: each call has a file of its own, whose content lies there already.
-
-    Of the process's time on the processors as well: with a disk real time is mostly its own. The plain twins replace
-    a file as tools do; what ext4 does then for the sake of a power failure (`auto_da_alloc`) takes longest of all.
-    """
-    cases: tuple[tuple[str, Callable[[Path], object], Callable[[Path], Call]], ...] = (
-        ("read", plain_read, lambda path: Read(file_path=str(path))),
-        ("write", plain_write, lambda path: Write(file_path=str(path), content=CONTENT)),
-        ("edit", plain_edit, lambda path: Edit(file_path=str(path), old_string="a", new_string="A", replace_all=True)),
-    )
-    for label, plain, call in cases:
-        paths = [folder / f"{number}.py" for number in range(2 * FILES)]
-        for path in paths:
-            path.write_text(CONTENT)
-        os.sync()
-        real: tuple[list[int], list[int]] = ([], [])
-        busy: tuple[list[int], list[int]] = ([], [])
-        for number, path in enumerate(paths):
-            start, processor = time.perf_counter_ns(), time.thread_time_ns()
-            if number % 2:
-                assert not tools.answer(call(path)).failed
-            else:
-                plain(path)
-            busy[number % 2].append(time.thread_time_ns() - processor)
-            real[number % 2].append(time.perf_counter_ns() - start)
-        for title, times in (("on a disk", real), ("on a disk, processor time", busy)):
-            before, after = (statistics.median(each) / 1000 for each in times)
-            figures = f"{before:8.1f} {after:8.1f} {after - before:8.1f}  {after / before:5.2f}"
-            print(f"{title}: {label:{32 - len(title)}} {figures}")
-
-
-def done(way: Callable[[Call], Answer], call: Callable[[], Call]) -> None:
-    """Has a call done; fails for an error."""
-    answer = way(call())
-    assert not answer.failed, answer
+# Reads two commands a line, runs both, and prints the seconds of the second, or what went wrong.
+_WORKER = """
+import json, os, subprocess, sys, time
+for number, line in enumerate(sys.stdin):
+    os.environ["N"] = str(number)
+    before, words = json.loads(line)
+    subprocess.run(["sh", "-c", before], check=True)
+    begun = time.perf_counter()
+    ended = subprocess.run(["sh", "-c", words], stdin=subprocess.DEVNULL, capture_output=True, text=True)
+    taken = time.perf_counter() - begun
+    print(json.dumps(ended.stderr + ended.stdout if ended.returncode else taken), flush=True)
+"""
 
 
-def main() -> None:
-    """Prints one line per case: microseconds plain and by the tool, the difference, and the ratio."""
-    # In memory where there is such a file system: a disk's journal would hide what is to be seen.
-    with tempfile.TemporaryDirectory(dir="/dev/shm" if os.path.isdir("/dev/shm") else None) as name:
-        root = Path(name).resolve() / "wt"
-        (root / "src/package/deep").mkdir(parents=True)
-        path = root / "src/package/deep/module.py"
-        path.write_text(CONTENT)
-        main_worktree = MainWorktreeContext(worktree_id="m", worktree_path=root)
-        scope = Scope(context=WorktreeSandboxContext(main_worktree=main_worktree))
-        tools = FileTools(scope)
-        words = iter(range(10**9))
+@contextmanager
+def worker(paddock: Paddock, words: list[str], at: Path, env: dict[str, str]) -> "Iterator[subprocess.Popen[bytes]]":
+    """A process that waits for commands."""
+    with paddock.who.start([*words, base_python(), "-I", "-S", "-c", _WORKER], cwd=at, env=env) as process:
+        try:
+            yield process
+        finally:
+            assert process.stdin is not None
+            process.stdin.close()
+            process.wait()
 
-        def edit() -> Edit:
-            # The text goes back and forth, so that each edit finds what the one before has left.
-            odd = next(words) % 2
-            return Edit(file_path=str(path), old_string="aA"[odd], new_string="Aa"[odd], replace_all=True)
 
-        cases: tuple[tuple[str, Callable[[], object], Callable[[], Call]], ...] = (
-            ("read", lambda: plain_read(path), lambda: Read(file_path=str(path))),
-            ("write", lambda: plain_write(path), lambda: Write(file_path=str(path), content=CONTENT)),
-            ("edit", lambda: plain_edit(path), edit),
-            ("list", lambda: sorted(os.listdir(path.parent)), lambda: List(directory=str(path.parent))),
-        )
-        worker = WorkerProcess([sys.executable, "-c", WORKER.format(sys.path[0])], scope, "/")
-        in_jail = mock.patch.object(walk, "openat2", side_effect=OSError(errno.ENOSYS, "hidden"))
-        ways: tuple[tuple[str, Callable[[Call], Answer], AbstractContextManager[object]], ...] = (
-            ("in the process", tools.answer, nullcontext()),
-            ("the same, as in a jail", tools.answer, in_jail),
-            ("by a worker, over pipes", worker.call, nullcontext()),
-        )
-        print(f"{'':34} {'plain':>8} {'tool':>8} {'on top':>8}  ratio   (microseconds, medians of {CALLS})")
-        for title, way, setting in ways:
-            for label, plain, call in cases:
-                path.write_text(CONTENT)
-                words = iter(range(10**9))
-                with setting:
-                    before, after = microseconds(plain, partial(done, way, call))
-                figures = f"{before:8.1f} {after:8.1f} {after - before:8.1f}  {after / before:5.2f}"
-                print(f"{title}: {label:{32 - len(title)}} {figures}")
-        worker.close()
-    with tempfile.TemporaryDirectory(dir="/var/tmp") as name:
-        root = Path(name).resolve()
-        main_worktree = MainWorktreeContext(worktree_id="m", worktree_path=root)
-        on_disk(FileTools(Scope(context=WorktreeSandboxContext(main_worktree=main_worktree))), root)
+def measured(process: "subprocess.Popen[bytes]", before: str, words: str) -> float:
+    """Seconds that a command took there."""
+    assert process.stdin is not None
+    assert process.stdout is not None
+    process.stdin.write(json.dumps([before, words]).encode() + b"\n")
+    process.stdin.flush()
+    answer = process.stdout.readline()
+    if not answer:
+        assert process.stderr is not None
+        raise RuntimeError(process.stderr.read().decode())
+    taken = json.loads(answer)
+    if not isinstance(taken, float):
+        raise RuntimeError(f"{words}: {taken}")
+    return taken
+
+
+def rows(quick: bool = False) -> list[Result]:
+    """Every task on every backend."""
+    with harness.scene() as paddock, ExitStack() as stack:
+        main, who = paddock.main, paddock.who
+
+        def run(*words: str | Path) -> None:
+            ended = who.run(words, cwd=main, timeout=300)
+            if ended.returncode:
+                raise RuntimeError(f"{words}: {ended.stderr}")
+
+        run(base_python(), "-I", "-S", "-c", _FILL, "5000" if quick else "50000")
+        run("git", "add", ".")
+        run("git", "commit", "-qm", "Files.")
+        places: dict[str, tuple[list[str], dict[str, str]]] = {OUTSIDE: ([], {})}
+        for name, (env, options) in harness.backends().items():
+            places[name] = (paddock.words("run", "--net", "none", *options, "--"), dict(env))
+        processes = {}
+        for number, (name, (words, env)) in enumerate(places.items()):
+            run(*paddock.words("worktree", "add", f"w{number}"))
+            at = main.with_name(f"{main.name}-w{number}")
+            processes[name] = stack.enter_context(worker(paddock, words, at, env))
+        found = []
+        for task, (before, what, rounds) in TASKS.items():
+            ways: dict[str, Way] = {
+                name: partial(measured, process, before, what) for name, process in processes.items()
+            }
+            found += harness.against(harness.turns(ways, 2 if quick else rounds), {promises.NAMESPACES: GOAL},
+                                     prefix=f"{task}: ")  # fmt: skip
+        return found
 
 
 if __name__ == "__main__":
-    main()
+    harness.main(rows)

@@ -1,24 +1,19 @@
-"""What a mediated call costs: `python -m tests.bench.bench_guard [CALLS]` in the repository.
+"""What a mediated call costs: `python -m tests.bench guard`.
 
 The same calls are made in a jail of the backend landlock+guard and in one of landlock+namespaces, where the kernel
-answers them alone; what counts is the ratio. As root and as an ordinary user, alone and by several processes at once.
+answers them alone; by one process and by several at once.
 """
 
 import json
-import statistics
-import sys
-import tempfile
-from pathlib import Path
 
 from policy import promises
-from tests.support import identity, install, repository
-from tests.support.identity import Who, Word
+from tests.bench import harness
+from tests.bench.harness import Result
+from tests.support.install import base_python
 
-ROUNDS = 5
 PROCESSES = 8
-SWITCHES = {promises.NAMESPACES: {}, promises.GUARD: {"PADDOCK_NO_USERNS": "1"}}
 
-# Prints one JSON object: microseconds for each call, by name.
+# Prints one JSON object: seconds for each call, by name.
 PROGRAM = """
 import json, os, socket, sys, time
 calls = int(sys.argv[1])
@@ -61,7 +56,7 @@ def measured(act):
     start = time.perf_counter()
     for _ in range(calls):
         act()
-    return (time.perf_counter() - start) / calls * 1e6
+    return (time.perf_counter() - start) / calls
 found = {name: measured(act) for name, act in acts.items()}
 processes = int(sys.argv[2])
 start = time.perf_counter()
@@ -72,52 +67,30 @@ for _ in range(processes):
         os._exit(0)
 for _ in range(processes):
     os.wait()
-found[f"chmod, {processes} processes"] = (time.perf_counter() - start) / calls / processes * 1e6
+found[f"chmod, {processes} processes"] = (time.perf_counter() - start) / calls / processes
 print(json.dumps(found))
 """
 
 
-def measure(who: Who, place: Path, calls: int) -> None:
-    """Prints one table for `who`, in a repository made below `place`."""
-    place.mkdir()
-    repo = repository.make(who, who.give(place))
-    paddock = install.install().paddock
-    argv: list[Word] = [
-        paddock,
-        "run",
-        "--",
-        install.base_python(),
-        "-I",
-        "-S",
-        "-c",
-        PROGRAM,
-        str(calls),
-        str(PROCESSES),
-    ]
-    found: dict[str, dict[str, list[float]]] = {backend: {} for backend in SWITCHES}
-    for _ in range(ROUNDS):
-        for backend, env in SWITCHES.items():
-            ended = who.run(argv, cwd=repo.one, env=env, timeout=600)
-            if ended.returncode != 0:
-                raise SystemExit(ended.stderr)
-            for name, microseconds in json.loads(ended.stdout).items():
-                found[backend].setdefault(name, []).append(microseconds)
-    print(f"{who.name}, microseconds per call, median of {ROUNDS} rounds of {calls}")
-    print(f"  {'':26} {'namespaces':>10} {'guard':>8} {'ratio':>6}")
-    for name, plain in found[promises.NAMESPACES].items():
-        bare, guarded = statistics.median(plain), statistics.median(found[promises.GUARD][name])
-        print(f"  {name:26} {bare:10.1f} {guarded:8.1f} {guarded / bare:6.1f}")
-
-
-def main() -> None:
-    """Prints the tables."""
-    calls = int(sys.argv[1]) if len(sys.argv) > 1 else 1000
-    with tempfile.TemporaryDirectory(prefix="bench-", dir=install.public_root()) as name:
-        place = Path(name)
-        place.chmod(0o755)
-        measure(identity.root(place / "home-of-root"), place / "root", calls)
-        measure(identity.user(place / "home"), place / "user", calls)
+def rows(quick: bool = False) -> list[Result]:
+    """Every call; empty where this machine has not both backends."""
+    backends = {name: way for name, way in harness.backends().items() if name != promises.BUBBLEWRAP}
+    if len(backends) < 2:
+        return []
+    found: dict[str, dict[str, list[float]]] = {}
+    with harness.scene() as made:
+        calls = "200" if quick else "1000"
+        for _ in range(3 if quick else 5):
+            for backend, (env, options) in backends.items():
+                words = (base_python(), "-I", "-S", "-c", PROGRAM, calls, str(PROCESSES))
+                ended = made.run("--net", "none", *options, "--", *words, env=env)
+                if ended.returncode:
+                    raise RuntimeError(ended.stderr)
+                for name, seconds in json.loads(ended.stdout).items():
+                    way = "by the kernel" if backend == promises.NAMESPACES else name
+                    found.setdefault(name, {}).setdefault(way, []).append(seconds)
+    return [each for taken in found.values() for each in harness.against(taken, prefix="by the guard: ")]
 
 
 if __name__ == "__main__":
-    main()
+    harness.main(rows)

@@ -1,93 +1,87 @@
-"""How long it takes until the command runs: `python -m tests.bench.bench_launch [ROUNDS]` in the repository.
+"""How long it takes until the command runs, and what memory a jail has meanwhile: `python -m tests.bench launch`.
 
-Measured as an ordinary user would see it, in a real worktree, with a bare interpreter as the unit and bubblewrap
-beside it. The targets: 2.5 with Landlock and the guard alone, 3.2 for the full default, git included.
+Measured as an ordinary user would see it, in a real worktree, with a bare interpreter as the unit and other sandboxes
+beside it.
 """
 
-import os
 import shutil
-import subprocess
-import sys
-import tempfile
-from pathlib import Path
+from collections.abc import Sequence
+from functools import partial
 
-from tests.bench.harness import Contestant, compare, table
-from tests.support import identity, install, repository
+from policy import promises
+from tests.bench import harness
+from tests.bench.harness import Result, Way
+from tests.support.identity import SYSTEM_PATH
+from tests.support.paddock import Paddock, below, content
 
-OPTIONS = ("run", "--net", "none", "--git", "readonly", "--")
-
-
-def contestants(place: Path) -> list[Contestant]:
-    """The commands to compare, in a repository made below `place`."""
-    who = identity.user(place / "home")
-    ground = place / "ground"
-    ground.mkdir()
-    repo = repository.make(who, who.give(ground))
-    environment = install.install()
-    true = shutil.which("true", path=identity.SYSTEM_PATH) or "/bin/true"
-
-    cache = place / "home/.cache/cold"
-    uid = who.uid if who.prefix else None
-
-    def entry(name: str, *argv: str, cold: bool = False, variables: dict[str, str] | None = None) -> Contestant:
-        env = who.environment({"XDG_CACHE_HOME": str(cache)} if cold else variables or {})
-        return Contestant(name, argv, repo.one, env, (cache,) if cold else (), uid)
-
-    paddock = (str(environment.paddock), *OPTIONS, true)
-    default = (str(environment.paddock), "run", "--net", "none", "--", true)
-    ruled = (str(environment.paddock), "run", "--allow-domain", "example.com:443", "--git", "readonly", "--", true)
-    # Its own cache: plans are found by the command line, and a changed ability makes a new one each time.
-    guard = {"PADDOCK_NO_USERNS": "1", "XDG_CACHE_HOME": str(place / "home/.cache/guard")}
-    found = [
-        entry("python3 -I -S -c pass", str(environment.python), "-I", "-S", "-c", "pass"),
-        entry("true", true),
-    ]
-    if bwrap := shutil.which("bwrap"):
-        argv = (bwrap, "--unshare-all", "--die-with-parent", "--ro-bind", "/", "/", "--proc", "/proc", "--dev", "/dev")
-        found.append(entry("bwrap --unshare-all", *argv, true))
-    return [
-        *found,
-        entry("paddock run, warm", *paddock),
-        entry("paddock run, private git", *default),
-        entry("paddock run, with a rule", *ruled),
-        entry("paddock run, guard", *paddock, variables=guard),
-        entry("paddock run, cold", *paddock, cold=True),
-    ]
+FLOOR = "python3 -I -S -c pass"
+READONLY = ("run", "--net", "none", "--git", "readonly")
+GOALS = {"paddock --version": 1.5, "paddock run": 3.2, "paddock run --git readonly": 3.2, "the same, guard": 2.5}
+PEERS = {
+    "unshare, all namespaces": ("unshare", "--user", "--mount", "--pid", "--net", "--ipc", "--uts", "--fork"),
+    "bwrap --unshare-all": ("bwrap", "--unshare-all", "--die-with-parent", "--ro-bind", "/", "/", "--proc", "/proc",
+                            "--dev", "/dev"),
+    "firejail --noprofile": ("firejail", "--quiet", "--noprofile", "--net=none"),
+}  # fmt: skip
+"""A peer that is not there, or refuses this user, is left out."""
 
 
-def resident(found: Contestant) -> tuple[int, int]:
-    """How many processes of Paddock's one live jail has, and their memory in KiB (Pss: shared pages by their share)."""
-    command = ["setpriv", f"--reuid={found.uid}", f"--regid={found.uid}", "--clear-groups"] if found.uid else []
-    words = [*command, *found.argv[:-1], "sh", "-c", "echo ready; exec sleep 600"]
-    with subprocess.Popen(words, cwd=found.cwd, env=dict(found.env or {}), stdout=subprocess.PIPE) as process:
+def ways(paddock: Paddock) -> dict[str, Way]:
+    """What is compared."""
+    who, ours = paddock.who, str(paddock.installed.paddock)
+    true = shutil.which("true", path=SYSTEM_PATH) or "/bin/true"
+
+    def run(*words: str, **variables: str) -> Way:
+        uid = who.uid if who.prefix else None
+        return harness.command(words, paddock.worktree, who.environment(variables), uid)
+
+    def first() -> float:
+        shutil.rmtree(who.home / ".cache/cold", ignore_errors=True)
+        return harness.seconds(cold)
+
+    cold = run(ours, *READONLY, "--", true, XDG_CACHE_HOME=str(who.home / ".cache/cold"))
+    found = {FLOOR: run(str(paddock.installed.python), "-I", "-S", "-c", "pass"), "/bin/true": run(true)}
+    for name, words in PEERS.items():
+        if who.run([*words, true]).returncode == 0:
+            found[name] = run(*words, true)
+    found["paddock --version"] = run(ours, "--version")
+    found["paddock run"] = run(ours, "run", "--net", "none", "--", true)
+    found["paddock run --git readonly"] = run(ours, *READONLY, "--", true)
+    for name, (env, options) in harness.backends().items():
+        if name != promises.NAMESPACES:
+            # Its own cache: plans are found by the command line, and a changed ability makes a new one each time.
+            own = {**env, "XDG_CACHE_HOME": str(who.home / ".cache" / name)}
+            found[f"the same, {name.rpartition('+')[2]}"] = run(ours, *READONLY, *options, "--", true, **own)
+    found["the same, with a proxy"] = run(ours, *READONLY[:1], *READONLY[3:], "--allow-domain=example.com", "--", true)
+    return {**found, "the same, the first time": first}
+
+
+def resident(paddock: Paddock, words: Sequence[str], ours: bytes) -> float:
+    """MiB of those processes of a command whose command line has `ours` in it, once it has said that it is ready."""
+    with paddock.who.start(words, cwd=paddock.worktree) as process:
         try:
             assert process.stdout is not None
             assert process.stdout.readline() == b"ready\n"
-            ours, pending = [], [process.pid]
-            while pending:
-                pid = pending.pop()
-                pending += map(int, Path(f"/proc/{pid}/task/{pid}/children").read_text().split())
-                if b"paddock" in Path(f"/proc/{pid}/cmdline").read_bytes():
-                    ours.append(pid)
-            rolled = [Path(f"/proc/{pid}/smaps_rollup").read_text() for pid in ours]
-            return len(ours), sum(int(text.split("Pss:")[1].split()[0]) for text in rolled)
+            pids = (process.pid, *below(process.pid))
+            return harness.memory([pid for pid in pids if ours in content(pid, "cmdline")])
         finally:
             process.kill()
 
 
-def main() -> None:
-    """Prints the table, and the memory of one jail."""
-    rounds = int(sys.argv[1]) if len(sys.argv) > 1 else 100
-    # Not below /tmp where that can be helped: there every mount point is made on the disk, as for few worktrees.
-    above = Path("/srv") if os.access("/srv", os.W_OK) else install.public_root()
-    with tempfile.TemporaryDirectory(prefix="bench-", dir=above) as name:
-        place = Path(name)
-        place.chmod(0o755)
-        found = contestants(place)
-        print(table(compare(found, rounds)))
-        count, memory = resident(next(item for item in found if item.name == "paddock run, warm"))
-        print(f"memory of our {count} processes in one jail: {memory / 1024:.1f} MiB")
+def rows(quick: bool = False) -> list[Result]:
+    """Start-up, then memory."""
+    with harness.scene() as paddock:
+        found = harness.against(harness.turns(ways(paddock), 10 if quick else 60), GOALS)
+        asleep = ("run", "--git", "readonly", "--net", "none", "--", "sh", "-c", "echo ready; exec sleep 600")
+        code = "print('ready', flush=True); __import__('time').sleep(600)"
+        ours = {
+            "a bare interpreter": ([str(paddock.installed.python), "-I", "-S", "-c", code], b"python3"),
+            "a jail": (paddock.words(*asleep), b"paddock"),
+            "a jail with a proxy": (paddock.words(*asleep[:3], "--allow-domain=example.com", *asleep[5:]), b"paddock"),
+        }
+        held = {name: partial(resident, paddock, *which) for name, which in ours.items()}
+        return found + harness.against(harness.turns(held, 3), prefix="memory of ", unit="MiB")
 
 
 if __name__ == "__main__":
-    main()
+    harness.main(rows)

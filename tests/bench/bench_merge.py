@@ -1,16 +1,16 @@
-"""How long merging many children takes: `python -m tests.bench.bench_merge [CHILDREN] [FILES]` in the repository.
+"""How long merging many children takes, in processor time: `python -m tests.bench merge`.
 
 Four ways to the same tree, each in a fresh copy: a chain of `git merge` in a checkout, the bare chain of merge-tree and
-commit-tree, the engine with its one checkout at the end, and the engine on objects alone. The targets: at least 4 times
-faster than the first, at most 1.5 times the second. Then a forecast for all children and all pairs of them.
+commit-tree, the engine with its one checkout at the end, and the engine on objects alone. Then a forecast for all
+children and all pairs of them, beside the bare chain's merges.
 """
 
+import functools
+import itertools
 import os
 import shutil
 import subprocess
-import sys
 import tempfile
-import time
 from collections.abc import Callable
 from pathlib import Path
 
@@ -20,6 +20,8 @@ from launcher.vcs.merge.preview import preview
 from launcher.vcs.merge.runs import Run
 from launcher.vcs.merge.target import find
 from policy.handoff import Patterns
+from tests.bench import harness
+from tests.bench.harness import Result
 from tests.support.ground import ENVIRONMENT, Entry, Ground
 from tests.support.install import public_root
 
@@ -89,45 +91,52 @@ def _processor() -> float:
     return used.user + used.system + used.children_user + used.children_system
 
 
-def main() -> None:
-    """Prints the table; rounds are interleaved, the quickest of each counts. Ratios are of processor time."""
-    count = int(sys.argv[1]) if len(sys.argv) > 1 else 100
-    files = int(sys.argv[2]) if len(sys.argv) > 2 else 5_000
-    ways: dict[str, Callable[[Ground, list[str]], str]] = {
-        "git merge, one after another": by_git_merge,
-        "merge-tree and commit-tree": by_merge_tree,
-        "paddock merge": by_engine,
-        "paddock merge --no-checkout": by_engine_without_checkout,
-    }
+def rows(quick: bool = False) -> list[Result]:
+    """The engine beside git's merges, and beside the least that git could do."""
+    count, files, rounds = (10, 1_000, 2) if quick else (50, 5_000, 4)
     names = [f"c{number}" for number in range(count)]
-    best = dict.fromkeys(ways, (float("inf"), float("inf")))
     # In memory where possible: how long a disk takes for the six hundred files of one checkout varies tenfold.
-    place = public_root()
-    with tempfile.TemporaryDirectory(prefix="bench-", dir=place) as directory:
+    with tempfile.TemporaryDirectory(prefix="bench-", dir=public_root()) as directory:
         template = repository(Path(directory) / "template", count, files)
         trees = set()
-        for number in range(3):
-            for name, way in ways.items():
-                root = Path(directory) / f"{number}-{way.__name__}"
-                shutil.copytree(template.root, root, symlinks=True)
-                ground = Ground(root, None)
-                ground.git("update-index", "-q", "--refresh")
-                os.sync()  # or the first to write pays for what copying has left to be written
-                begun, used = time.perf_counter(), _processor()
-                trees.add(way(ground, names))
-                best[name] = min(best[name], (_processor() - used, time.perf_counter() - begun))
-                shutil.rmtree(root)
-        print(f"{count} children, {files} files; the same tree: {len(trees) == 1}")
-        (slow, _), (bare, _), *_ = best.values()
-        for name, (seconds, wall) in best.items():
-            print(f"{name:30} {seconds:6.2f} s of processor, {wall:6.2f} s in all: {slow / seconds:5.2f} times as fast "
-                  f"as git merge, {seconds / bare:5.2f} times the bare chain")  # fmt: skip
+        numbers = itertools.count()
+
+        def fresh(way: Callable[[Ground, list[str]], str]) -> float:
+            root = Path(directory) / f"copy-{next(numbers)}"
+            shutil.copytree(template.root, root, symlinks=True)
+            ground = Ground(root, None)
+            ground.git("update-index", "-q", "--refresh")
+            os.sync()  # or the first to write pays for what copying has left to be written
+            used = _processor()
+            trees.add(way(ground, names))
+            seconds = _processor() - used
+            shutil.rmtree(root)
+            return seconds
+
+        ways = {
+            "git merge, one after another": by_git_merge,
+            "merge-tree and commit-tree": by_merge_tree,
+            "paddock merge": by_engine,
+            "paddock merge --no-checkout": by_engine_without_checkout,
+        }
+        taken = harness.turns({name: functools.partial(fresh, way) for name, way in ways.items()}, rounds)
+        if len(trees) != 1:
+            raise RuntimeError(f"{len(trees)} different trees")
+        pairs = count * (count + 1) // 2
         target, sources = template.target(), [template.source(name) for name in names]
-        begun = time.perf_counter()
-        found = preview(target, sources, Patterns(()))
-        number = len(found.children) + len(found.pairs)
-        print(f"forecast of {number:5} merges       {time.perf_counter() - begun:7.2f} s")
+        taken[f"preview of {pairs:,} merges, for {count} of them"] = [
+            _spent(lambda: preview(target, sources, Patterns(()))) * count / pairs
+        ] * rounds
+    found = harness.against(taken, {"paddock merge": 0.25}, suffix=f", {count} children")
+    bare = {name: taken[name] for name in ("merge-tree and commit-tree", "paddock merge --no-checkout")}
+    return found + harness.against(bare, {"paddock merge --no-checkout": 1.5}, suffix=f", {count} children")
+
+
+def _spent(act: Callable[[], object]) -> float:
+    used = _processor()
+    act()
+    return _processor() - used
 
 
 if __name__ == "__main__":
-    main()
+    harness.main(rows)

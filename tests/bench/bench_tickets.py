@@ -1,18 +1,19 @@
-"""A ticket run with a submodule beside the same by hand: `python -m tests.bench.bench_tickets [TICKETS] [PARALLEL]`.
+"""A ticket run with a submodule beside the same by hand: `python -m tests.bench tickets`.
 
 Each agent commits in its submodule and in its main repository. By hand is a plain script, one ticket after the other:
 `git worktree add`, `git submodule update`, the agent's own command without a jail, and both merges.
 """
 
-import os
-import shutil
-import sys
-import tempfile
+import itertools
 import time
 from pathlib import Path
 
-from tests.support import identity, install, paddock, served
+from tests.bench import harness
+from tests.bench.harness import Result
+from tests.support import identity, served
 from tests.support.served import Served
+
+PARALLEL = 4
 
 _REPOSITORY = """
 set -e
@@ -60,77 +61,47 @@ def repository(who: identity.Who, place: Path) -> Path:
     return place / "app"
 
 
-def by_hand(who: identity.Who, place: Path, count: int) -> tuple[float, float]:
-    """Seconds of the plain script, and of processors."""
+def by_hand(who: identity.Who, place: Path, count: int) -> float:
+    """Seconds of the plain script."""
     repository(who, place)
-    begun, used = time.perf_counter(), os.times()
+    begun = time.perf_counter()
     ended = who.run(["sh", "-c", _BY_HAND.format(count=count)], cwd=place, timeout=600)
     assert ended.returncode == 0, ended
-    now = os.times()
-    processor = now.children_user + now.children_system - used.children_user - used.children_system
-    return time.perf_counter() - begun, processor
+    return time.perf_counter() - begun
 
 
-def processor_of(pid: int) -> float:
-    """Seconds of processors that a process and those that it has waited for have used (proc_pid_stat(5))."""
-    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
-    return sum(map(int, fields[11:15])) / os.sysconf("SC_CLK_TCK")
-
-
-def by_paddock(
-    service: Served, place: Path, count: int, parallel: int
-) -> tuple[float, float, dict[str, tuple[float, float]]]:
-    """Seconds of a ticket run, of processors, and both for each of its states."""
+def by_paddock(service: Served, place: Path, count: int) -> float:
+    """Seconds of a ticket run."""
     app = repository(service.paddock.who, place)
     tickets = [
         {"ticket": f"T-{number}", "command": ["sh", "-c", _AGENT.replace("{0}", str(number))]}
         for number in range(1, count + 1)
     ]
-    body = {"repository": str(app), "tickets": tickets, "parallel": parallel,
+    body = {"repository": str(app), "tickets": tickets, "parallel": PARALLEL,
             "environment": service.paddock.who.environment(service.env)}  # fmt: skip
-    pid = service.get("/v1/health").json["pid"]
-    begun, used = time.perf_counter(), processor_of(pid)
+    begun = time.perf_counter()
     name = service.post("/v1/ticket-runs", body).json["name"]
-    states: dict[str, tuple[float, float]] = {}
-    at, state, seen = (begun, used), "created", 0
-    while True:
-        found = service.get(f"/v1/ticket-runs/{name}?wait=60&seen={seen}").json
-        now, spent = time.perf_counter(), processor_of(pid)
-        before = states.get(state, (0.0, 0.0))
-        states[state] = (before[0] + now - at[0], before[1] + spent - at[1])
-        at, state, seen = (now, spent), found["state"], found["seen"]
-        if found["ended"] is not None:
-            break
-    assert state == "ended", found
+    seen = 0
+    while (found := service.get(f"/v1/ticket-runs/{name}?wait=60&seen={seen}").json)["ended"] is None:
+        seen = found["seen"]
+    seconds = time.perf_counter() - begun
+    assert found["state"] == "ended", found
     assert len(found["result"]["aggregation"]["merged"]) == count
     assert all((app / "library" / f"work-{number}").exists() for number in range(1, count + 1))
-    return now - begun, processor_of(pid) - used, states
+    return seconds
 
 
-def main() -> None:
-    """Prints seconds and ratios; the two take turns."""
-    count, parallel, rounds = (
-        int(sys.argv[at]) if len(sys.argv) > at else default for at, default in ((1, 50), (2, 4), (3, 1))
-    )
-    place = Path(tempfile.mkdtemp(prefix="b-", dir=install.public_root()))
-    place.chmod(0o755)
-    who = identity.user(place / "home")
-    (place / "place").mkdir()
-    made = paddock.make(who, install.install(), who.give(place / "place"))
-    try:
-        with served.serving(made, helpers=4) as service:
-            by_paddock(service, place / "place" / "warm", 2, 2)
-            for number in range(rounds):
-                hand, processors = by_hand(who, place / "place" / f"hand{number}", count)
-                seconds, used, states = by_paddock(service, place / "place" / f"run{number}", count, parallel)
-                told = ", ".join(f"{state} {taken:.2f}/{by_it:.2f}" for state, (taken, by_it) in states.items())
-                print(f"{count} tickets by hand {hand:.2f} s; by paddock {seconds:.2f} s ({told}); "
-                      f"ratio {seconds / hand:.2f}; of processors {used:.2f} s, by hand {processors:.2f} s, "
-                      f"ratio {used / processors:.2f}")  # fmt: skip
-    finally:
-        if not os.environ.get("KEEP"):
-            shutil.rmtree(place)
+def rows(quick: bool = False) -> list[Result]:
+    """The run as a whole."""
+    with served.started(helpers=4) as service:
+        numbers = itertools.count()
+        place, who, count = service.paddock.place, service.paddock.who, 2 if quick else 8
+        ways = {
+            "by hand, without jails": lambda: by_hand(who, place / f"hand{next(numbers)}", count),
+            f"{count} tickets, {PARALLEL} at a time": lambda: by_paddock(service, place / f"run{next(numbers)}", count),
+        }
+        return harness.against(harness.turns(ways, 1 if quick else 3))
 
 
 if __name__ == "__main__":
-    main()
+    harness.main(rows)

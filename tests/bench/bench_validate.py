@@ -1,37 +1,25 @@
-"""What a verdict costs, against os.stat + os.path.realpath on the same path in the same minute.
-
-Run: python tests/bench/bench_validate.py
-"""
+"""What a verdict of the validator costs, beside stat and realpath of the path: `python -m tests.bench validate`."""
 
 import os
-import sys
 import tempfile
-import time
-from collections.abc import Callable
+from functools import partial
 from pathlib import Path
-
-sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
 from policy.sandbox import WorktreeSandbox
 from policy.sandbox_context import MainWorktreeContext, WorktreeSandboxContext
+from tests.bench import harness
+from tests.bench.harness import Result, Way
 
-ROUNDS = 15
 CALLS = 1000
 
 
-def microseconds(call: Callable[[], object]) -> float:
-    """The fastest of several rounds, per call; the machine's other work only ever adds."""
-    best = float("inf")
-    for _ in range(ROUNDS):
-        start = time.perf_counter_ns()
-        for _ in range(CALLS):
-            call()
-        best = min(best, (time.perf_counter_ns() - start) / CALLS / 1000)
-    return best
+def each(call: Way) -> float:
+    """Seconds of one of many calls."""
+    return harness.seconds(lambda: [call() for _ in range(CALLS)]) / CALLS
 
 
-def main() -> None:
-    """Prints one line per case: microseconds, and the ratio to the plain calls."""
+def rows(quick: bool = False) -> list[Result]:
+    """Every kind of verdict."""
     box = WorktreeSandbox()
     with tempfile.TemporaryDirectory() as name:
         root = Path(name).resolve() / "wt"
@@ -43,7 +31,8 @@ def main() -> None:
             denied_paths=(root / ".env", root / "src" / "secret"),
             read_only_paths=(root / ".git",),
         )
-        cases: dict[str, Callable[[], object]] = {
+        cases: dict[str, Way] = {
+            "stat and realpath": lambda: (os.stat(file), os.path.realpath(file)),
             "existing file": lambda: box.validate(file, root),
             "relative path": lambda: box.validate("src/package/deep/module.py", root),
             "new file": lambda: box.validate(file + ".new", root, "WRITE"),
@@ -53,12 +42,9 @@ def main() -> None:
             "context, existing": lambda: box.validate_in_context(file, whole),
             "context, new": lambda: box.validate_in_context(file + ".new", whole, "WRITE"),
         }
-        plain = microseconds(lambda: (os.stat(file), os.path.realpath(file)))
-        print(f"{'stat + realpath':20} {plain:6.1f} us   1.00")
-        for label, call in cases.items():
-            cost = microseconds(call)
-            print(f"{label:20} {cost:6.1f} us  {cost / plain:5.2f}")
+        ways: dict[str, Way] = {name: partial(each, call) for name, call in cases.items()}
+        return harness.against(harness.turns(ways, 5 if quick else 15), prefix="verdict, ")
 
 
 if __name__ == "__main__":
-    main()
+    harness.main(rows)

@@ -1,27 +1,20 @@
-"""Making a worktree of 20,000 files against `git worktree add`, in turn, and many small ones by 8 processes.
+"""Making worktrees and asking what would be lost with them, beside plain git: `python -m tests.bench worktree`."""
 
-`python -m tests.bench.bench_worktree [FILES [ROUNDS]]` prints ratios; the first line is what they refer to.
-"""
-
-import statistics
+import os
 import subprocess
-import sys
 import tempfile
-import time
-from collections.abc import Callable
+from functools import partial
+from itertools import count
 from pathlib import Path
 
 from launcher.vcs.worktrees.models import Options
 from launcher.vcs.worktrees.worktree_service import WorktreeService
+from tests.bench import harness
+from tests.bench.harness import Result, Way
+from tests.support.install import install
 from tests.support.repository import ENV
 
-_SMALL = """
-import sys
-from launcher.vcs.worktrees.worktree_service import WorktreeService
-service = WorktreeService(sys.argv[1])
-for number in range(int(sys.argv[3]), 100, 8):
-    service.add(sys.argv[2], f"small-{number}")
-"""
+GOALS = {"paddock worktree add": 1.0, "paddock worktree status": 1.5}
 
 
 def git(*words: str, at: Path) -> None:
@@ -45,57 +38,63 @@ def repository(place: Path, files: int) -> Path:
     return app
 
 
-def timed(act: Callable[[], object]) -> float:
-    """Seconds that `act` takes."""
-    start = time.perf_counter()
-    act()
-    return time.perf_counter() - start
+def added(place: Path, files: int, rounds: int) -> list[Result]:
+    """One worktree more."""
+    app = repository(place, files)
+    service = WorktreeService(str(place / "state"))
+    numbers = count()
+
+    def by_git(*options: str) -> float:
+        name = f"../git-{next(numbers)}"
+        seconds = harness.seconds(partial(git, *options, "worktree", "add", "-q", "--detach", name, at=app))
+        git("worktree", "remove", "--force", name, at=app)
+        return seconds
+
+    def by_paddock(**options: object) -> float:
+        name = f"ours-{next(numbers)}"
+        seconds = harness.seconds(lambda: service.add(app, name, Options(**options)))  # type: ignore[arg-type]
+        service.remove(service.find(app, name))
+        return seconds
+
+    ways: dict[str, Way] = {
+        f"git worktree add, {files:,} files": by_git,
+        "git, 4 workers": partial(by_git, "-c", "checkout.workers=4"),
+        "paddock worktree add": by_paddock,
+        "the same, 1 worker": partial(by_paddock, workers=1),
+        "the same, 10 of its directories": partial(by_paddock, sparse=tuple(f"d{each:03}" for each in range(10))),
+    }
+    return harness.against(harness.turns(ways, rounds), GOALS)
 
 
-def main() -> None:
-    """Prints one line per way: seconds (median and best), and the ratios to `git worktree add`."""
-    files, rounds = (int(sys.argv[at]) if len(sys.argv) > at else default for at, default in ((1, 20_000), (2, 5)))
+def asked(place: Path, number: int, files: int, rounds: int) -> list[Result]:
+    """What many would lose."""
+    app = repository(place, files)
+    environment = {**os.environ, "HOME": str(place), "XDG_STATE_HOME": str(place / "state")}
+    service = WorktreeService(str(place / "state/paddock"))
+    trees = [service.add(app, f"t{one}").path for one in range(number)]
+    for tree in trees:
+        git("status", at=Path(tree))  # writes the index once more: entries younger than it are not read again
+
+    def by_git() -> None:
+        for tree in trees:
+            git("status", at=Path(tree))
+
+    words = [str(install().paddock), "worktree", "status", "--repo", str(app)]
+    ways = {
+        f"git status, {number} times {files:,} files": by_git,
+        "paddock worktree status": harness.command(words, place, environment),
+    }
+    return harness.against(harness.turns(ways, rounds), GOALS, suffix=f", {number} of {files:,} files")
+
+
+def rows(quick: bool = False) -> list[Result]:
+    """Both, small and large for the second one."""
     with tempfile.TemporaryDirectory() as name:
         place = Path(name).resolve()
-        app = repository(place, files)
-        service = WorktreeService(str(place / "state"))
-        ways: dict[str, Callable[[str], object]] = {
-            "git worktree add": lambda name: git("worktree", "add", "-q", "-b", name, f"../app-{name}", at=app),
-            "git, 4 workers": lambda name: git(
-                "-c", "checkout.workers=4", "worktree", "add", "-q", "-b", name, f"../app-{name}", at=app
-            ),
-            "paddock": lambda name: service.add(app, name),
-            "paddock, 1 worker": lambda name: service.add(app, name, Options(workers=1)),
-            "paddock, 10 directories": lambda name: service.add(
-                app, name, Options(sparse=tuple(f"d{number:03}" for number in range(10)))
-            ),
-        }
-        times: dict[str, list[float]] = {way: [] for way in ways}
-        for number in range(rounds):
-            for way, act in ways.items():
-                name = f"{list(ways).index(way)}-{number}"
-                times[way].append(timed(lambda: act(name)))  # noqa: B023  # called at once
-                if way.startswith("git"):
-                    git("worktree", "remove", "--force", f"../app-{name}", at=app)
-                else:
-                    service.remove(service.find(app, name))
-        first = times["git worktree add"]
-        for way, found in times.items():
-            middle, best = statistics.median(found), min(found)
-            print(
-                f"{way:28} median {middle:7.3f} s  {middle / statistics.median(first):5.2f}"
-                f"   best {best:7.3f} s  {best / min(first):5.2f}"
-            )
-        small = repository(place / "small", 10)
-        state = str(place / "state-small")
-        start = time.perf_counter()
-        running = [
-            subprocess.Popen([sys.executable, "-c", _SMALL, state, str(small), str(number)]) for number in range(8)
-        ]
-        if any(process.wait() for process in running):
-            raise SystemExit("a process failed")
-        print(f"{'100 small ones, 8 processes':28} {time.perf_counter() - start:7.3f} s")
+        found = added(place / "add", 1_000 if quick else 5_000, 3 if quick else 8)
+        found += asked(place / "small", 20, 50, 3 if quick else 5)
+        return found + asked(place / "large", 5 if quick else 20, 10_000, 2 if quick else 3)
 
 
 if __name__ == "__main__":
-    main()
+    harness.main(rows)

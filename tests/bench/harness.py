@@ -1,115 +1,202 @@
-"""Compares commands by running them in turn, in the same minute, on the same machine.
+"""What takes turns with its floor on the same machine, in the same minute, and how far it is from it.
 
-Absolute times say more about the machine than about the programme, so what counts is the ratio to the first
-command. Nothing here asserts anything.
+Absolute times say more about the machine than about the programme, so what counts is the ratio to something that
+does less. Nothing here asserts anything.
 """
 
-import shutil
+import os
+import resource
 import statistics
 import subprocess
+import sys
+import tempfile
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
+from launcher.jail import syscalls
+from policy import promises
+from tests.support import features, identity, install, paddock, suite
+from tests.support.paddock import Paddock
+from tests.support.programs.scene import SWITCHES
 
-@dataclass(frozen=True)
-class Contestant:
-    """One command to measure.
+Way = Callable[[], object]
+"""Does something once. Where it returns a float, that was measured; else the time that it took."""
 
-    Args:
-        name: as it is printed.
-        argv: the command; it must succeed.
-        cwd: where it starts.
-        env: its whole environment, the caller's when None.
-        cold: directories to remove ahead of every run, outside the measured time.
-        uid: user and group to run as; None for the caller's. No setpriv(1), whose start would be measured too.
-    """
-
-    name: str
-    argv: Sequence[str]
-    cwd: Path = Path("/")
-    env: Mapping[str, str] | None = None
-    cold: Sequence[Path] = ()
-    uid: int | None = None
+Clock = Callable[[], float]
 
 
 @dataclass(frozen=True)
 class Result:
-    """What was measured of one command.
+    """How far something is from its floor.
 
     Args:
-        name: the contestant's name.
-        median: seconds.
-        spread: half the distance between the quartiles, seconds.
+        name: what was measured.
+        floor: what it is compared with.
+        taken: of it, and `base` of the floor: medians, in `unit`.
+        base: see `taken`.
+        ratio: the median of the ratios of one round.
+        spread: half the distance between the quartiles of these.
+        goal: what the ratio should not exceed.
+        unit: "s" (shown in what is easiest to read), or what is shown behind the number.
     """
 
     name: str
-    median: float
-    spread: float
+    floor: str
+    taken: float
+    base: float
+    ratio: float
+    spread: float = 0.0
+    goal: float | None = None
+    unit: str = "s"
 
 
-def compare(contestants: Sequence[Contestant], rounds: int = 100) -> list[Result]:
-    """Runs all contestants `rounds` times, interleaved, after two unmeasured rounds.
+Rows = Callable[[bool], list[Result]]
+"""What a module measures; in fewer rounds, or with less, if told so."""
 
-    Raises:
-        subprocess.CalledProcessError: a command failed; its stderr is in the error.
-    """
-    times: list[list[float]] = [[] for _ in contestants]
-    for number in range(-2, rounds):
-        for index, contestant in enumerate(contestants):
-            for path in contestant.cold:
-                shutil.rmtree(path, ignore_errors=True)
-            seconds = measure(contestant)
+
+def turns(ways: Mapping[str, Way], rounds: int, clock: Clock = time.perf_counter) -> dict[str, list[float]]:
+    """What each has taken in each round: they take turns, after a round that does not count."""
+    taken: dict[str, list[float]] = {name: [] for name in ways}
+    for number in range(-1, rounds):
+        for name, act in ways.items():
+            begun = clock()
+            answer = act()
+            spent = clock() - begun
             if number >= 0:
-                times[index].append(seconds)
-    return [
-        Result(contestant.name, statistics.median(taken), _spread(taken))
-        for contestant, taken in zip(contestants, times, strict=True)
-    ]
+                taken[name].append(answer if isinstance(answer, float) else spent)
+    return taken
 
 
-def measure(contestant: Contestant) -> float:
-    """Runs a command once and returns the seconds from its start until it has ended and closed its output.
+def against(
+    taken: Mapping[str, Sequence[float]],
+    goals: Mapping[str, float] | None = None,
+    *,
+    prefix: str = "",
+    suffix: str = "",
+    unit: str = "s",
+) -> list[Result]:
+    """The results of all but the first, which is the floor; `prefix` and `suffix` go around each name."""
+    (floor, base), *others = taken.items()
+    found = []
+    for name, times in others:
+        ratios = [one / other for one, other in zip(times, base, strict=True)]
+        low, middle, high = statistics.quantiles(ratios, n=4) if len(ratios) > 1 else ratios * 3
+        found.append(
+            Result(prefix + name + suffix, floor, statistics.median(times), statistics.median(base), middle,
+                   (high - low) / 2, (goals or {}).get(name), unit)
+        )  # fmt: skip
+    return found
 
-    Memory is not measured here: ru_maxrss of a child also counts the image it was forked from, this one.
+
+def processor() -> float:
+    """A clock of the processor time of this process's children: other work on the machine counts less."""
+    used = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return used.ru_utime + used.ru_stime
+
+
+def command(
+    argv: Sequence[str | Path],
+    at: Path,
+    env: Mapping[str, str] | None = None,
+    uid: int | None = None,
+    stdin: int = subprocess.DEVNULL,
+) -> Way:
+    """A way that runs a command until it has ended and closed its output; it must succeed.
+
+    Args:
+        argv: of the command.
+        at: where it starts.
+        env: its whole environment, the caller's when None.
+        uid: user and group to run as; None for the caller's. No setpriv(1), whose start would be measured too.
     """
-    start = time.perf_counter()
-    process = subprocess.Popen(
-        contestant.argv,
-        cwd=contestant.cwd,
-        env=contestant.env,
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.PIPE,
-        user=contestant.uid,
-        group=contestant.uid,
-        extra_groups=None if contestant.uid is None else (),
-    )
-    assert process.stderr is not None
-    complaint = process.stderr.read()
-    status = process.wait()
-    seconds = time.perf_counter() - start
-    process.stderr.close()
-    if status != 0:
-        raise subprocess.CalledProcessError(status, list(contestant.argv), stderr=complaint)
-    return seconds
+
+    def run() -> None:
+        ended = subprocess.run(
+            [*map(str, argv)], cwd=at, env=env, stdin=stdin, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE,
+            user=uid, group=uid, extra_groups=None if uid is None else (), check=False,
+        )  # fmt: skip
+        if ended.returncode:
+            raise RuntimeError(f"{argv} ended with {ended.returncode}: {ended.stderr.decode(errors='replace')}")
+
+    return run
+
+
+@contextmanager
+def scene() -> Iterator[Paddock]:
+    """The installed command in a small repository of an ordinary user.
+
+    Not below /tmp where that can be helped: there every mount point is made anew, as for few worktrees. For root all
+    of it lies in memory: ext4 takes up to twenty times as long for new files where others have been removed before.
+    """
+    above = Path("/srv") if os.access("/srv", os.W_OK) else install.public_root()
+    with tempfile.TemporaryDirectory(prefix="bench-", dir=above) as name:
+        place = Path(name)
+        place.chmod(0o755)
+        mounted = os.geteuid() == 0
+        if mounted:
+            syscalls.unshare(syscalls.CLONE_NEWNS)
+            syscalls.mount("", "/", flags=syscalls.MS_REC | syscalls.MS_PRIVATE)
+            syscalls.mount("tmpfs", name, "tmpfs", data="mode=755,nr_inodes=0")
+        try:
+            who = identity.user(place / "home")
+            (place / "place").mkdir()
+            yield paddock.make(who, install.install(), who.give(place / "place"))
+        finally:
+            if mounted:
+                subprocess.run(["umount", "--lazy", name], check=True)
+
+
+def backends() -> dict[str, tuple[Mapping[str, str], Sequence[str]]]:
+    """Those of this machine: what variables and options of `paddock run` select each."""
+    needs = {promises.NAMESPACES: "userns", promises.GUARD: "landlock", promises.BUBBLEWRAP: "bubblewrap"}
+    return {name: way for name, way in SWITCHES.items() if not features.missing(needs[name])}
+
+
+def seconds(act: Way) -> float:
+    """How long it takes once."""
+    begun = time.perf_counter()
+    act()
+    return time.perf_counter() - begun
+
+
+def memory(pids: Sequence[int]) -> float:
+    """MiB of these processes, shared pages by their share (Pss in proc(5), smaps_rollup)."""
+    rolled = [Path(f"/proc/{pid}/smaps_rollup").read_text() for pid in pids]
+    return sum(int(text.split("Pss:")[1].split()[0]) for text in rolled) / 1024
+
+
+def shown(value: float, unit: str) -> str:
+    """A figure for people."""
+    if unit == "s":
+        value, unit = (value, "s") if value >= 1 else (value * 1e3, "ms") if value >= 1e-3 else (value * 1e6, "us")
+    return f"{value:.3g} {unit}" if value < 1000 else f"{value:,.0f} {unit}"
+
+
+def cells(result: Result) -> tuple[str, ...]:
+    """A row of the table."""
+    goal = "" if result.goal is None else f"{result.goal:g}"
+    if result.goal is not None and result.ratio > result.goal:
+        goal += f", missed by {result.ratio / result.goal - 1:.0%}"
+    return (
+        result.name, shown(result.taken, result.unit), f"{result.floor}: {shown(result.base, result.unit)}",
+        f"{result.ratio:.2f}", f"{result.spread:.2f}", goal,
+    )  # fmt: skip
+
+
+HEADING = ("what", "takes", "beside", "ratio", "+/-", "goal")
 
 
 def table(results: Sequence[Result]) -> str:
-    """The results as text; every ratio is to the first line."""
-    width = max(len(result.name) for result in results)
-    lines = [f"{'':{width}}  {'median':>9}  {'+/-':>7}  {'ratio':>6}"]
-    for result in results:
-        lines.append(
-            f"{result.name:{width}}  {result.median * 1e3:6.2f} ms  {result.spread * 1e3:7.2f}"
-            f"  {result.median / results[0].median:6.2f}"
-        )
-    return "\n".join(lines)
+    """The results as text."""
+    rows = [HEADING, *map(cells, results)]
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    return "\n".join("  ".join(map(str.ljust, row, widths)).rstrip() for row in rows)
 
 
-def _spread(taken: list[float]) -> float:
-    if len(taken) < 2:
-        return 0.0
-    low, _, high = statistics.quantiles(taken, n=4)
-    return (high - low) / 2
+def main(rows: Rows) -> None:
+    """Prints what a module measures; with --quick in fewer rounds."""
+    suite.work_in_memory()
+    print(table(rows("--quick" in sys.argv)))

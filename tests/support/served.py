@@ -314,8 +314,15 @@ def answers(service: Served, until: Callable[[], bool]) -> list[float]:
     return found
 
 
-def spawns(service: Served, rounds: int, label: str) -> tuple[list[float], list[float]]:
-    """Seconds to start a command: in a session, from the hand-over to a helper on, and in bubblewrap, in turn."""
+def own_processes(service: Served, name: str) -> list[int]:
+    """Paddock's own processes of a session: its launcher, and those of its jail beside the command, sleep(1)."""
+    session = service.get(f"/v1/sessions/{name}").json
+    launcher = psutil.Process(session["pid"]).ppid()
+    return [launcher, *(each["pid"] for each in session["processes"] if each["name"] != "sleep")]
+
+
+def spawns(service: Served, rounds: int, label: str, *, beside: bool = True) -> tuple[list[float], list[float]]:
+    """Seconds to start a command: in a session, from the hand-over to a helper on; and `beside` it in bubblewrap."""
     ours, theirs = [], []
     for number in range(rounds):
         while service.get("/v1/health").json["helpers"] < 2:
@@ -324,6 +331,8 @@ def spawns(service: Served, rounds: int, label: str) -> tuple[list[float], list[
         name = f"{label}{number}"
         service.create("true", name=name, wait=0)
         ours.append(service.over(name)["spawn_seconds"])
+        if not beside:
+            continue
         time.sleep(0.1)
         begun = time.monotonic()
         pid = os.posix_spawnp(BWRAP[0], BWRAP, os.environ)

@@ -146,6 +146,7 @@ def test_the_man_page_has_every_form_of_every_verb() -> None:
 TOPICS = {
     "usage", "git", "worktrees", "merging", "network", "install", "keys", "denials", "editors", "file-tools", "service",
     "configuration", "page", "providers", "security", "library", "scale", "reference", "scoreboard", "selftest",
+    "benchmarks",
 }  # fmt: skip
 """What somebody would look for."""
 

@@ -110,7 +110,7 @@ def test_a_thousand_sessions_work_side_by_side(tmp_path: Path) -> None:
 
 @pytest.mark.spec("SC-003")
 def test_a_read_costs_no_more_than_a_few_plain_ones(tmp_path: Path) -> None:
-    """Measured in the same minute, so that the machine's pace is in both (tests/bench/bench_files.py has figures)."""
+    """Measured in the same minute, so that the machine's pace is in both (tests/bench/bench_tools.py has figures)."""
     root = tmp_path / "wt"
     root.mkdir()
     path = root / "file"
