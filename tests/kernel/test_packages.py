@@ -86,12 +86,13 @@ def clean(tmp_path: Path) -> Iterator[Path]:
     """A directory with a root: this machine's release, what the package depends on, and Alice; kept between runs."""
     need("debian")
     release, address = mirror()
-    kept = public_root(STABLE) / f"root-{release}"
+    names = "python3,git"
+    kept = public_root(STABLE) / f"root-{release}-{names.replace(',', '+')}"  # a comma would end an option of the mount
     with locked(public_root(STABLE) / "root.lock"):
         if not kept.exists():
             making = kept.with_suffix(".making")
             shutil.rmtree(making, ignore_errors=True)
-            call("debootstrap", "--variant=minbase", "--include=python3,git", release, making, address)
+            call("debootstrap", "--variant=minbase", f"--include={names}", release, making, address)
             call("chroot", making, "useradd", "--create-home", "--uid=1000", "alice")
             making.rename(kept)
     (tmp_path / "lower").symlink_to(kept)
