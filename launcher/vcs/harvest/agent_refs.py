@@ -138,10 +138,6 @@ class AgentRefs:
                 found[path] = oid
         return found
 
-    def branches(self) -> dict[str, str]:
-        """All branches by full name."""
-        return {name: oid for name, oid in self.below(HEADS[:-1]).items() if plausible(name)}
-
     def stash(self) -> list[str]:
         """What `git stash list` names, the oldest first: in a log, and the last one in a ref (git-stash(1)).
 

@@ -129,9 +129,9 @@ def prefix_of(worktree: str) -> str:
     return name.strip("-")[:60] or "worktree"
 
 
-def plausible_tags(tags: Mapping[str, str]) -> dict[str, str]:
-    """Tags whose names may be some, by the rules of branches."""
-    return {ref: oid for ref, oid in tags.items() if plausible(HEADS + ref.removeprefix(TAGS))}
+def plausible_new(ref: str) -> bool:
+    """Whether the name of a branch or tag may be one, of both by the rules of branches."""
+    return plausible(HEADS + ref.removeprefix(TAGS) if ref.startswith(TAGS) else ref)
 
 
 # What an agent has stashed: every entry of `git stash list` crosses with a harvest, each into a ref of its own.

@@ -385,9 +385,9 @@ class _Run:
         """
         try:
             with agent_refs.opened(self._directory, part) as refs:
-                own = refs.branches()
+                own = refs.below(HEADS[:-1])
                 if self._follow and not self._sign:  # a tag names the commit without a signature
-                    own |= further.plausible_tags(refs.below(TAGS[:-1]))
+                    own |= refs.below(TAGS[:-1])
         except Refusal as refusal:
             if refusal.reference == "harvest-refs-too-large":
                 notes.append(f"further branches of {part.label} are not harvested: {refusal.context}")
@@ -395,15 +395,17 @@ class _Run:
                 raise
             return {}
         given, unwanted = _given(self._directory, part), further.dismissed(self._directory)
-        return {
+        found = {
             name: oid
-            for name, oid in sorted(own.items())
-            if name != part.branch
-            and given.get(name) not in (oid, self._signatures.standing(oid))
+            for name, oid in own.items()
+            if given.get(name) not in (oid, self._signatures.standing(oid))  # first: most are as they were shown
+            and name != part.branch
             and unwanted.get(f"{part.private}:{name}") != oid
             and not (name in given or name in names.refs if name.startswith(TAGS) else
                      names.refs.get(name) in (oid, self._signatures.standing(oid)))
+            and further.plausible_new(name)
         }  # fmt: skip
+        return dict(sorted(found.items()))
 
     def _added(self, found: Found, where: str) -> tuple[str, ...]:
         """Of a submodule that is named for the first time: what git outside would obey there is put aside before.
