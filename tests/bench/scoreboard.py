@@ -1,6 +1,7 @@
 """Paddock's backends beside other sandboxes at the same job: `python -m tests.bench.scoreboard [--json FILE]`.
 
-The job: a command works in a git worktree, writes nothing else, does not see the home directory, and has no network.
+The job: a command works in a git worktree, cannot change what shells, editors and agents execute from there, writes
+nothing else, does not see the home directory, and has no network.
 Attacks and controls are those of `paddock selftest`; start-up, memory and the cost of work with files are measured
 here. Prints a table, draws docs/scoreboard.svg, and writes the tables of docs/scoreboard.md and of the front page.
 Installs what is missing: with apt where it runs as root, and from npm.
@@ -23,14 +24,15 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from launcher.jail import syscalls
 from launcher.selftest import catalogue
-from tests.bench import chart
+from tests.bench import chart, harness
 from tests.support import agent_packages, identity, install
 from tests.support.identity import Who
 from tests.support.manual import README, ROOT
@@ -42,7 +44,7 @@ LEFT_OUT = ("proxy", "keys", "limits", "border")
 """Concerns of the self-test that are no part of the job: hosts that are allowed, API keys, limits, and what the user
 does with an agent's work afterwards."""
 
-ROUNDS, WORK_ROUNDS, PATIENCE = 30, 5, 1_800
+ROUNDS, WORK_ROUNDS, PATIENCE = 30, 7, 1_800
 
 
 @dataclass(frozen=True)
@@ -70,6 +72,8 @@ class Sandbox:
 
 _BWRAP = ("bwrap", "bubblewrap")
 _CLEAN = "env -i PATH=/usr/bin:/bin HOME={account} LANG=C.UTF-8"
+_EXECUTED = (".git", ".envrc", ".vscode", ".claude", ".mcp.json", ".zed", ".idea")
+"""What other programmes execute or obey, in a worktree: read-only."""
 
 SANDBOXES = (
     Sandbox("paddock, namespaces", "{paddock} run --backend landlock --quiet --", "namespaces"),
@@ -85,34 +89,39 @@ SANDBOXES = (
         f"{_CLEAN} bwrap --unshare-all --unshare-user --disable-userns --die-with-parent --new-session"
         " --ro-bind /usr /usr --symlink usr/bin /bin --symlink usr/sbin /sbin --symlink usr/lib /lib"
         " --symlink usr/lib64 /lib64 --ro-bind /etc /etc --proc /proc --dev /dev --tmpfs /tmp --tmpfs {account}"
-        " --ro-bind {main}/.git {main}/.git --bind {tree} {tree} --chdir {tree} --",
+        " --ro-bind {main}/.git {main}/.git --bind {tree} {tree}"
+        + "".join(f" --ro-bind-try {{tree}}/{name} {{tree}}/{name}" for name in _EXECUTED)
+        + " --chdir {tree} --",
         needs=(_BWRAP,),
     ),
     Sandbox(
         "firejail",
         f"{_CLEAN} firejail --quiet --profile=default --net=none --whitelist={{tree}} --whitelist={{main}}/.git"
         " --read-only={main}/.git --private-tmp --private-dev --ipc-namespace --dbus-user=none --dbus-system=none"
-        " --restrict-namespaces --disable-mnt --nogroups --",
+        " --restrict-namespaces --disable-mnt --nogroups --allow-debuggers"
+        + "".join(f" --read-only={{tree}}/{name}" for name in _EXECUTED)
+        + " --",
         needs=(("firejail", "firejail"),),
     ),
     Sandbox(
         "codex sandbox",
-        "env CODEX_HOME={account}/.codex {codex} sandbox -c default_permissions='\"job\"'"
+        f"{_CLEAN} {{codex}} sandbox -c default_permissions='\"job\"'"
         ' -c \'permissions.job.filesystem={":minimal"="read", "{packages}"="read", "{main}/.git"="read",'
-        ' ":workspace_roots"={"."="write"}}\' -c permissions.job.network.enabled=false'
-        ' -c \'shell_environment_policy.include_only=["PATH", "HOME", "LANG"]\' --',
+        ' ":workspace_roots"={"."="write", '
+        + ", ".join(f'"{name}"="read"' for name in _EXECUTED)
+        + "}}' -c permissions.job.network.enabled=false -- env TMPDIR={account}",
         needs=(_BWRAP,),
     ),
     Sandbox(
         "sandbox-runtime",
-        f"{_CLEAN} {{node}} {{srt}} --settings {{settings}} --",
+        f"{_CLEAN} {{node}} {{srt}} --settings {{settings}} -- env TMPDIR={{account}}",
         settings="""{
   "network": {"allowedDomains": [], "deniedDomains": []},
   "filesystem": {
     "denyRead": ["{above}", "/tmp", "/run", "/dev/shm"],
-    "allowRead": [".", "../main/.git", "/tmp/claude"],
+    "allowRead": [".", "../main/.git"],
     "allowWrite": ["."],
-    "denyWrite": []
+    "denyWrite": [".envrc", ".claude/settings.json", ".zed"]
   }
 }
 """,
@@ -158,7 +167,7 @@ class Ground:
 
     def words(self, sandbox: Sandbox) -> str:
         """What stands in front of a command; ``{tree}`` and ``{main}`` are left for the self-test."""
-        settings = self.who.home / f"{sandbox.name}.json"
+        settings = self.main.with_name(f"{sandbox.name}.json")
         filled = dict(self.programs) | {"account": str(self.who.home), "above": str(self.who.home.parent)}
         if sandbox.settings:
             settings.write_text(_filled(sandbox.settings, filled), encoding="utf-8")
@@ -222,13 +231,7 @@ def _measure(ground: Ground, started: Sequence[Sandbox], rows: dict[str, dict[st
     print("measuring start-up, memory and work", file=sys.stderr)
     true = shutil.which("true", path=identity.SYSTEM_PATH) or "/bin/true"
     bare = Sandbox("true", "")
-    starts: dict[str, list[float]] = {}
-    for number in range(-2, rounds):
-        for each in (bare, *started):
-            began = time.perf_counter()
-            ground.run(each, true)
-            if number >= 0:
-                starts.setdefault(each.name, []).append(time.perf_counter() - began)
+    starts = harness.turns({each.name: partial(ground.run, each, true) for each in (bare, *started)}, rounds)
     works: dict[str, list[list[float]]] = {}
     for _ in range(WORK_ROUNDS):
         for each in (bare, *started):
@@ -240,7 +243,7 @@ def _measure(ground: Ground, started: Sequence[Sandbox], rows: dict[str, dict[st
         low, row["startup"], high = statistics.quantiles(ratios, n=4)
         row["spread"] = (high - low) / 2
         row["processes"], row["memory"] = resident(ground.start(each, "sleep", "600"))
-        inside, outside = ([statistics.median(one) for one in zip(*works[it.name], strict=True)] for it in (each, bare))
+        inside, outside = ([min(one) for one in zip(*works[it.name], strict=True)] for it in (each, bare))
         row["work"] = [one / other for one, other in zip(inside, outside, strict=True)]
 
 
@@ -250,23 +253,25 @@ def resident(started: "subprocess.Popen[str]") -> tuple[int, float | None]:
     Pss: shared pages by their share. None where one of them is another user's, which only root can read.
     """
     with started as process:
+        until = time.monotonic() + 30
+        while not (asleep := _asleep(process.pid)):
+            if time.monotonic() > until or process.poll() is not None:
+                process.kill()
+                raise Failed("the command does not run")
+            time.sleep(0.02)
+        time.sleep(0.5)  # what starts beside it has started, too
+        pids = [pid for pid in (process.pid, *below(process.pid)) if pid not in asleep]
         try:
-            until = time.monotonic() + 30
-            while not any(content(pid, "comm") == b"sleep\n" for pid in (process.pid, *below(process.pid))):
-                if time.monotonic() > until or process.poll() is not None:
-                    raise Failed("the command does not run")
-                time.sleep(0.02)
-            time.sleep(0.5)  # what starts beside it has started, too
-            pids = [pid for pid in (process.pid, *below(process.pid)) if content(pid, "comm") != b"sleep\n"]
-            try:
-                rolled = [content(pid, "smaps_rollup").decode() for pid in pids]
-            except PermissionError:
-                return len(pids), None
-            return len(pids), sum(int(text.split("Pss:")[1].split()[0]) for text in rolled if "Pss:" in text) / 1024
-        finally:
-            for pid in (process.pid, *below(process.pid)):
-                with suppress(ProcessLookupError):
-                    os.kill(pid, signal.SIGKILL)
+            memory: float | None = harness.memory(pids)
+        except PermissionError:
+            memory = None
+        for pid in asleep:
+            os.kill(pid, signal.SIGKILL)  # then the sandbox ends by itself, and leaves nothing
+    return len(pids), memory
+
+
+def _asleep(pid: int) -> list[int]:
+    return [each for each in (pid, *below(pid)) if content(each, "comm") == b"sleep\n"]
 
 
 def _attack(ground: Ground, started: Sequence[Sandbox], rows: dict[str, dict[str, Any]]) -> None:
@@ -352,12 +357,9 @@ def _ground() -> Iterator[Ground]:
         place = Path(name)
         place.chmod(0o755)
         who = _account(place)
-        (who.home / ".codex").mkdir(exist_ok=True)
-        Path("/tmp/claude").mkdir(exist_ok=True)
-        Path("/tmp/claude").chmod(0o1777)
-        main, tree = who.home / "src/main", who.home / "src/tree"
+        main, tree = place / "home/agent/main", place / "home/agent/tree"
         _files(main)
-        who.give(who.home)
+        who.give(place / "home/agent")
         for words in (
             ("git", "init", "-q", "-b", "main", "."), ("git", "config", "user.name", "Agent"),
             ("git", "config", "user.email", "agent@example.invalid"), ("git", "add", "-A"),
