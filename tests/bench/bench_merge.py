@@ -124,7 +124,7 @@ def rows(quick: bool = False) -> list[Result]:
             raise RuntimeError(f"{len(trees)} different trees")
         pairs = count * (count + 1) // 2
         target, sources = template.target(), [template.source(name) for name in names]
-        taken[f"preview of {pairs:,} merges, for {count} of them"] = [
+        taken[f"{count} of the {pairs:,} merges of a preview"] = [
             _spent(lambda: preview(target, sources, Patterns(()))) * count / pairs
         ] * rounds
     found = harness.against(taken, {"paddock merge": 0.25}, suffix=f", {count} children")
