@@ -5,6 +5,7 @@ import shutil
 import signal
 import sys
 import tempfile
+from collections import defaultdict
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -56,6 +57,26 @@ def pytest_runtest_logreport(report: pytest.TestReport) -> None:
     """Names what failed at once: a run that is cut off has no summary."""
     if report.failed and "PYTEST_XDIST_WORKER" not in os.environ:
         print(f"\nFAILED {report.nodeid} ({report.when}, {report.duration:.0f} s)", file=sys.__stderr__, flush=True)
+
+
+def pytest_terminal_summary(terminalreporter: "pytest.TerminalReporter", config: pytest.Config) -> None:
+    """Says what a whole run spent its time on: seconds of all workers together, by folder, and the longest files."""
+    if config.args != [str(config.rootpath / "tests")] and config.args != ["tests"]:
+        return
+    folders, files = defaultdict[str, float](float), defaultdict[str, float](float)
+    for reports in terminalreporter.stats.values():
+        for report in reports:
+            path = getattr(report, "nodeid", "").partition("::")[0]
+            seconds = getattr(report, "duration", 0.0)
+            folders[path.rpartition("/")[0]] += seconds
+            files[path.rpartition("/")[2]] += seconds
+    for title, counted, most in (("folders", folders, 9), ("longest files", files, 12)):
+        shown = ", ".join(
+            f"{name} {seconds:.0f} s"
+            for name, seconds in sorted(counted.items(), key=lambda item: -item[1])[:most]
+            if seconds >= 1
+        )
+        terminalreporter.write_line(f"{title}: {shown}")
 
 
 @pytest.fixture(scope="session", autouse=True)
