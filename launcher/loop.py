@@ -215,6 +215,7 @@ class Loop:
         self._prune_at = _FEW_TIMERS
         self._stopped = False
         self._ended = False
+        self._ending = _thread.RLock()  # `stop` may interrupt whoever holds it
         self.current: Task | None = None
         self.tasks: set[Task] = set()
         self._woken, self.waker = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
@@ -283,10 +284,11 @@ class Loop:
                 self._round()
         finally:
             _running = None
-            self._ended = True
             self._epoll.close()
-            for fd in (self._woken, self.waker):
-                os.close(fd)
+            with self._ending:
+                self._ended = True
+                for fd in (self._woken, self.waker):
+                    os.close(fd)
 
     def stop(self) -> None:
         """Makes `run` return. From signal handlers and other threads, too."""
@@ -294,12 +296,13 @@ class Loop:
         self._wake()
 
     def _wake(self) -> None:
-        if self._ended:
-            return
-        try:
-            os.write(self.waker, b"\0")
-        except BlockingIOError:
-            return  # full, so it wakes up anyway
+        with self._ending:  # a thread that ends late writes to nobody else's descriptor
+            if self._ended:
+                return
+            try:
+                os.write(self.waker, b"\0")
+            except BlockingIOError:
+                return  # full, so it wakes up anyway
 
     def _take_posted(self) -> None:
         os.read(self._woken, 4096)

@@ -250,6 +250,35 @@ def test_blocking_calls_wait_for_their_turn() -> None:
     assert "left" not in said
 
 
+def test_a_thread_that_ends_late_writes_to_no_other_descriptor(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The loop ends in the moment in which a thread wakes it: the number of its pipe is nobody else's by then."""
+    loop, begun, write = Loop(lambda error: pytest.fail(str(error))), threading.Event(), os.write
+    pipe = os.fstat(loop.waker).st_ino
+    found: list[int] = []
+
+    def slow(fd: int, data: bytes) -> int:
+        if threading.current_thread() is not threading.main_thread():
+            begun.set()
+            over.wait(0.3)  # the end of the loop is awaited, and has to wait
+            found.append(os.fstat(fd).st_ino)
+        return write(fd, data)
+
+    over = threading.Event()
+    late = threading.Thread(target=loop.post, args=(lambda: None,))
+    monkeypatch.setattr(os, "write", slow)
+    late.start()
+    assert begun.wait(PATIENCE)
+    loop.call_soon(loop.stop)
+    loop.run()
+    taken = [os.open("/dev/null", os.O_RDONLY | os.O_CLOEXEC) for _ in range(4)]
+    over.set()
+    late.join()
+    loop.post(lambda: None)  # of one that is over nobody is woken
+    for fd in taken:
+        os.close(fd)
+    assert found == [pipe]
+
+
 def test_no_further_thread_is_an_error_of_the_call(monkeypatch: pytest.MonkeyPatch) -> None:
     """As any other failure of a resolver, and the next call has its turn."""
     import _thread
