@@ -92,7 +92,10 @@ def clean(tmp_path: Path) -> Iterator[Path]:
         if not kept.exists():
             making = kept.with_suffix(".making")
             shutil.rmtree(making, ignore_errors=True)
-            call("debootstrap", "--variant=minbase", f"--include={names}", release, making, address)
+            # In a mount namespace: what it mounts meanwhile would be taken for what tests beside it leave behind.
+            call(
+                "unshare", "--mount", "debootstrap", "--variant=minbase", f"--include={names}", release, making, address
+            )
             call("chroot", making, "useradd", "--create-home", "--uid=1000", "alice")
             making.rename(kept)
     (tmp_path / "lower").symlink_to(kept)
