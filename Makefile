@@ -55,8 +55,9 @@ format: $(VENV)/.tools ## rewrite the sources in the agreed style
 bench: $(VENV)/.tools ## compare with what does less, as ratios, and write docs/benchmarks.md
 	@$(BIN)/python -m tests.bench $(ARGS)
 
-# Files are as old as the last commit, so that the same commit gives the same bytes.
-export SOURCE_DATE_EPOCH ?= $(shell git log -1 --format=%ct 2>/dev/null || echo 1)
+# Files are as old as the last commit, so that the same commit gives the same bytes. Of no other target: pip would
+# compile modules in a form that is checked by its content, which takes a launch twice as long.
+dist deb: export SOURCE_DATE_EPOCH ?= $(shell git log -1 --format=%ct 2>/dev/null || echo 1)
 BUILD ?= build
 
 .PHONY: dist

@@ -30,7 +30,7 @@ _NO_MEMORY = (
     b"  why:  the interpreter could not go on; `ulimit -v` says what this shell allows\n"
     b"  hint: allow more, or free some\n"
 )
-BUNDLE = b"paddock-bundle-2\n" + MAGIC_NUMBER
+BUNDLE = b"paddock-bundle-3\n" + MAGIC_NUMBER
 _HEADER = MAGIC_NUMBER + bytes(4)  # flags 0: checked against the source's time and size (PEP 552)
 
 
@@ -46,8 +46,8 @@ class CompiledModules:
     executed: "list[str]" = []  # noqa: RUF012  # shared on purpose
     """Names of the modules that were loaded, in the order in which that was finished."""
 
-    kept: "dict[str, tuple[list[Kept], int]]" = {}  # noqa: RUF012  # shared on purpose
-    """What the bundle has of modules that only some launches need: by name, the group and the place in it."""
+    kept: "dict[str, Kept]" = {}  # noqa: RUF012  # shared on purpose
+    """What the bundle has of modules that only some launches need, by name."""
 
     bundle = 0
     """When the bundle was written that says so, in nanoseconds."""
@@ -66,7 +66,7 @@ class CompiledModules:
         if name.partition(".")[0] not in TOP_LEVEL:
             return None
         if name in cls.kept and (code := _from_bundle(name)) is not None:
-            source = cls.kept[name][0][cls.kept[name][1]][1]
+            source = cls.kept[name][1]
             return _spec(name, cls(code), source, source.endswith("/__init__.py"))
         base = f"{ROOT}/{name.replace('.', '/')}"
         source, package = base + ".py", False
@@ -134,7 +134,7 @@ def load_bundle() -> bool:
         if not head.startswith(BUNDLE):
             return False
         written = posix.fstat(descriptor).st_mtime_ns
-        root, modules, groups = marshal.loads(posix.read(descriptor, int.from_bytes(head[len(BUNDLE) :], "little")))
+        root, modules, others = marshal.loads(posix.read(descriptor, int.from_bytes(head[len(BUNDLE) :], "little")))
         if root != ROOT:
             return False
         for module in modules:
@@ -149,9 +149,7 @@ def load_bundle() -> bool:
     finally:
         posix.close(descriptor)
     CompiledModules.bundle, CompiledModules.codes = written, len(head) + int.from_bytes(head[len(BUNDLE) :], "little")
-    for group in groups:
-        for at, module in enumerate(group):
-            CompiledModules.kept[module[0]] = (group, at)
+    CompiledModules.kept.update((module[0], module) for module in others)
     return True
 
 
@@ -162,12 +160,12 @@ def _changed(module: "Kept") -> bool:
 
 
 def _from_bundle(name: str) -> "CodeType | None":
-    """The code of a module that is kept for launches that need it. What it imports itself is executed before that.
+    """The code of a module that is kept for launches that need it; None when it is not up to date.
 
-    One import of many modules, where each by itself takes longer than its execution. None: it is not up to date.
+    Nothing is executed here, ahead of being asked for: other threads import meanwhile, and wait for whole modules only
+    where the import system executes them.
     """
-    group, last = CompiledModules.kept[name]
-    code = None
+    module = CompiledModules.kept[name]
     try:
         descriptor = posix.open(bundle_path(), posix.O_RDONLY | posix.O_CLOEXEC)
     except OSError:
@@ -175,21 +173,14 @@ def _from_bundle(name: str) -> "CodeType | None":
     try:
         if posix.fstat(descriptor).st_mtime_ns != CompiledModules.bundle:
             return None  # another one by now
-        for module in group[: last + 1]:
-            member, source, _, _, offset, length = module
-            if member in sys.modules and member != name:
-                continue
-            if _changed(module):
-                return None
-            code = marshal.loads(posix.pread(descriptor, length, CompiledModules.codes + offset))
-            if member != name:
-                __import__(member.rpartition(".")[0])
-                _execute(member, source, code)
+        if _changed(module):
+            return None
+        code: CodeType = marshal.loads(posix.pread(descriptor, module[5], CompiledModules.codes + module[4]))
+        return code
     except OSError:
         return None
     finally:
         posix.close(descriptor)
-    return code
 
 
 def _execute(name: str, source: str, code: "CodeType") -> None:
@@ -238,7 +229,7 @@ def start(argv: list[str]) -> "NoReturn":
 
 # Writing the file from which `launcher.start` loads the modules of a launch, once for all launches.
 #
-# All that every launch needs comes first, to be executed in one go; then, in groups, what only some launches need.
+# All that every launch needs comes first, to be executed in one go; then what only some launches need.
 
 ALWAYS = "launcher.verbs.run"
 """With it comes all that a plain launch needs."""
@@ -261,17 +252,16 @@ SOMETIMES = (
     "launcher.vcs.private.swap",
     "launcher.session.planning",
 )
-"""What launches import at use, each with what it needs itself."""
+"""What launches import at use."""
 
 
 def write_bundle() -> None:
     """Keeps the compiled forms of these modules together, atomically; where that is not possible, does nothing."""
     executed = CompiledModules.executed
-    groups: list[list[str]] = []
-    for name in (ALWAYS, *SOMETIMES):
-        before = len(executed)
+    __import__(ALWAYS)
+    always = [ROOT_PACKAGE, *executed]
+    for name in SOMETIMES:
         __import__(name)
-        groups.append(executed[before:] if groups else [ROOT_PACKAGE, *executed])
     ours = {name for name in sys.modules if name.partition(".")[0] in TOP_LEVEL}
     if ours != {ROOT_PACKAGE, "launcher.start", *executed}:
         return  # some were compiled just now: the next command does it
@@ -283,7 +273,7 @@ def write_bundle() -> None:
             beginning, _, writer = name.rpartition(".")
             if beginning == own and writer.isdigit() and not posix.access(f"/proc/{writer}", posix.F_OK):
                 posix.unlink(f"{directory}/{name}")  # of a launch that was killed while it wrote
-        content = _content(groups)
+        content = _content(always, executed[len(always) - 1 :])
         descriptor = posix.open(temporary, posix.O_WRONLY | posix.O_CREAT | posix.O_EXCL | posix.O_CLOEXEC, 0o644)
         try:
             whole = posix.write(descriptor, content) == len(content)
@@ -297,7 +287,7 @@ def write_bundle() -> None:
         return
 
 
-def _content(groups: list[list[str]]) -> bytes:
+def _content(*groups: list[str]) -> bytes:
     """The file: a mark, the length of the index, the index, and the modules' code."""
     codes: list[bytes] = []
     found: list[list[Kept]] = []
@@ -312,7 +302,7 @@ def _content(groups: list[list[str]]) -> bytes:
             found[-1].append((name, source, entry.st_mtime_ns, entry.st_size, offset, len(codes[-1])))
             offset += len(codes[-1])
     # Offsets are counted from the end of the index: its own length depends on them.
-    index = marshal.dumps((ROOT, found[0], found[1:]))
+    index = marshal.dumps((ROOT, *found))
     return b"".join((BUNDLE, len(index).to_bytes(4, "little"), index, *codes))
 
 

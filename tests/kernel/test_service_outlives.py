@@ -1,6 +1,7 @@
 """Sessions outlive their service: killed, restarted, upgraded, its database damaged; streams stay whole meanwhile."""
 
 import contextlib
+import errno
 import json
 import os
 import select
@@ -244,10 +245,20 @@ def test_commits_of_a_session_whose_processes_are_killed(service: Served, whom: 
     assert service.over("after")["outcome"]["status"] == 0
 
 
+def linked(source: str, target: str) -> None:
+    """A hard link, or a copy on another file system."""
+    try:
+        os.link(source, target)
+    except OSError as error:
+        if error.errno != errno.EXDEV:
+            raise
+        shutil.copy2(source, target)
+
+
 def another(installed: Installed, place: Path) -> Installed:
     """An installation whose directories a test may change; the files are those of the other one."""
     prefix = place / "env"
-    shutil.copytree(installed.prefix, prefix, symlinks=True, copy_function=os.link)
+    shutil.copytree(installed.prefix, prefix, symlinks=True, copy_function=linked)
     (packages,) = prefix.glob("lib/python*/site-packages")
     paddock = prefix / "bin/paddock"
     script = paddock.read_text().replace(str(installed.prefix), str(prefix))

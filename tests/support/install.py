@@ -30,7 +30,11 @@ KEEP_SECONDS = 24 * 3600
 _FS_IOC_GETFLAGS, _FS_IOC_SETFLAGS, _FS_TOPDIR_FL = 0x80086601, 0x40086602, 0x00020000  # linux/fs.h, 64 bits
 
 # Read at import: pip needs the caller's configuration, and tests run in a scrubbed environment.
-CALLER = {name: value for name, value in os.environ.items() if not name.startswith(("PADDOCK_", "PYTHON"))}
+CALLER = {
+    name: value
+    for name, value in os.environ.items()
+    if not name.startswith(("PADDOCK_", "PYTHON")) and name != "SOURCE_DATE_EPOCH"  # py_compile(1) would obey it
+}
 
 
 @dataclass(frozen=True)
@@ -171,6 +175,8 @@ def _build(prefix: Path, python: Path, contents: dict[Path, bytes], root: Path) 
     _call([*pip, "install", "--quiet", "--no-deps", "--no-index", str(wheel)])
     # Whoever installs looks whether it works, and it keeps what every launch loads in one file from then on.
     _call([str(prefix / "bin/paddock"), "--version"])
+    if not list(packages.glob("launcher/__pycache__/launch.*.bundle")):
+        raise RuntimeError(f"{prefix}: no launch has written its bundle: every one would take twice as long")
 
 
 def libraries(*wanted: str) -> Path:

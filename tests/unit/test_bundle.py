@@ -142,3 +142,74 @@ def test_where_it_cannot_be_written_nothing_is_said(sources: Path) -> None:
     ended = subprocess.run(words, capture_output=True, text=True, check=False, timeout=60)
     assert (ended.returncode, ended.stderr) == (0, "")
     assert bundles(sources) == []
+
+
+_TOGETHER = """
+import sys, threading
+from importlib import import_module
+from launcher import start
+assert start.load_bundle()
+sys.meta_path.insert(0, start.CompiledModules)
+sys.setswitchinterval(1e-6)
+names, seen, together = list(start.CompiledModules.kept), [], threading.Barrier(4)
+def load(number):
+    together.wait()
+    for name in names[number * 9:] + names[:number * 9] if number else names[::-1]:
+        seen.append((name, set(vars(import_module(name)))))
+threads = [threading.Thread(target=load, args=(number,)) for number in range(4)]
+for thread in threads: thread.start()
+for thread in threads: thread.join()
+assert len(seen) == 4 * len(names)
+for name, held in seen:
+    parts = {other.rpartition(".")[2] for other in sys.modules if other.rpartition(".")[0] == name}
+    assert set(vars(sys.modules[name])) - held <= parts, (name, set(vars(sys.modules[name])) - held)
+print(len(names))
+"""
+
+
+def test_no_thread_sees_half_a_module_of_the_bundle(sources: Path) -> None:
+    """Threads that import at the same moment, as the guard's and the minder's do, wait for each other."""
+    launch(sources)
+    assert int(python(sources, _TOGETHER)) > 20
+
+
+_FORKED = """
+import os, sys, threading, time
+from importlib.machinery import PathFinder
+from types import SimpleNamespace
+from launcher.jail.guard import guard
+
+NAME = "launcher.jail.guard.server"
+
+class Slow:
+    @staticmethod
+    def find_spec(name, path=None, target=None):
+        if name != NAME:
+            return None
+        spec = PathFinder.find_spec(name, path)
+        execute = spec.loader.exec_module
+
+        def slowly(module):
+            time.sleep(0.3)
+            execute(module)
+            module.start = lambda *_, **__: None
+
+        spec.loader.exec_module = slowly
+        return spec
+
+sys.meta_path.insert(0, Slow)
+own = SimpleNamespace(_spec=None, _ledger_fd=None, _fault=None, _makes=None)
+threading.Thread(target=guard.Guard._start, args=(own, -1)).start()
+while NAME not in sys.modules:
+    time.sleep(0.001)
+child = os.fork()
+if child == 0:
+    from launcher.jail.guard import server
+    os._exit(not hasattr(server, "start"))
+print(os.waitpid(child, 0)[1])
+"""
+
+
+def test_a_further_command_is_not_made_of_half_a_guard(sources: Path) -> None:
+    """A fork waits while another thread loads what answers the calls: in the child it would stay half there."""
+    assert python(sources, _FORKED) == "0\n"

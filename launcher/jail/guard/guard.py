@@ -11,6 +11,7 @@ Launch path of the backend landlock+guard: see launcher/jail/syscalls.py.
 """
 
 import _thread
+import posix
 
 from launcher.jail import hygiene, init, landlock, processes, reports, syscalls
 from launcher.jail.spec import Facts, JailSpec
@@ -23,6 +24,11 @@ if TYPE_CHECKING:
 else:
     import _signal
 
+
+# Held while a thread loads what answers the calls. A fork waits for that: a module that is half there in this moment
+# would stay so in the child, which runs a further command, for ever.
+_loading = _thread.allocate_lock()
+posix.register_at_fork(before=_loading.acquire, after_in_parent=_loading.release, after_in_child=_loading.release)
 
 # Whether this process is in the guard's domain. Inherited over fork: the guards of a jail's further commands share it,
 # so that these commands reach each other's abstract sockets.
@@ -132,7 +138,8 @@ class Guard:
             self._fault(error)
 
     def _start(self, fd: int) -> None:
-        from launcher.jail.guard import server
+        with _loading:
+            from launcher.jail.guard import server
 
         server.start(fd, self._spec, self._ledger_fd, self._fault, names=names, makes=self._makes)
 
