@@ -404,7 +404,9 @@ def test_harbors_hooks_over_our_environment(pattern: Path, installed: Installed,
     ended = subprocess.run(words, cwd=tmp_path, env=env, capture_output=True, text=True, timeout=120, check=False)
     assert ended.returncode == 0, ended.stdout + ended.stderr
     found = json.loads(ended.stdout)
-    assert "LinkError: " in (without := found.pop("without")) or "LinkOutside" in without, "Harbor's own filter"
+    # Harbor's own filter is Python's: how it refuses the link, and what came before, differ between its releases.
+    assert found.pop("without").split(":")[0] in ("AbsoluteLinkError", "LinkOutsideDestinationError")
+    assert set(found.pop("without holds")) <= {"one"}
     assert found.pop("one").startswith("Refusal: paddock: cannot read /out/link in the sandbox [file-unreadable]")
     assert found == {
         "timeout": "RuntimeError: Command timed out after 1 seconds", "still after a timeout": True,
@@ -416,7 +418,7 @@ def test_harbors_hooks_over_our_environment(pattern: Path, installed: Installed,
         "slow": "RuntimeError: Command timed out after 1 seconds",
         "kinds": [True, False, True],
         "whole": None, "whole holds": ["-T", "one", "sub/t w o"], "whole leaves": [],
-        "without holds": ["one"], "without leaves": [],
+        "without leaves": [],
         "chosen": None, "chosen holds": ["one", "sub/t w o"], "chosen leaves": [],
         "passwd": False, "directories": "4\nthere\n",
         "stopped": "RuntimeError: the environment is not started",
