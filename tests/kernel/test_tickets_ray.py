@@ -166,7 +166,7 @@ def test_sessions_on_nodes_are_seen_and_stopped_here(public_dir: Path) -> None:
     (home / "several.toml").write_text(
         "parallel = 8\n"
         + ticket("waits", patient)
-        + ticket("denied", "wget -q -T 5 http://denied.example.org/ || echo denied; sleep 2", *_PROXY)
+        + ticket("denied", "wget -q -T 5 http://denied.example.org/ || echo denied; sleep 15", *_PROXY)
         + ticket("attack", f"/usr/bin/python3 -c '{TRY}'", "--env", f"TOKEN={token}", "--env", "MINE")
         + ticket("given", 'echo "<$MINE>"', "--env", "MINE")
         + ticket("odd", odd)
@@ -190,7 +190,8 @@ def test_sessions_on_nodes_are_seen_and_stopped_here(public_dir: Path) -> None:
     await says s.2 denied
     await says s.5 'on node'
     paddock ps --json >~/ps
-    paddock denials s.2 --json >~/denials
+    told() { paddock denials s.2 --json >~/denials; grep -q denied.example.org ~/denials; }
+    await told
     paddock stop s.1
     ! wait $job
     for number in 1 2 3 4 5 6 8 9 10; do paddock logs s.$number >~/log.$number 2>&1; done
