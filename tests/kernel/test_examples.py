@@ -166,7 +166,7 @@ def test_the_json_on_the_pages_is_what_is_said_and_read(tmp_path: Path) -> None:
 
 
 def test_every_example_is_run_by_one_of_these() -> None:
-    """There is no further language on the pages; text is what the scoreboard has run (tests/unit/test_scoreboard.py)."""
+    """There is no further language on the pages; text is what the scoreboard has run (test_scoreboard.py)."""
     known = {"console", "toml", "json", "sh", "lua", "python", "text"}
     assert {example.language for example in examples.examples()} == known
     assert [example.name for example in examples.examples("python") if example.name not in ELSEWHERE] == []
