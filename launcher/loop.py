@@ -9,6 +9,7 @@ import errno
 import heapq
 import os
 import select
+import signal
 import socket
 import time
 from collections.abc import Callable, Coroutine, Generator, Iterable
@@ -215,6 +216,7 @@ class Loop:
         self._prune_at = _FEW_TIMERS
         self._stopped = False
         self._ended = False
+        self._hears_signals = False
         self._ending = _thread.RLock()  # `stop` may interrupt whoever holds it
         self.current: Task | None = None
         self.tasks: set[Task] = set()
@@ -285,10 +287,17 @@ class Loop:
         finally:
             _running = None
             self._epoll.close()
+            if self._hears_signals:
+                signal.set_wakeup_fd(-1)
             with self._ending:
                 self._ended = True
                 for fd in (self._woken, self.waker):
                     os.close(fd)
+
+    def hear_signals(self) -> None:
+        """Has signals wake the loop, until it ends; the interpreter would write to the pipe's number for ever."""
+        signal.set_wakeup_fd(self.waker, warn_on_full_buffer=False)
+        self._hears_signals = True
 
     def stop(self) -> None:
         """Makes `run` return. From signal handlers and other threads, too."""

@@ -125,7 +125,7 @@ def _serve(
 ) -> None:
     """Serves until a signal, or until one of the listening sockets cannot be served any more."""
     loop = Loop(lambda error: log.fault(repr(error)))
-    signal.set_wakeup_fd(loop.waker, warn_on_full_buffer=False)
+    loop.hear_signals()
     for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
         signal.signal(number, lambda *_: loop.stop())
     policy = EgressPolicy.of(plan)

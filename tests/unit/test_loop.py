@@ -131,16 +131,17 @@ def test_cancelled_timers_do_not_pile_up() -> None:
 
 
 def test_a_signal_ends_the_loop_while_it_waits() -> None:
-    """A handler of Python's is not enough: it runs when the loop wakes up, which `waker` sees to."""
+    """A handler of Python's is not enough: it runs when the loop wakes up. Later signals write to no number of its."""
     loop = Loop(lambda _: None)
     before = signal.signal(signal.SIGUSR1, lambda *_: loop.stop())
-    waker = signal.set_wakeup_fd(loop.waker)
+    loop.hear_signals()
     try:
         threading.Timer(0.05, os.kill, (os.getpid(), signal.SIGUSR1)).start()
         loop.run()
     finally:
-        signal.set_wakeup_fd(waker)
+        waker = signal.set_wakeup_fd(-1)
         signal.signal(signal.SIGUSR1, before)
+    assert waker == -1
 
 
 def test_a_callback_is_not_called_for_the_next_owner_of_its_number() -> None:

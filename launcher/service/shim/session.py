@@ -120,7 +120,7 @@ class ShimSession:
         sys.stderr.write(f"paddock: session {self.name}: {error!r}\n")
 
     def _begin(self) -> None:
-        signal.set_wakeup_fd(self._loop.waker, warn_on_full_buffer=False)
+        self._loop.hear_signals()
         for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
             signal.signal(number, lambda *_: self._loop.post(lambda: self.stop(None, "stopped")))
         channel = self._listeners[0].connection
