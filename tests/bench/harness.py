@@ -125,28 +125,34 @@ def command(
 
 
 @contextmanager
-def scene() -> Iterator[Paddock]:
-    """The installed command in a small repository of an ordinary user.
+def ground(prefix: str) -> Iterator[Path]:
+    """A directory that every user can enter; for root in memory, and seen by this process and its children only.
 
-    Not below /tmp where that can be helped: there every mount point is made anew, as for few worktrees. For root all
-    of it lies in memory: ext4 takes up to twenty times as long for new files where others have been removed before.
+    Not below /tmp where that can be helped: there every mount point is made anew, as for few worktrees. In memory
+    because ext4 takes up to twenty times as long for new files where others have been removed before.
     """
     above = Path("/srv") if os.access("/srv", os.W_OK) else install.public_root()
-    with tempfile.TemporaryDirectory(prefix="bench-", dir=above) as name:
-        place = Path(name)
-        place.chmod(0o755)
-        mounted = os.geteuid() == 0
-        if mounted:
-            syscalls.unshare(syscalls.CLONE_NEWNS)
-            syscalls.mount("", "/", flags=syscalls.MS_REC | syscalls.MS_PRIVATE)
-            syscalls.mount("tmpfs", name, "tmpfs", data="mode=755,nr_inodes=0")
+    with tempfile.TemporaryDirectory(prefix=prefix, dir=above) as name:
+        if os.geteuid() != 0:
+            Path(name).chmod(0o755)
+            yield Path(name)
+            return
+        syscalls.unshare(syscalls.CLONE_NEWNS)
+        syscalls.mount("", "/", flags=syscalls.MS_REC | syscalls.MS_PRIVATE)
+        syscalls.mount("tmpfs", name, "tmpfs", data="mode=755,nr_inodes=0")
         try:
-            who = identity.user(place / "home")
-            (place / "place").mkdir()
-            yield paddock.make(who, install.install(), who.give(place / "place"))
+            yield Path(name)
         finally:
-            if mounted:
-                subprocess.run(["umount", "--lazy", name], check=True)
+            subprocess.run(["umount", "--lazy", name], check=True)
+
+
+@contextmanager
+def scene() -> Iterator[Paddock]:
+    """The installed command in a small repository of an ordinary user."""
+    with ground("bench-") as place:
+        who = identity.user(place / "home")
+        (place / "place").mkdir()
+        yield paddock.make(who, install.install(), who.give(place / "place"))
 
 
 def backends() -> dict[str, tuple[Mapping[str, str], Sequence[str]]]:

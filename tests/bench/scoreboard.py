@@ -346,16 +346,13 @@ def _runtime() -> Path:
 
 @contextmanager
 def _ground() -> Iterator[Ground]:
-    """A user's home directory with a repository and a worktree; as root, of a user that only this process knows."""
+    """A user's home directory with a repository and a worktree; as root in memory, of a user that only we know."""
     agents = agent_packages.install_all()
     programs = {
         "paddock": str(install.install().paddock), "node": str(agent_packages.programs() / "node"),
         "codex": str(agent_packages.programs() / "codex"), "srt": str(_runtime()), "packages": str(agents),
     }  # fmt: skip
-    above = Path("/srv") if os.access("/srv", os.W_OK) else Path.home()
-    with tempfile.TemporaryDirectory(prefix="scoreboard-", dir=above) as name:
-        place = Path(name)
-        place.chmod(0o755)
+    with harness.ground("scoreboard-") as place:
         who = _account(place)
         main, tree = place / "home/agent/main", place / "home/agent/tree"
         _files(main)
@@ -378,8 +375,6 @@ def _account(place: Path) -> Who:
     uid = next(number for number in range(4242, 60_000) if not _known(number))
     home = place / "home/agent"
     home.mkdir(parents=True)
-    syscalls.unshare(syscalls.CLONE_NEWNS)  # what is mounted is gone with this process
-    syscalls.mount("", "/", flags=syscalls.MS_REC | syscalls.MS_PRIVATE)
     for name, line in (("passwd", f"agent:x:{uid}:{uid}::{home}:/bin/bash"), ("group", f"agent:x:{uid}:")):
         copy = place / name
         copy.write_text(Path("/etc", name).read_text() + line + "\n")
