@@ -32,6 +32,9 @@ _MOST_BYTES = 8 << 20
 _UNPLANNED = ("--env", "--session", "--report", "--dry-run", "--verbose", "--quiet", "--strict-handoff")
 """Options that no Plan depends on."""
 
+SWITCHES = ("PATH", "PADDOCK_LANDLOCK_ABI", "PADDOCK_NO_USERNS", "PADDOCK_NO_LANDLOCK")
+"""Variables on which every Plan depends, and that differ among the shells of one user: each has its own entry."""
+
 RUNNERS = frozenset(
     "env nice nohup setsid stdbuf timeout node npx pnpx bunx npm pnpm yarn bun deno uvx uv pipx".split()  # noqa: SIM905
 )
@@ -163,9 +166,10 @@ def _in_child(planned: "Callable[[], Entry]") -> Entry:
 
 
 def key(words: tuple[object, ...], cwd: str) -> bytes:
-    """The key of a launch: `words` (options and command, no secret values), directory, user, code, container."""
+    """The key of a launch: `words` (options and command, no secret values), directory, user, variables, container."""
     who = (os.geteuid(), os.getegid(), os.getgroups())
-    return _dumped((sys.version_info[:3], sys.executable, words, cwd, who, _surroundings()))
+    variables = tuple(map(os.environ.get, SWITCHES))
+    return _dumped((sys.version_info[:3], sys.executable, words, cwd, who, variables, _surroundings()))
 
 
 def _surroundings() -> tuple[object, ...]:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from launcher.jail import probe, seccomp
 from launcher.safefs import guarded_files
 from launcher.safefs.remove import remove_tree
-from launcher.session import configuration, messages, nested, obeyed, recognition, repositories, state
+from launcher.session import cache, configuration, messages, nested, obeyed, recognition, repositories, state
 from launcher.session.machine import Machine
 from launcher.session.places import SOCKETS, Places, made, make_private
 from launcher.session.state import own_home
@@ -171,7 +171,6 @@ _SETTINGS = (
     "/proc/sys/user/max_user_namespaces",
     "/proc/sys/kernel/yama/ptrace_scope",
 )
-_SWITCHES = ("PADDOCK_LANDLOCK_ABI", "PADDOCK_NO_USERNS", "PADDOCK_NO_LANDLOCK")
 _PLACES = ("HOME", "XDG_CONFIG_HOME", "XDG_STATE_HOME", "XDG_CACHE_HOME", "XDG_RUNTIME_DIR")
 
 
@@ -195,7 +194,7 @@ def make(options: Options, command: list[str], cwd: str, places: Places) -> Plan
         options: as `launcher.cli.parse` gives them.
     """
     machine = Machine(os.environ)
-    for name in (*_SWITCHES, *_PLACES):
+    for name in (*cache.SWITCHES, *_PLACES):
         machine.env(name)
     for path in _SETTINGS:
         machine.depends_on_setting(path)
@@ -702,8 +701,7 @@ def _created(found: checkout.Checkout, places: Places, machine: Machine) -> bool
 
     machine.depends_on_content(f"{found.git_dir}/{admin_files.RECORD}")  # written anew whenever what is known changes
     store = WorktreeRepository(places.state)
-    row = store.get(worktree_id(found.root)) if os.path.exists(store.path) else None
-    return row is not None and not row.adopted and (row.path, str(row.main.git_dir)) == (found.root, found.git_dir)
+    return os.path.exists(store.path) and store.made(worktree_id(found.root)) == (found.root, found.git_dir)
 
 
 def depend_on_code(machine: Machine) -> None:

@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.support import repository
 from tests.support.features import need
 from tests.support.identity import Who
 from tests.support.install import Installed
@@ -65,13 +66,14 @@ OPTIONS = ("run", "--net", "none", "--git", "readonly", "--")
 
 
 def imported(
-    who: Who, installed: Installed, worktree: Path, command: tuple[str, ...], options: tuple[str, ...] = OPTIONS
-) -> set[str]:
+    who: Who, installed: Installed, worktree: Path, command: tuple[str, ...], options: tuple[str, ...] = OPTIONS,
+    env: dict[str, str] | None = None,
+) -> set[str]:  # fmt: skip
     """Names of all modules that one launch of `command` imported, or tried to."""
     log = worktree / LOG
     log.write_text("")
     program = PROBE.format(log=str(log), script=str(installed.paddock))
-    ended = who.run([installed.python, "-I", "-S", "-c", program, *options, *command], cwd=worktree)
+    ended = who.run([installed.python, "-I", "-S", "-c", program, *options, *command], cwd=worktree, env=env)
     assert ended.returncode == 0, ended.stderr
     return set(log.read_text().split())
 
@@ -127,6 +129,23 @@ def test_the_harvest_at_a_sessions_end_loads_no_pydantic(who: Who, installed: In
     commit = ("git", "commit", "-q", "--allow-empty", "-m", "Work.")
     found = imported(who, installed, worktree, commit, ("run", "--net", "none", "--"))
     assert "launcher.vcs.harvest.harvest" in found
+    assert "pydantic" not in found
+
+
+def test_a_worktree_of_paddocks_is_known_to_the_guard_without_pydantic(
+    user: Who, installed: Installed, public_dir: Path
+) -> None:
+    """It asks the store who made the worktree, before its first command there."""
+    place = public_dir / "place"
+    place.mkdir()
+    repo = repository.make(user, user.give(place))
+    tree = place / "made"
+    made = user.run([installed.paddock, "worktree", "add", "made", "--path", tree], cwd=repo.main)
+    assert made.returncode == 0, made.stderr
+    (tree / LOG).touch()
+    user.give(tree / LOG)
+    found = imported(user, installed, tree, ("true",), ("run", "--net", "none", "--"), {"PADDOCK_NO_USERNS": "1"})
+    assert {"sqlite3", "launcher.vcs.worktrees.store"} <= found
     assert "pydantic" not in found
 
 

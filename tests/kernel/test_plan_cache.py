@@ -345,14 +345,17 @@ def test_other_options_are_another_launch(
 
 
 def test_the_key_holds_who_asks(monkeypatch: pytest.MonkeyPatch, bench: Bench) -> None:
-    """User, group, supplementary groups, directory and interpreter are part of the key."""
+    """User, group, supplementary groups, directory and PATH: shells that differ there take nothing from each other."""
     keys = {bench.key()}
     for name, value in (("geteuid", 12), ("getegid", 12), ("getgroups", [12])):
         with monkeypatch.context() as patch:
             patch.setattr(os, name, lambda value=value: value)
             keys.add(bench.key())
     keys.add(cache.key(("tool",), "/elsewhere"))
-    assert len(keys) == 5
+    with monkeypatch.context() as patch:
+        patch.setitem(os.environ, "PATH", "/elsewhere")
+        keys.add(bench.key())
+    assert len(keys) == 6
 
 
 def test_the_commands_arguments_do_not_matter(bench: Bench) -> None:

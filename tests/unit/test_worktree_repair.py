@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from launcher.vcs.worktrees.models import State
-from launcher.vcs.worktrees.store import FILE
+from launcher.vcs.worktrees.models import Options, State
+from launcher.vcs.worktrees.store import FILE, WorktreeRepository
 from launcher.vcs.worktrees.worktree_service import WorktreeService
 from policy.errors import Refusal
 from tests.support import repository as worktrees
@@ -39,6 +39,24 @@ def test_a_damaged_store_is_set_aside(place: Place) -> None:
     assert raised.value.reference == "worktree-store-damaged"
     assert place.service.of_repository(place.app) == [made]
     assert list(Path(place.state).glob(f"{FILE}.damaged-*"))
+
+
+def test_who_made_a_worktree_is_asked_without_the_rest(place: Place, tmp_path: Path) -> None:
+    """Its places as they are, also where their names are no UTF-8; nothing of what was found; a damaged row is told."""
+    store = WorktreeRepository(place.state)
+    plain = place.service.add(place.app, "a")
+    odd = place.service.add(place.app, "b", Options(path=str(tmp_path / "b\udcff %41")))
+    for made in (plain, odd):
+        assert store.made(made.worktree_id) == (made.path, str(made.main.git_dir))
+    assert store.made("unknown") is None
+    store.save(plain.model_copy(update={"adopted": True}))
+    assert store.made(plain.worktree_id) is None
+    with sqlite3.connect(store.path) as database:
+        database.execute("UPDATE worktrees SET document = '[]'")
+    database.close()
+    with pytest.raises(Refusal) as raised:
+        store.made(odd.worktree_id)
+    assert raised.value.reference == "worktree-store-damaged"
 
 
 def test_a_store_of_a_newer_version_is_not_touched(place: Place) -> None:

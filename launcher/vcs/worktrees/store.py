@@ -5,21 +5,21 @@ half done is known. It holds nothing that could not be found again: `recovery` r
 """
 
 import fcntl
-import hashlib
+import json
 import os
 import sqlite3
 import time
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
-from typing import TypeVar
-
-from pydantic import ValidationError
+from typing import TYPE_CHECKING, TypeVar
 
 from launcher.vcs import checkout
 from launcher.vcs.disk import Present
 from launcher.vcs.private import ref_files
-from launcher.vcs.worktrees.models import Worktree
 from policy.errors import Refusal, unusable
+
+if TYPE_CHECKING:
+    from launcher.vcs.worktrees.models import Worktree
 
 FILE = "worktrees.db"
 _VERSION = 1
@@ -50,27 +50,43 @@ class WorktreeRepository:
         self._state = state
         self.path = os.path.join(state, FILE)
 
-    def get(self, worktree_id: str) -> Worktree | None:
+    def get(self, worktree_id: str) -> "Worktree | None":
         """The worktree with this id."""
         found = self._read("SELECT document FROM worktrees WHERE worktree_id = ?", (worktree_id,))
         return found[0] if found else None
 
-    def at(self, path: str) -> Worktree | None:
+    def made(self, worktree_id: str) -> tuple[str, str] | None:
+        """Root and git directory of a worktree that Paddock has made, not only taken over. Quick: launches ask this."""
+        rows = self._act(
+            lambda database: database.execute("SELECT document FROM worktrees WHERE worktree_id = ?", (worktree_id,))
+            .fetchall()
+        )  # fmt: skip
+        if not rows:
+            return None
+        try:
+            known = json.loads(rows[0][0])
+            main = known["main"]
+            return None if known["adopted"] else (_plain(main["path"]), _plain(main["git_dir"]))
+        except (ValueError, TypeError, KeyError, AttributeError) as error:
+            self._set_aside()
+            raise _damaged(self.path, repr(error)) from None
+
+    def at(self, path: str) -> "Worktree | None":
         """The worktree whose root is `path` (canonical)."""
         found = self._read("SELECT document FROM worktrees WHERE path = ?", (os.fsencode(path),))
         return found[0] if found else None
 
-    def of(self, common_dir: str) -> list[Worktree]:
+    def of(self, common_dir: str) -> "list[Worktree]":
         """All worktrees of a repository, in the order of their paths."""
         return self._read(
             "SELECT document FROM worktrees WHERE repository = ? ORDER BY path", (os.fsencode(common_dir),)
         )
 
-    def all(self) -> list[Worktree]:
+    def all(self) -> "list[Worktree]":
         """All worktrees of all repositories."""
         return self._read("SELECT document FROM worktrees ORDER BY path", ())
 
-    def save(self, worktree: Worktree) -> None:
+    def save(self, worktree: "Worktree") -> None:
         """Keeps a worktree, in place of an earlier one with its id.
 
         Refusals: worktree-exists (another one has its path).
@@ -116,6 +132,8 @@ class WorktreeRepository:
     @contextmanager
     def repository_lock(self, common_dir: str) -> Iterator[int]:
         """Waits for the lock that a repository's names, refs and metadata are changed under; gives its descriptor."""
+        import hashlib
+
         name = hashlib.sha256(os.fsencode(common_dir)).hexdigest()[:24]
         descriptor = _locked(f"{self._state}/locks/repository-{name}", wait=True)
         assert descriptor is not None
@@ -142,7 +160,11 @@ class WorktreeRepository:
     def _worktree_lock(self, worktree_id: str) -> str:
         return f"{self._state}/locks/worktree-{worktree_id}"
 
-    def _read(self, statement: str, values: tuple[object, ...]) -> list[Worktree]:
+    def _read(self, statement: str, values: tuple[object, ...]) -> "list[Worktree]":
+        from pydantic import ValidationError
+
+        from launcher.vcs.worktrees.models import Worktree
+
         rows = self._act(lambda database: database.execute(statement, values).fetchall())
         try:
             return [Worktree.model_validate_json(row[0]) for row in rows]
@@ -220,7 +242,16 @@ class WorktreeRepository:
                 pass
 
 
-def root_of(name: str, rows: list[Worktree], *, branches: bool = True) -> str | None:
+def _plain(text: str) -> str:
+    """A path from a document, see `policy.sandbox_context.path_to_json`."""
+    if not text.startswith("file:"):
+        return text
+    from urllib.parse import unquote_to_bytes
+
+    return os.fsdecode(unquote_to_bytes(text.removeprefix("file://")))
+
+
+def root_of(name: str, rows: "list[Worktree]", *, branches: bool = True) -> str | None:
     """Root of the one worktree that a ticket, id or (with `branches`) a branch means; None when there is none.
 
     Refusals: worktree-ambiguous.
