@@ -275,6 +275,14 @@ def make(options: Options, command: list[str], cwd: str, places: Places) -> Plan
         written=others,
         secrets=secrets(places, machine) if rules.bring or provider.bring else NOTHING_SECRET,
     )
+    hidden = next((path for path in (found.root, found.common_dir, found.git_dir) if beneath(path, "/dev")), None)
+    if hidden and promises.has_mounts(plan.backend):
+        raise Refusal(
+            "worktree-place",
+            f"no jail can show what is in {hidden}",
+            context="a jail with mounts has a /dev of its own",
+            hint="move the repository and its worktrees to another place",
+        )
     if plan.git == "private" and not plan.review:
         for place in (found.common_dir, found.git_dir):
             written.refuse_agents_git_dir(place, places.state)  # here, and not when there are commits to harvest

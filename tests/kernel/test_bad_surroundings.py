@@ -1,10 +1,20 @@
 """Closed streams, small limits, full devices, wrong systems: one clear error or it works, and nothing left behind."""
 
 import os
+import shutil
 import subprocess
+import tempfile
+from pathlib import Path
 
-from tests.support.identity import AS_A_USER
+import pytest
+
+from policy import promises
+from tests.support import paddock as paddocks
+from tests.support.features import need_backend
+from tests.support.identity import AS_A_USER, Who
+from tests.support.install import Installed
 from tests.support.paddock import Paddock, said
+from tests.support.programs.scene import SWITCHES
 
 # Standard streams and limits of the caller
 
@@ -121,3 +131,20 @@ exec(code)
         ended = user_paddock.who.run([str(user_paddock.installed.python), "-I", "-S", "-c", text])
         assert (ended.returncode, ended.stdout) == (125, "")
         assert said(ended.stderr).reference == reference
+
+
+@pytest.mark.parametrize("backend", promises.BACKENDS)
+def test_a_worktree_in_shared_memory(user: Who, installed: Installed, backend: str) -> None:
+    """A jail with mounts has a /dev of its own, so it cannot show a worktree there, and says so; the guard can."""
+    need_backend(backend)
+    place = Path(tempfile.mkdtemp(prefix="paddock-test-", dir="/dev/shm"))
+    try:
+        made = paddocks.make(user, installed, user.give(place))
+        variables, options = SWITCHES[backend]
+        ended = made.run(*options, "--", "sh", "-c", "echo works >file; cat file", env=dict(variables))
+        if promises.has_mounts(backend):
+            assert (ended.returncode, said(ended.stderr).reference) == (125, "worktree-place"), ended
+        else:
+            assert (ended.returncode, ended.stdout) == (0, "works\n"), ended
+    finally:
+        shutil.rmtree(place)
