@@ -8,20 +8,22 @@ import signal
 import tempfile
 import time
 import uuid
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 import pytest
 
 from policy import promises
-from tests.support import install, private_git, proxied, repository
+from tests.conftest import IDENTITIES
+from tests.support import identity, install, private_git, proxied, repository
 from tests.support import jail as jails
 from tests.support import paddock as paddocks
 from tests.support.features import need
 from tests.support.identity import MARKER, Who
 from tests.support.install import Installed
 from tests.support.jail import Jail
-from tests.support.paddock import Paddock
+from tests.support.paddock import Paddock, Session
 from tests.support.private_git import Planted
 from tests.support.programs.scene import Scene
 from tests.support.proxied import World
@@ -32,6 +34,15 @@ GRACE_SECONDS = 5.0
 
 # Mounted by the kernel whenever somebody looks there; no doing of ours.
 AUTOMATIC = (" - autofs ", " - binfmt_misc ")
+
+
+ROOT_ONCE = pytest.mark.parametrize(
+    ("scene", "who"),
+    [*((each, IDENTITIES[-1]) for each in promises.BACKENDS), *((promises.GUARD, each) for each in IDENTITIES[:-1])],
+    indirect=True,
+)
+"""Of a test of everyday work: an ordinary user on each backend, and root where a guard does what the kernel does
+elsewhere."""
 
 
 @pytest.fixture(scope="session", autouse=True)
@@ -45,6 +56,13 @@ def _subreaper() -> None:
 @pytest.fixture(autouse=True)
 def _nothing_left_behind(_subreaper: None) -> Iterator[None]:
     """Fails a test that leaves a process or a mount. Set up first, so it looks when all other fixtures are gone."""
+    with _leaving_nothing():
+        yield
+
+
+@contextmanager
+def _leaving_nothing() -> Iterator[None]:
+    """Fails a block that leaves a process or a mount."""
     marker = uuid.uuid4().hex
     children, mounts = _children(), _mounts()
     with pytest.MonkeyPatch.context() as patch:
@@ -221,3 +239,63 @@ def jail(who: Who, installed: Installed, place: Path) -> Jail:
 def namespaces(request: pytest.FixtureRequest) -> bool:
     """Whether the jail has namespaces, or only two processes that watch each other."""
     return bool(request.param)
+
+
+@pytest.fixture(scope="module")
+def file_paddock(_subreaper: None, installed: Installed) -> Iterator[Paddock]:
+    """As `user_paddock`, for the tests of a file that leave it as it was. Nothing may outlive the last of them."""
+    need("landlock")
+    top = Path(tempfile.mkdtemp(prefix="f-", dir=install.public_root()))
+    top.chmod(0o755)
+    with _leaving_nothing():
+        made = _paddock_in(top, "user", installed)
+        yield made
+        assert made.left() == []
+    shutil.rmtree(top)
+
+
+def _paddock_in(top: Path, name: str, installed: Installed) -> Paddock:
+    who = (identity.root if name == "root" else identity.user)(top / "home")
+    (top / "place").mkdir()
+    return paddocks.make(who, installed, who.give(top / "place"))
+
+
+BACKENDS: Mapping[str, Mapping[str, str]] = {"namespaces": {}, "landlock": {"PADDOCK_NO_USERNS": "1"}}
+
+
+@pytest.fixture(scope="module")
+def live_sessions(_subreaper: None, installed: Installed) -> Iterator[dict[tuple[str, str], Session]]:
+    """A live session for each identity and each of `BACKENDS`, for the tests of a file that leave it as it was.
+
+    Begun before the first of them, so that what these start can be told from what is there.
+    """
+    need("landlock")
+    need("userns")
+    top = Path(tempfile.mkdtemp(prefix="s-", dir=install.public_root()))
+    top.chmod(0o755)
+    made: dict[tuple[str, str], Session] = {}
+    with _leaving_nothing():
+        with ExitStack() as stack:
+            for name in IDENTITIES:
+                for backend, env in BACKENDS.items():
+                    directory = top / f"{name}-{backend}"
+                    directory.mkdir()
+                    paddock = _paddock_in(directory, name, installed)
+                    made[name, backend] = stack.enter_context(Session(paddock, env, paddocks.WITNESS, paddocks.KNOWN))
+            yield made
+        assert [left for session in made.values() for left in session.paddock.left()] == []
+    shutil.rmtree(top)
+
+
+@pytest.fixture(params=BACKENDS)
+def shared_session(
+    request: pytest.FixtureRequest, name_of_who: str, live_sessions: dict[tuple[str, str], Session]
+) -> Session:
+    """One of them: each identity and backend in turn."""
+    return live_sessions[name_of_who, request.param]
+
+
+@pytest.fixture(params=IDENTITIES)
+def name_of_who(request: pytest.FixtureRequest) -> str:
+    """Each identity in turn, by its name."""
+    return str(request.param)

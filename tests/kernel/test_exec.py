@@ -5,22 +5,23 @@ import os
 import shutil
 import signal
 import subprocess
-from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 
+from tests.conftest import IDENTITIES
 from tests.support import paddock as paddocks
 from tests.support.identity import AS_A_USER
 from tests.support.paddock import EXEC_PATIENCE as PATIENCE
-from tests.support.paddock import Paddock, Session
+from tests.support.paddock import SPACES, Paddock, Session
+
+OF_A_USER = pytest.mark.parametrize("name_of_who", IDENTITIES[-1:])
+"""As `AS_A_USER`, of a test that takes a shared session."""
 
 
 @pytest.fixture
-def session(paddock: Paddock, backend: dict[str, str]) -> Iterator[Session]:
-    """A session that lives as long as the test."""
-    with Session(paddock, backend) as live:
-        yield live
+def session(shared_session: Session) -> Session:
+    """One of the sessions that live as long as the tests of this file."""
+    return shared_session
 
 
 def status_of(name: str, text: str) -> str:
@@ -31,7 +32,7 @@ def status_of(name: str, text: str) -> str:
 # The same jail
 
 
-def test_it_sees_what_the_first_command_sees(session: Session, tmp_path: Path) -> None:
+def test_it_sees_what_the_first_command_sees(session: Session) -> None:
     """Files of the worktree are there, files outside are not: no matter who may read them otherwise."""
     outside = session.paddock.place / "outside"
     outside.write_text("secret")
@@ -41,30 +42,19 @@ def test_it_sees_what_the_first_command_sees(session: Session, tmp_path: Path) -
     assert "Permission denied" in ended.stderr or "No such file" in ended.stderr
 
 
-def test_it_has_the_same_namespaces(paddock: Paddock) -> None:
-    """Every namespace is the first command's own."""
-    show = "for kind in user mnt pid net ipc uts cgroup; do readlink /proc/self/ns/$kind; done"
-    with Session(paddock, command=("sh", "-c", f"{show} >spaces; echo ready; exec cat")) as session:
-        ended = session.run("sh", "-c", show)
-        assert ended.stdout == (paddock.worktree / "spaces").read_text()
-        assert len(ended.stdout.splitlines()) == 7
-
-
-def test_it_has_no_privileges_and_the_same_filter(paddock: Paddock, backend: dict[str, str]) -> None:
-    """no_new_privs, no capability in any set, and one seccomp filter, as the first command has them."""
-    command = ("sh", "-c", "cat /proc/self/status >status; echo ready; exec cat")
-    with Session(paddock, backend, command) as session:
-        first, further = (paddock.worktree / "status").read_text(), session.run("cat", "/proc/self/status").stdout
+def test_it_is_held_as_the_first_command_is(session: Session) -> None:
+    """Every namespace is the first command's own, and so are no_new_privs, each set of capabilities, the one seccomp
+    filter, and the resource limits.
+    """
+    ended = session.run("sh", "-c", f"{SPACES}; ulimit -n; ulimit -Hn; cat /proc/self/status")
+    spaces, limits, further = ended.stdout.splitlines()[:7], ended.stdout.splitlines()[7:9], ended.stdout
+    assert spaces == (session.paddock.worktree / "first.spaces").read_text().splitlines()
+    assert limits == ["77", "77"]
+    first = (session.paddock.worktree / "first.status").read_text()
     for name in ("NoNewPrivs", "Seccomp", "Seccomp_filters", "CapInh", "CapPrm", "CapEff", "CapBnd", "CapAmb", "Uid"):
         assert status_of(name, further) == status_of(name, first), name
     assert status_of("NoNewPrivs", further) == "1"
     assert int(status_of("CapEff", further), 16) == 0
-
-
-def test_it_has_the_same_limits(paddock: Paddock, backend: dict[str, str]) -> None:
-    """Resource limits are those of the session."""
-    with Session(paddock, backend, options=("--limit", "open_files=77")) as session:
-        assert session.run("sh", "-c", "ulimit -n; ulimit -Hn").stdout == "77\n77\n"
 
 
 def test_its_writes_end_where_the_first_commands_do(session: Session) -> None:
@@ -80,16 +70,19 @@ def test_its_writes_end_where_the_first_commands_do(session: Session) -> None:
 
 def test_metadata_of_the_worktree_can_be_changed(session: Session) -> None:
     """chmod(2) inside works in both backends: without namespaces by a guard of this command's own."""
-    assert session.run("chmod", "600", "file").returncode == 0
-    assert (session.paddock.worktree / "file").stat().st_mode & 0o777 == 0o600
+    path = session.paddock.worktree / "changed"
+    path.touch()
+    session.paddock.who.give(path)
+    assert session.run("chmod", "600", "changed").returncode == 0
+    assert path.stat().st_mode & 0o777 == 0o600
 
 
-def test_its_environment_is_the_sessions(paddock: Paddock, backend: dict[str, str]) -> None:
+@OF_A_USER
+def test_its_environment_is_the_sessions(session: Session) -> None:
     """Variables of the client do not come along, except those that it names."""
-    with Session(paddock, backend, options=("--env", "GIVEN=at start")) as session:
-        words = session.words("env", options=("--env", "SET=here", "--env", "PASSED", "--env=ABSENT"))
-        env = {"PASSED": "by name", "SECRET": "stays"}
-        ended = paddock.who.run(words, cwd=paddock.worktree, env=env)
+    words = session.words("env", options=("--env", "SET=here", "--env", "PASSED", "--env=ABSENT"))
+    env = {"PASSED": "by name", "SECRET": "stays"}
+    ended = session.paddock.who.run(words, cwd=session.paddock.worktree, env=env)
     lines = set(ended.stdout.splitlines())
     assert {"GIVEN=at start", "SET=here", "PASSED=by name"} <= lines
     assert not any(line.startswith(("SECRET=", "ABSENT=")) for line in lines)
@@ -98,7 +91,7 @@ def test_its_environment_is_the_sessions(paddock: Paddock, backend: dict[str, st
 # Where and what
 
 
-@AS_A_USER
+@OF_A_USER
 def test_it_starts_in_the_clients_directory(session: Session) -> None:
     """Inside the worktree the client's own directory counts, elsewhere the session's, and --cwd names another."""
     below = session.paddock.worktree / "below"
@@ -109,33 +102,27 @@ def test_it_starts_in_the_clients_directory(session: Session) -> None:
     assert session.run("pwd", options=("--cwd", "below")).stdout == f"{below}\n"
 
 
-def test_a_directory_outside_the_worktree_is_refused(session: Session) -> None:
-    """--cwd reaches no further than the worktree."""
-    for directory in ("/", "..", "/nowhere"):
-        said = session.paddock.refused("exec", session.name, "--cwd", directory, "--", "pwd")
-        assert (directory, said.reference) == (directory, "directory-outside")
-
-
-@AS_A_USER
-def test_a_directory_that_is_not_there_is_refused(session: Session) -> None:
-    """A name that leads nowhere inside the worktree gives a clear error."""
-    said = session.paddock.refused("exec", session.name, "--cwd", "nowhere", "--", "pwd")
-    assert said.reference == "directory-unreachable"
-
-
-def test_a_link_out_of_the_worktree_is_refused(session: Session) -> None:
-    """A symbolic link inside the worktree is judged by where it leads."""
+@OF_A_USER
+def test_a_directory_that_is_none_of_the_worktrees_is_refused(session: Session) -> None:
+    """--cwd reaches no further than the worktree, by a symbolic link neither; a name that leads nowhere is an error."""
     (session.paddock.worktree / "link").symlink_to("/etc")
-    said = session.paddock.refused("exec", session.name, "--cwd", "link", "--", "pwd")
-    assert said.reference == "directory-outside"
+    outside = dict.fromkeys(("/", "..", "/nowhere", "link"), "directory-outside")
+    wanted = outside | {"nowhere": "directory-unreachable"}
+    refused = {
+        name: session.paddock.refused("exec", session.name, "--cwd", name, "--", "pwd").reference for name in wanted
+    }
+    assert refused == wanted
 
 
-@AS_A_USER
-def test_a_command_that_is_not_there_ends_with_127(session: Session) -> None:
-    """Neither a name without a file nor a path without one can be started."""
-    assert session.paddock.refused("exec", session.name, "--", "nosuch", status=127).reference == "command-not-found"
-    assert session.paddock.refused("exec", session.name, "--", "./nosuch", status=127).reference == "command-not-found"
-    assert session.paddock.refused("exec", session.name, "--", "", status=127).reference == "command-not-found"
+@OF_A_USER
+def test_a_command_that_cannot_be_started_ends_with_126_or_127(session: Session) -> None:
+    """A name without a file and a path without one are told apart from what is there and cannot be executed."""
+    for word, status, reference in (
+        ("nosuch", 127, "command-not-found"), ("./nosuch", 127, "command-not-found"), ("", 127, "command-not-found"),
+        ("./file", 126, "command-not-executable"),
+    ):  # fmt: skip
+        said = session.paddock.refused("exec", session.name, "--", word, status=status)
+        assert (word, said.reference) == (word, reference)
 
 
 def test_a_command_outside_of_the_jail_is_not_found_in_it(session: Session) -> None:
@@ -150,16 +137,10 @@ def test_a_command_outside_of_the_jail_is_not_found_in_it(session: Session) -> N
     assert session.run("only-here", options=("--env", path)).returncode in (126, 127)
 
 
-def test_a_file_without_permission_ends_with_126(session: Session) -> None:
-    """What is there and cannot be executed is told apart from what is not there."""
-    said = session.paddock.refused("exec", session.name, "--", "./file", status=126)
-    assert said.reference == "command-not-executable"
-
-
 # Streams, signals, status
 
 
-@AS_A_USER
+@OF_A_USER
 def test_streams_are_the_callers_own(session: Session) -> None:
     """Pipes and files cross as they are, with any number of bytes, and standard error apart."""
     text = "0123456789abcdef" * 65536
@@ -178,7 +159,7 @@ def test_a_file_outside_can_be_read_when_the_caller_opened_it(session: Session) 
     assert (session.paddock.place / "copy").read_text() == "given"
 
 
-@AS_A_USER
+@OF_A_USER
 def test_closed_streams_do_no_harm(session: Session) -> None:
     """A stream that the caller has closed is empty for the command."""
     for closed in ("<&-", ">&-", "2>&-", "<&- >&- 2>&-"):
@@ -186,7 +167,7 @@ def test_closed_streams_do_no_harm(session: Session) -> None:
         assert ended.returncode == 0, (closed, ended.stderr)
 
 
-@AS_A_USER
+@OF_A_USER
 def test_the_status_is_the_commands(session: Session) -> None:
     """An exit status passes through, and death by signal N is 128+N."""
     for line, status in (("exit 7", 7), ("kill -TERM $$", 143), ("kill -KILL $$", 137)):
@@ -196,7 +177,7 @@ def test_the_status_is_the_commands(session: Session) -> None:
 TRAPPING = "trap 'echo caught; exit 9' {0}; echo ready; while :; do read line || exit 1; done"
 
 
-@AS_A_USER
+@OF_A_USER
 def test_signals_pass_through(session: Session) -> None:
     """What is sent to the client reaches the command."""
     for name in ("HUP", "INT", "QUIT", "USR1", "USR2", "ALRM", "TERM"):
@@ -209,7 +190,7 @@ def test_signals_pass_through(session: Session) -> None:
         assert (name, process.returncode) == (name, 9)
 
 
-@AS_A_USER
+@OF_A_USER
 def test_a_stopped_command_stops_no_client_without_a_terminal(session: Session) -> None:
     """What continues the command is enough: the client has waited, and ends with its status."""
     script = "(until [ -e on ]; do sleep 0.05; kill -CONT $$; done) & kill -STOP $$; touch on; exit 7"
@@ -217,7 +198,7 @@ def test_a_stopped_command_stops_no_client_without_a_terminal(session: Session) 
     assert session.paddock.who.run(words, cwd=session.paddock.worktree, env=session.paddock.env).returncode == 7
 
 
-@AS_A_USER
+@OF_A_USER
 def test_arguments_come_through_unchanged(session: Session) -> None:
     """Empty words, newlines, options and bytes that are no UTF-8 are the command's."""
     words = ("", "a\nb", "--env", "-x", "\udcff", "=", "*")
@@ -225,7 +206,7 @@ def test_arguments_come_through_unchanged(session: Session) -> None:
     assert ended.stdout == "".join(f"<{word}>" for word in words)
 
 
-@AS_A_USER
+@OF_A_USER
 def test_a_long_command_line_passes(session: Session) -> None:
     """Arguments far beyond a socket's buffer arrive as they are."""
     words = ["a" * 120_000] * 12
@@ -236,7 +217,7 @@ def test_a_long_command_line_passes(session: Session) -> None:
 # Sessions
 
 
-@AS_A_USER
+@OF_A_USER
 def test_the_list_names_what_is_live(session: Session) -> None:
     """`--list` shows the session with its worktree and command, as text and as JSON."""
     shown = session.paddock.call("exec", "--list")
@@ -251,14 +232,7 @@ def test_the_list_names_what_is_live(session: Session) -> None:
     )
 
 
-@AS_A_USER
-def test_without_a_session_the_list_is_empty(paddock: Paddock) -> None:
-    """No session is no error."""
-    assert paddock.call("exec", "--list", "--json").stdout == "[]\n"
-    assert paddock.call("exec", "--list").stdout == "no session is running\n"
-
-
-@AS_A_USER
+@OF_A_USER
 def test_an_unknown_session_is_refused_with_the_known_ones(session: Session) -> None:
     """The error names the sessions that there are."""
     said = session.paddock.refused("exec", "nosuch", "--", "true")
@@ -268,7 +242,8 @@ def test_an_unknown_session_is_refused_with_the_known_ones(session: Session) -> 
 
 @AS_A_USER
 def test_a_dead_session_is_unknown(paddock: Paddock) -> None:
-    """What a killed launcher left behind is no session."""
+    """What a killed launcher left behind is no session; and to have none is no error."""
+    assert paddock.call("exec", "--list", "--json").stdout == "[]\n"
     session = Session(paddock)
     with session:
         session.process.kill()
@@ -279,32 +254,27 @@ def test_a_dead_session_is_unknown(paddock: Paddock) -> None:
     assert paddock.run("--", "true").returncode == 0  # takes the remains away
 
 
-def test_another_users_session_is_refused(user_paddock: Paddock) -> None:
+@OF_A_USER
+def test_another_users_session_is_refused(session: Session) -> None:
     """Only who started a session may run something in it: root is nobody special, all others cannot come near."""
-    with Session(user_paddock) as session:
-        assert session.directory.stat().st_mode & 0o777 == 0o700
-        assert (session.directory / "control").stat().st_mode & 0o077 == 0
-        ended = subprocess.run(
-            session.words("true"), env=user_paddock.who.environment(), capture_output=True, text=True, check=False
-        )
-    if os.geteuid() == user_paddock.who.uid:
+    assert session.directory.stat().st_mode & 0o777 == 0o700
+    assert (session.directory / "control").stat().st_mode & 0o077 == 0
+    ended = subprocess.run(
+        session.words("true"), env=session.paddock.who.environment(), capture_output=True, text=True, check=False
+    )
+    if os.geteuid() == session.paddock.who.uid:
         assert ended.returncode == 0
     else:
         assert ended.returncode == 125
         assert paddocks.said(ended.stderr).reference == "session-not-ours"
 
 
-@pytest.mark.parametrize(
-    "words",
-    [(), ("name",), ("--json",), ("--list", "name"), ("name", "--rw", "x", "--", "true"), ("../x", "--", "true")],
-)
-def test_wrong_words_are_refused(user_paddock: Paddock, words: tuple[str, ...]) -> None:
-    """A command line that means nothing gives usage, not a traceback."""
-    assert user_paddock.refused("exec", *words).reference in ("usage", "session-name")
-
-
-def test_help_shows_every_option(user_paddock: Paddock) -> None:
-    """`--help` names the options and gives examples."""
+def test_wrong_words_are_refused(user_paddock: Paddock) -> None:
+    """A command line that means nothing gives usage, not a traceback; `--help` names the options, with examples."""
+    for words in (
+        (), ("name",), ("--json",), ("--list", "name"), ("name", "--rw", "x", "--", "true"), ("../x", "--", "true"),
+    ):  # fmt: skip
+        assert user_paddock.refused("exec", *words).reference in ("usage", "session-name"), words
     shown = user_paddock.call("exec", "--help")
     assert shown.returncode == 0
     assert all(name in shown.stdout for name in ("--env", "--cwd", "--list", "--json", "examples:"))

@@ -5,64 +5,61 @@ import socket
 import subprocess
 import threading
 import time
-from collections.abc import Iterator
 from contextlib import ExitStack
 
 import pytest
 
 from launcher import wire
 from launcher.jail import init, minder
+from policy import promises
+from tests.conftest import IDENTITIES
 from tests.support import paddock as paddocks
-from tests.support.identity import AS_A_USER
+from tests.support.features import need_backend
 from tests.support.install import base_python
 from tests.support.paddock import EXEC_PATIENCE as PATIENCE
 from tests.support.paddock import Paddock, Session, below, content
-from tests.support.programs.scene import SWITCHES, Scene
+from tests.support.programs.scene import SWITCHES
+
+OF_A_USER = pytest.mark.parametrize("name_of_who", IDENTITIES[-1:])
+"""Of a test of words, which knows no difference between identities."""
 
 
 @pytest.fixture
-def session(paddock: Paddock, backend: dict[str, str]) -> Iterator[Session]:
-    """A session that lives as long as the test."""
-    with Session(paddock, backend) as live:
-        yield live
+def session(shared_session: Session) -> Session:
+    """One of the sessions that live as long as the tests of this file."""
+    return shared_session
 
 
 CONNECT = """
 import socket, sys
-kind, name = sys.argv[1:]
-client = socket.socket(socket.AF_UNIX)
-try:
-    client.connect("\\0" + name if kind == "abstract" else name)
-except OSError as error:
-    print(type(error).__name__)
-else:
-    print("connected")
+for name in (sys.argv[1], "\\0" + sys.argv[1]):
+    client = socket.socket(socket.AF_UNIX)
+    try:
+        client.connect(name)
+    except OSError as error:
+        print(type(error).__name__)
+    else:
+        print("connected")
 """
 
 
-@pytest.mark.parametrize("way", ["run", "exec"])
-def test_its_path_leads_nowhere_inside(session: Session, way: str) -> None:
-    """Neither the first command nor a further one can connect to the socket by its path."""
+def test_it_cannot_be_reached_from_inside(session: Session) -> None:
+    """By its path it leads nowhere, neither for a further command nor for another session's first one, and it has no
+    abstract name.
+    """
     path = session.directory / "control"
     assert path.is_socket()
-    python = ("/usr/bin/python3", "-I", "-S", "-c", CONNECT, "path", path)
-    ended = session.run(*python) if way == "exec" else session.paddock.run("--", *python, env=session.env)
-    assert ended.stdout.strip() in ("FileNotFoundError", "PermissionError"), ended
+    python = ("/usr/bin/python3", "-I", "-S", "-c", CONNECT, path)
+    for ended in (session.run(*python), session.paddock.run("--", *python, env=session.env)):
+        by_path, abstract = ended.stdout.split()
+        assert by_path in ("FileNotFoundError", "PermissionError"), ended
+        assert abstract in ("ConnectionRefusedError", "PermissionError"), ended
 
 
-def test_it_has_no_abstract_name(session: Session) -> None:
-    """The socket exists under its path only."""
-    ended = session.run("/usr/bin/python3", "-I", "-S", "-c", CONNECT, "abstract", session.directory / "control")
-    assert ended.stdout.strip() in ("ConnectionRefusedError", "PermissionError"), ended
-
-
-@pytest.mark.parametrize("way", ["run", "exec"])
-def test_no_descriptor_of_it_is_inherited(paddock: Paddock, backend: dict[str, str], way: str) -> None:
+def test_no_descriptor_of_it_is_inherited(session: Session) -> None:
     """A command holds its three streams and what it opened itself."""
-    show = ("sh", "-c", "ls /proc/self/fd >fds; echo ready; exec cat")
-    with Session(paddock, backend, show) as session:
-        shown = session.run("ls", "/proc/self/fd").stdout if way == "exec" else (paddock.worktree / "fds").read_text()
-    assert shown.split() == ["0", "1", "2", "3"]
+    first, further = session.paddock.worktree / "first.fds", session.run("ls", "/proc/self/fd").stdout
+    assert (first.read_text().split(), further.split()) == (["0", "1", "2", "3"],) * 2
 
 
 TAKE = """
@@ -99,21 +96,26 @@ def test_processes_of_ours_inside_give_nothing_away(session: Session) -> None:
     assert (ended.returncode, ended.stdout) == (0, "seen\n"), ended
 
 
-# Says something to the control socket, then waits to be told to leave, and says what it was told meanwhile.
+# Says something different to the control socket by each of many connections, then waits to be told to leave, and says
+# what each was told meanwhile.
 RUDE = """
-import os, socket, sys
-client = socket.socket(socket.AF_UNIX)
-client.settimeout(30)
-client.connect(f"/proc/self/fd/{os.open(sys.argv[1], os.O_PATH)}/control")
-try:
-    client.sendall(bytes.fromhex(sys.argv[2]))
-except BrokenPipeError:
-    pass
+import json, os, socket, sys
+clients = {}
+for what, data in json.loads(sys.argv[2]).items():
+    client = clients[what] = socket.socket(socket.AF_UNIX)
+    client.settimeout(30)
+    client.connect(f"/proc/self/fd/{os.open(sys.argv[1], os.O_PATH)}/control")
+    try:
+        client.sendall(bytes.fromhex(data))
+    except BrokenPipeError:
+        pass
 print("said", flush=True)
 sys.stdin.read()
-client.shutdown(socket.SHUT_WR)
-answer = client.recv(65536)
-print(answer[:1].decode() or "nothing")
+answers = {}
+for what, client in clients.items():
+    client.shutdown(socket.SHUT_WR)
+    answers[what] = client.recv(65536)[:1].decode() or "nothing"
+print(json.dumps(answers))
 """
 
 
@@ -130,19 +132,19 @@ NONSENSE = {
 }
 
 
+@OF_A_USER
 def test_nonsense_stops_nobody(session: Session) -> None:
     """With each kind of bad client connected, and after it, the session runs a command as ever."""
-    for what, data in NONSENSE.items():
-        words = ["/usr/bin/python3", "-I", "-S", "-c", RUDE, str(session.directory), data.hex()]
-        bad = session.paddock.who.start(words)
-        assert bad.stdout is not None
-        assert bad.stdout.readline() == b"said\n"
-        assert (what, session.run("echo", "fine").stdout) == (what, "fine\n")
-        out, errors = bad.communicate(timeout=PATIENCE)
-        # Half a request that ends is a client that has left; everything else is refused.
-        answer = "nothing" if what.startswith(("nothing", "half")) else "E"
-        assert (what, out.decode().strip()) == (what, answer), errors
-        assert (what, session.run("echo", "fine").stdout) == (what, "fine\n")
+    data = json.dumps({what: each.hex() for what, each in NONSENSE.items()})
+    bad = session.paddock.who.start(["/usr/bin/python3", "-I", "-S", "-c", RUDE, session.directory, data])
+    assert bad.stdout is not None
+    assert bad.stdout.readline() == b"said\n"
+    assert session.run("echo", "fine").stdout == "fine\n"
+    out, errors = bad.communicate(timeout=PATIENCE)
+    # Half a request that ends is a client that has left; everything else is refused.
+    left = ("nothing", "half")
+    assert json.loads(out) == {what: "nothing" if what.startswith(left) else "E" for what in NONSENSE}, errors
+    assert session.run("echo", "fine").stdout == "fine\n"
 
 
 def test_a_request_that_is_too_long_is_refused_before_it_is_read() -> None:
@@ -155,9 +157,14 @@ def test_a_request_that_is_too_long_is_refused_before_it_is_read() -> None:
 
 
 def test_more_commands_than_allowed_are_refused(user_paddock: Paddock) -> None:
-    """The bound is on what runs at the same time: when one has ended, another may start."""
+    """The bound is on what runs or may begin at the same time: when one has ended, another may start."""
+    few = 3
     with Session(user_paddock) as session:
-        waiting = [session.start("sh", "-c", "echo ready; exec cat") for _ in range(init.MOST_OTHERS)]
+        silent = json.dumps(dict.fromkeys(map(str, range(init.MOST_OTHERS - few)), ""))
+        others = user_paddock.who.start(["/usr/bin/python3", "-I", "-S", "-c", RUDE, session.directory, silent])
+        assert others.stdout is not None
+        assert others.stdout.readline() == b"said\n"
+        waiting = [session.start("sh", "-c", "echo ready; exec cat") for _ in range(few)]
         try:
             for process in waiting:
                 assert process.stdout is not None
@@ -169,26 +176,26 @@ def test_more_commands_than_allowed_are_refused(user_paddock: Paddock) -> None:
                 assert paddocks.said(ended.stderr).reference == "session-busy"
             assert ended.returncode == 0
         finally:
-            for process in waiting:
+            for process in (*waiting, others):
                 process.communicate(timeout=PATIENCE)
-        assert [process.returncode for process in waiting] == [0] * init.MOST_OTHERS
+        assert [process.returncode for process in (*waiting, others)] == [0] * (few + 1)
 
 
-@AS_A_USER
+@OF_A_USER
 def test_many_at_once_do_not_disturb_each_other(session: Session) -> None:
-    """Twenty commands that start in the same moment each get their own input, output and status."""
+    """Ten commands that start in the same moment each get their own input, output and status."""
     results: dict[int, tuple[int, str]] = {}
 
     def one(number: int) -> None:
         ended = session.run("sh", "-c", f"cat; exit {number}", stdin=f"text {number}")
         results[number] = (ended.returncode, ended.stdout)
 
-    threads = [threading.Thread(target=one, args=(number,)) for number in range(20)]
+    threads = [threading.Thread(target=one, args=(number,)) for number in range(10)]
     for thread in threads:
         thread.start()
     for thread in threads:
         thread.join()
-    assert results == {number: (number, f"text {number}") for number in range(20)}
+    assert results == {number: (number, f"text {number}") for number in range(10)}
 
 
 def test_a_further_command_cannot_signal_the_first(session: Session) -> None:
@@ -223,35 +230,30 @@ except OSError as error:
 
 
 @pytest.mark.parametrize("of", ["PADDOCK_NO_USERNS", "", "PADDOCK_NO_LANDLOCK"])
-@pytest.mark.parametrize("by", ["PADDOCK_NO_USERNS", "", "PADDOCK_NO_LANDLOCK"])
-def test_no_other_session_gives_it_orders(paddock: Paddock, of: str, by: str) -> None:
+def test_no_other_session_gives_it_orders(paddock: Paddock, of: str) -> None:
     """A session in another environment, with this one's directory in a grant, is refused. Outside, all is answered."""
-    other = {"XDG_STATE_HOME": str(paddock.who.home / "other"), **({by: "1"} if by else {})}
+    other = {"XDG_STATE_HOME": str(paddock.who.home / "other")}
     give = ("--quiet", "--net", "none", "--rw", paddock.state / "sessions")
+    # The init hangs up unread: before the client has sent everything (EPIPE), or after it (ECONNRESET).
+    refused = {"refused\n", "hung up on\n", "BrokenPipeError\n", "ConnectionResetError\n", "PermissionError\n"}
     with Session(paddock, {of: "1"} if of else {}) as session:
         path = session.directory / "control"
         moved = paddock.state / "sessions" / ".moved"
         python = ("/usr/bin/python3", "-I", "-S", "-c", ORDER)
         assert paddock.who.run([*python, path]).stdout == "answered\n"
-        path.rename(moved)
-        ended = paddock.run(*give, "--", *python, moved, env=other)
-        moved.rename(path)
-        # The init hangs up unread: before the client has sent everything (EPIPE), or after it (ECONNRESET).
-        unread = ("BrokenPipeError\n", "ConnectionResetError\n")
-        assert ended.stdout in ("refused\n", "hung up on\n", *unread, "PermissionError\n"), ended
+        for by in ("PADDOCK_NO_USERNS", "", "PADDOCK_NO_LANDLOCK"):
+            path.rename(moved)
+            ended = paddock.run(*give, "--", *python, moved, env=other | ({by: "1"} if by else {}))
+            moved.rename(path)
+            assert ended.stdout in refused, (by, ended)
         assert session.run("true").returncode == 0
 
 
-# Becomes what the first line of its input says. A victim lives until its input ends. The other one tries itself on
-# every process that can be named: those of /proc, and every number that one of the commands has.
+# For each line of its input it tries itself on every process that can be named: those of /proc, and every number that
+# one of the commands has, which the line holds. At the end of its input it is whole, if nobody has done it harm.
 PART = """
 import ctypes, json, os, signal, sys
 print("ready", flush=True)
-part, *words = sys.stdin.readline().split()
-if part == "victim":
-    sys.stdin.read()
-    print("whole", flush=True)
-    sys.exit()
 libc = ctypes.CDLL(None, use_errno=True)
 libc.ptrace.argtypes = (ctypes.c_long, ctypes.c_long, ctypes.c_void_p, ctypes.c_void_p)
 done = []
@@ -263,68 +265,69 @@ def act(name, call, *arguments):
         pass
 word = ctypes.create_string_buffer(8)
 vector = (ctypes.c_size_t * 2)(ctypes.addressof(word), 8)
-targets = {int(name) for name in words}
-for pid in sorted(targets | {int(name) for name in os.listdir("/proc") if name.isdigit()}):
-    if pid in (1, os.getpid()):
-        continue
-    act(f"seize {pid}", libc.ptrace, 0x4206, pid, None, None)
-    act(f"memory {pid}", libc.process_vm_readv, pid, vector, 1, vector, 1, 0)
-    act(f"mem {pid}", lambda: open(f"/proc/{pid}/mem", "r+b", 0).close())
-    for name in ("environ", "maps"):  # those of the kernel's own threads can be opened, and are empty
-        act(f"{name} {pid}", lambda: 0 if open(f"/proc/{pid}/{name}", "rb", 0).read(1) else -1)
-    for fd in (0, 1, 2):
-        act(f"truncate {fd} {pid}", lambda: open(f"/proc/{pid}/fd/{fd}", "r+b", 0).truncate(0))
-    if pid in targets:
-        act(f"signal {pid}", os.kill, pid, signal.SIGKILL)
-        act(f"signal thread {pid}", libc.syscall, 200 if os.uname().machine == "x86_64" else 130, pid, 9)
-    try:
-        pidfd = os.pidfd_open(pid)
-    except OSError:
-        continue
-    act(f"descriptor {pid}", libc.syscall, 438, pidfd, 1, 0)
-    if pid in targets:
-        act(f"signal by pidfd {pid}", signal.pidfd_send_signal, pidfd, signal.SIGKILL)
-print(json.dumps(done), flush=True)
-sys.stdin.read()  # a session ends with its first command
+for line in sys.stdin:
+    targets = {int(name) for name in line.split()}
+    for pid in sorted(targets | {int(name) for name in os.listdir("/proc") if name.isdigit()}):
+        if pid in (1, os.getpid()):
+            continue
+        act(f"seize {pid}", libc.ptrace, 0x4206, pid, None, None)
+        act(f"memory {pid}", libc.process_vm_readv, pid, vector, 1, vector, 1, 0)
+        act(f"mem {pid}", lambda: open(f"/proc/{pid}/mem", "r+b", 0).close())
+        for name in ("environ", "maps"):  # those of the kernel's own threads can be opened, and are empty
+            act(f"{name} {pid}", lambda: 0 if open(f"/proc/{pid}/{name}", "rb", 0).read(1) else -1)
+        for fd in (0, 1, 2):
+            act(f"truncate {fd} {pid}", lambda: open(f"/proc/{pid}/fd/{fd}", "r+b", 0).truncate(0))
+        if pid in targets:
+            act(f"signal {pid}", os.kill, pid, signal.SIGKILL)
+            act(f"signal thread {pid}", libc.syscall, 200 if os.uname().machine == "x86_64" else 130, pid, 9)
+        try:
+            pidfd = os.pidfd_open(pid)
+        except OSError:
+            continue
+        act(f"descriptor {pid}", libc.syscall, 438, pidfd, 1, 0)
+        if pid in targets:
+            act(f"signal by pidfd {pid}", signal.pidfd_send_signal, pidfd, signal.SIGKILL)
+    print(json.dumps(done), flush=True)
+print("whole", flush=True)
 """
 
 
-@pytest.mark.parametrize("order", ["first on further", "further on first", "further on further"])
-def test_commands_of_a_session_cannot_touch_each_other(scene: Scene, order: str) -> None:
+@pytest.mark.parametrize("backend", promises.BACKENDS)
+def test_commands_of_a_session_cannot_touch_each_other(paddock: Paddock, backend: str) -> None:
     """None is signalled, traced, read or written by another one, whichever of them came first."""
-    env, options = SWITCHES[scene.backend]
-    paddock = Paddock(scene.who, scene.installed, scene.place, scene.repo.one, scene.repo.main)
+    need_backend(backend)
+    env, options = SWITCHES[backend]
     command = (base_python(), "-I", "-S", "-c", PART)
     with ExitStack() as stack:
         session = stack.enter_context(Session(paddock, env, command, options))
-        further = [stack.enter_context(session.start(*command)) for _ in range(order.count("further"))]
+        further = [stack.enter_context(session.start(*command)) for _ in range(2)]
         for process in further:
             assert process.stdout is not None
             assert process.stdout.readline() == b"ready\n"
-        attacking, attacked = {
-            "first on further": (session.process, further[0]),
-            "further on first": (further[0], session.process),
-            "further on further": (further[0], further[-1]),
-        }[order]
+        commands = {"first": session.process, "further": further[0], "another": further[1]}
         seen = [number for pid in below(session.process.pid) for number in numbers(pid)]
-        say(attacked, "victim")
-        say(attacking, "hostile", *map(str, seen))
-        assert attacking.stdout is not None
-        done = json.loads(attacking.stdout.readline())
-        assert attacked.stdin is not None
-        assert attacked.stdout is not None
-        attacked.stdin.close()
-        assert (done, attacked.stdout.read()) == ([], b"whole\n"), attacked.stderr.read() if attacked.stderr else ""
-        for process in further:
-            assert process.stdin is not None
-            process.stdin.close()
+        assert len(seen) >= len(commands)
+        done = {name: hostile(process, seen) for name, process in commands.items()}
+        whole = {name: whole_until_its_end(commands[name]) for name in ("further", "another", "first")}
+        assert done == dict.fromkeys(commands, "[]\n")
+        assert whole == dict.fromkeys(commands, b"whole\n")
 
 
-def say(process: "subprocess.Popen[bytes]", *words: str) -> None:
-    """Writes a line to a process."""
+def hostile(process: "subprocess.Popen[bytes]", targets: list[int]) -> str:
+    """What a command of `PART` has done to other processes, these numbers among them."""
     assert process.stdin is not None
-    process.stdin.write(" ".join(words).encode() + b"\n")
+    assert process.stdout is not None
+    process.stdin.write(" ".join(map(str, targets)).encode() + b"\n")
     process.stdin.flush()
+    return process.stdout.readline().decode()
+
+
+def whole_until_its_end(process: "subprocess.Popen[bytes]") -> bytes:
+    """What a command of `PART` says last."""
+    assert process.stdin is not None
+    assert process.stdout is not None
+    process.stdin.close()
+    return process.stdout.read()
 
 
 def numbers(pid: int) -> list[int]:

@@ -11,7 +11,9 @@ from pathlib import Path
 
 import pytest
 
+from tests.conftest import IDENTITIES
 from tests.support import paddock as paddocks
+from tests.support.identity import AS_A_USER
 from tests.support.paddock import EXEC_PATIENCE as PATIENCE
 from tests.support.paddock import Paddock, Session
 
@@ -46,16 +48,26 @@ def closed(process: "subprocess.Popen[bytes]") -> bool:
     return False
 
 
-def test_a_killed_client_takes_its_command_along(session: Session) -> None:
+def test_a_killed_client_takes_its_command_along(shared_session: Session) -> None:
     """SIGKILL of the client ends the command with its daemons, and nothing else."""
-    process = started(session)
+    process = started(shared_session)
     process.kill()
     assert closed(process)
-    assert session.run("true").returncode == 0
+    assert shared_session.run("true").returncode == 0
+
+
+LEFT = "sh -c 'echo $$ >pid; exec sleep 1000' >/dev/null 2>&1 & while ! test -s pid; do :; done"
 
 
 def test_the_end_of_the_first_command_ends_all(session: Session) -> None:
-    """Clients end with 137 and say why."""
+    """A server that a command leaves in the background goes on as long as the session; then all end, the clients with
+    137, and say why.
+    """
+    assert session.run("sh", "-c", LEFT).returncode == 0
+    assert session.run("sh", "-c", "grep '^Name:.sleep' /proc/$(cat pid)/status").returncode == 0
+    if session.env:
+        # Without a PID namespace: still guarded, so that it can change what it may.
+        assert session.run("chmod", "600", "file").returncode == 0
     processes = [started(session) for _ in range(3)]
     assert session.end() == 0
     for process in processes:
@@ -78,30 +90,19 @@ def test_a_killed_jail_takes_all_commands_along(session: Session, victim: str) -
     assert session.paddock.run("--", "true").returncode == 0  # takes the remains away
 
 
-def test_what_is_left_in_the_background_lives_as_long_as_the_session(session: Session) -> None:
-    """A server that a command starts goes on when the command has ended, and ends with the session."""
-    ended = session.run(
-        "sh", "-c", "sh -c 'echo $$ >pid; exec sleep 1000' >/dev/null 2>&1 & while ! test -s pid; do :; done"
-    )
-    assert ended.returncode == 0
-    look = "grep '^Name:.sleep' /proc/$(cat pid)/status"
-    assert session.run("sh", "-c", look).returncode == 0
-    if session.env:
-        # Without a PID namespace: still guarded, so that it can change what it may.
-        assert session.run("chmod", "600", "file").returncode == 0
-
-
-def test_clients_killed_at_any_moment_leave_nothing(session: Session) -> None:
+@pytest.mark.parametrize("name_of_who", IDENTITIES[-1:])
+def test_clients_killed_at_any_moment_leave_nothing(shared_session: Session) -> None:
     """At random moments of the start, the run and the end."""
     chance = random.Random(4)
     for _ in range(ROUNDS):
-        process = session.start("sh", "-c", "setsid sh -c '(sleep 1000 &)'; sleep 1000")
+        process = shared_session.start("sh", "-c", "setsid sh -c '(sleep 1000 &)'; sleep 1000")
         time.sleep(chance.random() * 0.08)
         process.kill()
         assert closed(process)
-    assert session.run("true").returncode == 0
+    assert shared_session.run("true").returncode == 0
 
 
+@AS_A_USER
 def test_sessions_killed_at_any_moment_leave_nothing(paddock: Paddock, backend: dict[str, str]) -> None:
     """SIGKILL of the launcher while commands start: every client comes back."""
     chance = random.Random(5)

@@ -4,33 +4,37 @@ import os
 import select
 import shlex
 import signal
+import tempfile
 import termios
-from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
-from tests.support.identity import CTRL_C, CTRL_D, CTRL_Z, SHELL, Console, Who
+from tests.conftest import IDENTITIES
+from tests.support.identity import CTRL_C, CTRL_D, CTRL_Z, SHELL, Console
 from tests.support.paddock import EXEC_PATIENCE as PATIENCE
-from tests.support.paddock import Paddock, Session
+from tests.support.paddock import Session
+
+# test_terminal sits at the same terminal as root, test_exec_attacks attacks root's session.
+pytestmark = pytest.mark.parametrize("name_of_who", IDENTITIES[-1:])
 
 
 @pytest.fixture
-def who(user: Who) -> Who:
-    """An ordinary user: test_terminal sits at the same terminal as root, test_exec_attacks attacks root's session."""
-    return user
+def session(shared_session: Session) -> Session:
+    """One of the sessions that live as long as the tests of this file."""
+    return shared_session
 
 
 @pytest.fixture
-def session(paddock: Paddock, backend: dict[str, str]) -> Iterator[Session]:
-    """A session that lives as long as the test."""
-    with Session(paddock, backend) as live:
-        yield live
+def here(session: Session) -> Path:
+    """A directory of the test's own in the worktree."""
+    return session.paddock.who.give(Path(tempfile.mkdtemp(dir=session.paddock.worktree)))
 
 
 @pytest.fixture
-def console(session: Session) -> Console:
-    """A shell on a terminal, in the worktree."""
-    return Console(session.paddock.who, session.paddock.worktree)
+def console(session: Session, here: Path) -> Console:
+    """A shell on a terminal, in that directory."""
+    return Console(session.paddock.who, here)
 
 
 def line(session: Session, *command: str) -> str:
@@ -38,13 +42,19 @@ def line(session: Session, *command: str) -> str:
     return shlex.join(session.words(*command))
 
 
-def test_it_has_a_terminal_with_a_name(session: Session, console: Console) -> None:
-    """All three streams are a terminal that tty(1) can name, and it is the controlling one."""
+def test_it_has_a_terminal_like_the_callers(session: Session, console: Console) -> None:
+    """All three streams are a terminal that tty(1) can name, and the controlling one; it echoes or not, as the caller's
+    does; the last line of much output is there at the end, and the caller's terminal is as before.
+    """
+    script = "tty && test -t 0 && test -t 1 && test -t 2 && echo mine >/dev/tty && stty -a && seq 20000; echo last"
     with console:
-        console.run(line(session, "sh", "-c", "tty && test -t 0 && test -t 1 && test -t 2 && echo mine >/dev/tty"))
+        before = termios.tcgetattr(console.master)
+        console.run(line(session, "sh", "-c", script))
         console.expect("/dev/pts/[0-9]+")
         console.expect("mine")
-        console.expect("<0>")
+        console.expect(r" -echo ")
+        console.expect("20000\r\nlast\r\n<0>")
+        assert termios.tcgetattr(console.master) == before
 
 
 def test_ctrl_c_ends_the_command(session: Session, console: Console) -> None:
@@ -134,16 +144,6 @@ def test_the_window_has_its_size(session: Session, console: Console) -> None:
         console.expect("<0>")
 
 
-def test_the_modes_are_the_callers(session: Session, console: Console) -> None:
-    """The terminal inside echoes or not, as the caller's does, and the caller's is as before afterwards."""
-    with console:
-        before = termios.tcgetattr(console.master)
-        console.run(line(session, "stty", "-a"))
-        console.expect(r" -echo ")
-        console.expect("<0>")
-        assert termios.tcgetattr(console.master) == before
-
-
 def test_the_terminal_is_restored_after_a_signal(session: Session, console: Console) -> None:
     """A client that is ended from outside leaves no raw terminal behind."""
     with console:
@@ -220,11 +220,11 @@ while True:
 
 
 @pytest.mark.parametrize("around", ["{}", "{} | cat", "{} </dev/null"])
-def test_what_stays_behind_has_no_terminal(session: Session, console: Console, around: str) -> None:
+def test_what_stays_behind_has_no_terminal(session: Session, here: Path, console: Console, around: str) -> None:
     """It reads nothing that the user types at his shell later, and writes nothing on his screen: whichever of the
     command's streams was a terminal.
     """
-    notes, told, done = (session.paddock.worktree / name for name in ("notes", "told", "done"))
+    notes, told, done = (here / name for name in ("notes", "told", "done"))
     for fifo in (told, done):
         os.mkfifo(fifo)
         session.paddock.who.give(fifo)
@@ -260,9 +260,9 @@ def test_complaints_are_shown_where_output_goes_elsewhere(session: Session, cons
         console.expect("20000\r\nlast\r\n(.|\\n)*<0>|n=0(.|\\n)*20000\r\nlast\r\n(.|\\n)*<0>")
 
 
-def test_ctrl_z_stops_a_pipeline(session: Session, console: Console) -> None:
+def test_ctrl_z_stops_a_pipeline(session: Session, here: Path, console: Console) -> None:
     """Without a terminal of its own the command stops too."""
-    fifo = session.paddock.worktree / "go"
+    fifo = here / "go"
     os.mkfifo(fifo)
     session.paddock.who.give(fifo)
     with console:
@@ -278,16 +278,9 @@ def test_ctrl_z_stops_a_pipeline(session: Session, console: Console) -> None:
         console.expect("<0>")
 
 
-def test_all_output_is_shown(session: Session, console: Console) -> None:
-    """The last line of much output is there when the command has ended."""
-    with console:
-        console.run(line(session, "sh", "-c", "seq 20000; echo last"))
-        console.expect("20000\r\nlast\r\n<0>")
-
-
-def test_hanging_up_reaches_the_command(session: Session, console: Console) -> None:
+def test_hanging_up_reaches_the_command(session: Session, here: Path, console: Console) -> None:
     """When the terminal goes away, the command is told."""
-    fifo = session.paddock.worktree / "told"
+    fifo = here / "told"
     os.mkfifo(fifo)
     session.paddock.who.give(fifo)
     with console:

@@ -2,6 +2,7 @@
 
 import fcntl
 import itertools
+import json
 import os
 import re
 import subprocess
@@ -128,6 +129,33 @@ echo content > one/file
 """
 
 
+# Runs command lines as the command does once it has imported itself, each in a child of its own.
+_EACH = """
+import importlib, json, os, sys
+from launcher.__main__ import main
+from launcher.session import planning
+from launcher.verbs import forms, run, why
+for name in sys.argv[1:]:
+    importlib.import_module(name)
+def said_by(words):
+    out, err = os.memfd_create("out"), os.memfd_create("err")
+    if (pid := os.fork()) == 0:
+        status = 70
+        try:
+            for stream, fd in enumerate((os.open("/dev/null", os.O_RDONLY), out, err)):
+                os.dup2(fd, stream)
+            status = main(["paddock", *words])
+            sys.stdout.flush()
+        finally:
+            os._exit(status)
+    status = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
+    read = [os.pread(fd, 1 << 20, 0).decode("utf-8", "surrogateescape") for fd in (out, err)]
+    os.close(out), os.close(err)
+    return [status, *read]
+print(json.dumps([said_by(words) for words in json.load(sys.stdin)]))
+"""
+
+
 @dataclass(frozen=True)
 class Said:
     """One error of Paddock's.
@@ -199,6 +227,29 @@ class Paddock:
         ended = self.call(*words, **options)  # type: ignore[arg-type]
         assert (ended.returncode, ended.stdout) == (status, ""), ended
         return said(ended.stderr)
+
+    def each(
+        self, *commands: Sequence[Word], env: Mapping[str, str] | None = None, loaded: Sequence[str] = ()
+    ) -> list["subprocess.CompletedProcess[str]"]:
+        """As `call` with each of these, in children of one process that has loaded what they need, and these modules:
+        how the command starts is tried elsewhere.
+        """
+        given = json.dumps([list(map(str, words)) for words in commands])
+        forking: list[Word] = [self.installed.python, "-I", "-c", _EACH, *loaded]
+        ended = self.who.run(forking, cwd=self.worktree, env={**self.env, **(env or {})}, stdin=given, timeout=120)
+        assert ended.returncode == 0, ended
+        return [
+            subprocess.CompletedProcess(list(map(str, words)), *came)
+            for words, came in zip(commands, json.loads(ended.stdout), strict=True)
+        ]
+
+    def refused_each(self, *commands: Sequence[Word], loaded: Sequence[str] = ()) -> list[Said]:
+        """As `refused` with each of these; see `each`."""
+        found = []
+        for ended in self.each(*commands, loaded=loaded):
+            assert (ended.returncode, ended.stdout) == (125, ""), ended
+            found.append(said(ended.stderr))
+        return found
 
     def left(self, *homes: Path) -> list[str]:
         """What of sessions and half-written files lies below the user's home, and below `homes`."""
@@ -274,6 +325,15 @@ EXEC_PATIENCE = 30.0
 
 # Lives until its standard input is closed.
 WAITING = ("sh", "-c", "echo ready; exec cat")
+
+SPACES = "for kind in user mnt pid net ipc uts cgroup; do readlink /proc/self/ns/$kind; done"
+"""Prints what namespaces a command is in, one a line."""
+
+# The same, and leaves in the worktree what it has been given.
+WITNESS = ("sh", "-c", f"{SPACES} >first.spaces; cat /proc/self/status >first.status; ls /proc/self/fd >first.fds; "
+                       "echo ready; exec cat")  # fmt: skip
+KNOWN = ("--limit", "open_files=77", "--env", "GIVEN=at start")
+"""Options of the session that `WITNESS` is the first command of."""
 
 _numbers = itertools.count(1)
 
