@@ -7,8 +7,7 @@ import threading
 import time
 from collections import deque
 from pathlib import Path
-
-import pytest
+from typing import Any
 
 from tests.support.acp_editor import ANSWER_SECONDS as PATIENCE
 from tests.support.acp_editor import PlainEditor as Editor
@@ -24,86 +23,47 @@ def outside(paddock: Paddock, text: str = "secret") -> Path:
     return path
 
 
-def test_the_editor_writes_no_file_outside(paddock: Paddock, backend: dict[str, str]) -> None:
-    """fs/write_text_file for a path outside is refused with the specification's error; the same inside is written."""
-    beside, inside = outside(paddock), paddock.worktree / "new"
-    with Editor(paddock, env=backend) as editor:
-        refused = editor.answer(request("fs/write_text_file", sessionId="s", path=str(beside), content="gone"))
-        written = editor.answer(request("fs/write_text_file", 2, sessionId="s", path=str(inside), content="kept"))
-    assert beside.read_text() == "secret"
-    assert inside.read_text() == "kept"
-    assert written["result"] == {}
+def test_the_editor_opens_for_the_agent_what_the_jail_holds(paddock: Paddock, backend: dict[str, str]) -> None:
+    """Outside, by name, by `..` or by a link, whoever made it, nothing is read or written; inside all is, but `.git`
+    and protected hand-off files, which host tools obey; what `--ro` lets the jail read is read and not written.
+    """
+    root, beside, granted = paddock.worktree, outside(paddock), paddock.place / "granted"
+    granted.write_text("data")
+    (root / "link").symlink_to(beside)
+    (root / ".envrc").write_text("export A=1\n")
+    paddock.who.give(paddock.place)
+    kept = {path: path.read_text() for path in (beside, granted, root / ".envrc", root / ".git")}
+    with Editor(paddock, "--ro", granted, env=backend) as editor:
+        for name, target in (("out", str(beside)), ("in", "file")):
+            editor.send(request("_run", argv=["ln", "-s", target, name]))
+            assert editor.read()["result"]["status"] == 0
+
+        def told(verb: str, path: object, **more: str) -> dict[str, Any]:
+            return editor.answer(request(f"fs/{verb}_text_file", sessionId="s", path=str(path), **more))
+
+        for path in (beside, root / "link", f"{root}/../outside", "/etc/shadow"):
+            read = told("read", path)
+            assert "secret" not in json.dumps(read)
+            assert read["error"]["data"]["errorType"] == "SANDBOX_VIOLATION", path
+        assert told("read", root / "file")["result"] == {"content": "content\n"}
+        assert told("read", granted)["result"] == {"content": "data"}
+        for path in (root / "out", *kept):
+            assert "error" in told("write", path, content="gitdir: /tmp/evil"), path
+        refused = told("write", beside, content="gone")
+        written = {name: told("write", root / name, content=name) for name in ("new", "in", "envrc")}
+    assert {path: path.read_text() for path in kept} == kept
+    assert written == {name: {"jsonrpc": "2.0", "id": 1, "result": {}} for name in written}
+    assert {name: (root / name).read_text() for name in ("new", "file", "envrc")} == {
+        "new": "new", "file": "in", "envrc": "envrc",
+    }  # fmt: skip
     assert refused["error"]["data"] == {
         "error": True,
         "errorType": "SANDBOX_VIOLATION",
         "attemptedPath": str(beside),
-        "sandboxRoot": str(paddock.worktree),
+        "sandboxRoot": str(root),
         "operation": "WRITE",
         "message": "Access denied: path is outside worktree sandbox",
     }
-
-
-def test_the_editor_reads_no_file_outside(paddock: Paddock) -> None:
-    """fs/read_text_file tells the agent nothing of a file outside, by name, by `..` or by a link; inside it does."""
-    beside = outside(paddock)
-    (paddock.worktree / "link").symlink_to(beside)
-    with Editor(paddock) as editor:
-        for path in (beside, paddock.worktree / "link", f"{paddock.worktree}/../outside", "/etc/shadow"):
-            told = editor.answer(request("fs/read_text_file", sessionId="s", path=str(path)))
-            assert "secret" not in json.dumps(told)
-            assert told["error"]["data"]["errorType"] == "SANDBOX_VIOLATION", path
-        told = editor.answer(request("fs/read_text_file", sessionId="s", path=str(paddock.worktree / "file")))
-    assert told["result"] == {"content": "content\n"}
-
-
-def test_a_link_is_not_written_through(user_paddock: Paddock) -> None:
-    """A symbolic link that leads out is refused, whoever made it; one that stays inside is resolved."""
-    beside = outside(user_paddock)
-    with Editor(user_paddock) as editor:
-        editor.send(request("_run", argv=["ln", "-s", str(beside), "out"]))
-        assert editor.read()["result"]["status"] == 0
-        editor.send(request("_run", argv=["ln", "-s", "file", "in"]))
-        assert editor.read()["result"]["status"] == 0
-        for name, allowed in (("out", False), ("in", True)):
-            path = str(user_paddock.worktree / name)
-            told = editor.answer(request("fs/write_text_file", sessionId="s", path=path, content="new"))
-            assert ("result" in told) is allowed
-    assert beside.read_text() == "secret"
-    assert (user_paddock.worktree / "file").read_text() == "new"
-
-
-def test_the_pointer_to_the_repository_is_not_written(user_paddock: Paddock, backend: dict[str, str]) -> None:
-    """`.git` of the worktree, which host tools obey, is out of the editor's reach for the agent."""
-    pointer = (user_paddock.worktree / ".git").read_text()
-    with Editor(user_paddock, env=backend) as editor:
-        path = str(user_paddock.worktree / ".git")
-        told = editor.answer(request("fs/write_text_file", sessionId="s", path=path, content="gitdir: /tmp/evil"))
-    assert "error" in told
-    assert (user_paddock.worktree / ".git").read_text() == pointer
-
-
-def test_a_protected_hand_off_file_is_not_written(user_paddock: Paddock, backend: dict[str, str]) -> None:
-    """A file that other tools execute is no more written through the editor than in the jail; one beside it is."""
-    envrc = user_paddock.worktree / ".envrc"
-    envrc.write_text("export A=1\n")
-    user_paddock.who.give(envrc)
-    with Editor(user_paddock, env=backend) as editor:
-        told = editor.answer(request("fs/write_text_file", sessionId="s", path=str(envrc), content="evil"))
-        assert "error" in told
-        path = str(user_paddock.worktree / "envrc")
-        assert "result" in editor.answer(request("fs/write_text_file", sessionId="s", path=path, content="fine"))
-    assert envrc.read_text() == "export A=1\n"
-
-
-def test_a_read_only_grant_is_read_and_not_written(user_paddock: Paddock) -> None:
-    """What `--ro` lets the jail read, the editor reads for the agent; it does not write there."""
-    beside = outside(user_paddock, "data")
-    with Editor(user_paddock, "--ro", beside) as editor:
-        told = editor.answer(request("fs/read_text_file", sessionId="s", path=str(beside)))
-        assert told["result"] == {"content": "data"}
-        told = editor.answer(request("fs/write_text_file", sessionId="s", path=str(beside), content="x"))
-        assert "error" in told
-    assert beside.read_text() == "data"
 
 
 def test_what_was_refused_is_in_the_ledger(user_paddock: Paddock) -> None:
@@ -122,25 +82,15 @@ def test_what_was_refused_is_in_the_ledger(user_paddock: Paddock) -> None:
     assert "allowed" not in user_paddock.call("denials", "review").stdout
 
 
-def test_a_terminal_of_the_editor_is_not_for_the_agent(user_paddock: Paddock) -> None:
-    """With `--terminals strip` it is not offered, and a request for one never reaches the editor."""
-    with Editor(user_paddock, "--terminals", "strip") as editor:
+def test_what_is_chosen_for_terminals_and_sessions(user_paddock: Paddock) -> None:
+    """With `--terminals strip` none is offered, and a request for one never reaches the editor; with `--cwd map` a
+    session's directory outside becomes the worktree.
+    """
+    with Editor(user_paddock, "--terminals", "strip", "--cwd", "map") as editor:
         editor.send(request("initialize", protocolVersion=1, clientCapabilities={"terminal": True, "fs": {}}))
         assert json.loads(editor.got())["params"]["clientCapabilities"] == {"terminal": False, "fs": {}}
         told = editor.answer(request("terminal/create", "t", sessionId="s", command="touch", args=["/tmp/x"]))
-    assert told["id"] == "t"
-    assert told["error"]["code"] == -32601
-
-
-def test_sessions_start_in_the_worktree(user_paddock: Paddock) -> None:
-    """A `cwd` outside is refused with a hint, or becomes the worktree with `--cwd map`; the worktree's own goes on."""
-    with Editor(user_paddock) as editor:
-        editor.send(request("session/new", cwd=str(user_paddock.main), mcpServers=[]))
-        refused = editor.read()
-        assert "--cwd map" in refused["error"]["data"]["hint"]
-        editor.send(request("session/new", cwd=str(user_paddock.worktree), mcpServers=[]))
-        assert json.loads(editor.got())["params"]["cwd"] == str(user_paddock.worktree)
-    with Editor(user_paddock, "--cwd", "map") as editor:
+        assert (told["id"], told["error"]["code"]) == ("t", -32601)
         editor.send(request("session/new", cwd=str(user_paddock.main), mcpServers=[]))
         assert json.loads(editor.got())["params"]["cwd"] == str(user_paddock.worktree)
 
@@ -154,8 +104,15 @@ NOISE = (b"no JSON at all\n", b"\n", b'{"jsonrpc":"2.0","id":1,"id":2,"result":n
 
 
 def test_what_is_unknown_passes_with_its_meaning(user_paddock: Paddock) -> None:
-    """Extensions and odd spacing reach the other side, written anew, in order; what is no message does not."""
+    """Extensions and odd spacing reach the other side, written anew, in order; what is no message does not, and neither
+    does a session outside of the worktree, which is refused with a hint.
+    """
     with Editor(user_paddock) as editor:
+        editor.send(request("session/new", cwd=str(user_paddock.main), mcpServers=[]))
+        refused = editor.read()
+        assert "--cwd map" in refused["error"]["data"]["hint"]
+        editor.send(request("session/new", cwd=str(user_paddock.worktree), mcpServers=[]))
+        assert json.loads(editor.got())["params"]["cwd"] == str(user_paddock.worktree)
         for line in UNKNOWN:
             editor.send(line)
             got = editor.got()
@@ -165,20 +122,20 @@ def test_what_is_unknown_passes_with_its_meaning(user_paddock: Paddock) -> None:
 
 
 def test_garbage_ends_nothing(user_paddock: Paddock) -> None:
-    """Random bytes from both sides, lines of megabytes, endless nesting: what is said afterwards still arrives."""
+    """Random bytes from both sides, lines of a megabyte, endless nesting: what is said afterwards still arrives."""
     chance = random.Random(8)
     with Editor(user_paddock) as editor:
         ends: deque[bytes] = deque(maxlen=200)
         # An agent whose words nobody reads does not read either.
         reader = threading.Thread(target=lambda: ends.extend(iter(editor.line, b"")))
         reader.start()
-        for number in range(60):
+        for number in range(30):
             junk = chance.randbytes(chance.randint(1, 300)).replace(b"\n", b"") + b"\n"
             editor.say(junk, b'{"id":%d,"method":"fs/read_text_file","params":' % number + b"[" * 2000 + b"\n")
             editor.send(b"\x00" + junk)
-        long = b'{"method":"_long","x":"' + b"y" * 10_000_000 + b'"'
+        long = b'{"method":"_long","x":"' + b"y" * 1_000_000 + b'"'
         editor.say(long + b"}\n", long + b',"method":"fs/read_text_file"}\n', long + b'\xff"}\n')
-        editor.send(b'{"x":"' + b"y" * 10_000_000 + b'"}\n')
+        editor.send(b'{"x":"' + b"y" * 1_000_000 + b'"}\n')
         editor.say({"jsonrpc": "2.0", "method": "_last"})
         assert editor.process.stdin is not None
         editor.process.stdin.close()
@@ -286,14 +243,12 @@ def test_nothing_survives_the_bridge(paddock: Paddock, backend: dict[str, str]) 
     assert paddock.run("--", "true").returncode == 0  # what a killed session left is removed by the next that ends
 
 
-@pytest.mark.parametrize("words", [("--cwd", "no"), ("--fs", "jail?"), ("--mcp", "x"), ("--grace", "-1")])
-def test_a_choice_that_there_is_not_is_refused(user_paddock: Paddock, words: tuple[str, str]) -> None:
-    """One clear error, and nothing started."""
-    assert user_paddock.refused("acp", *words, "--", "true").reference == "usage"
-
-
-def test_a_provider_that_is_not_there(user_paddock: Paddock) -> None:
-    """The launcher's own error and status pass."""
+def test_what_cannot_be_started_is_refused(user_paddock: Paddock) -> None:
+    """One clear error for a choice that there is not; of a provider that is not there the launcher's own, with its
+    status.
+    """
+    for words in (("--cwd", "no"), ("--fs", "jail?"), ("--mcp", "x"), ("--grace", "-1")):
+        assert (words, user_paddock.refused("acp", *words, "--", "true").reference) == (words, "usage")
     assert user_paddock.refused("acp", "--", "nosuch", status=127).reference == "command-not-found"
 
 

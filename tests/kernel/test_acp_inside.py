@@ -20,9 +20,10 @@ REPLIES: dict[str, type[schema.BaseModel]] = {
 }
 
 
-@pytest.fixture
-def editor(user_paddock: Paddock) -> Iterator[Editor]:
-    with Editor(user_paddock, own_default=True) as made:
+@pytest.fixture(scope="module")
+def editor(file_paddock: Paddock) -> Iterator[Editor]:
+    """One that lives as long as the tests of this file: each leaves nothing unread, and has files of its own."""
+    with Editor(file_paddock, own_default=True) as made:
         yield made
 
 
@@ -44,9 +45,13 @@ def asked(editor: Editor, method: str, terminal: str) -> dict[str, Any]:
 
 
 def test_a_terminal_runs_in_the_jail(paddock: Paddock, backend: dict[str, str]) -> None:
-    """It writes in the worktree and not beside it, reads no secret, and its output and status are told."""
+    """It writes in the worktree and not beside it, reads no secret, and its output and status are told; one that still
+    runs ends with the editor (the fixtures look for what is left).
+    """
     with Editor(paddock, env=backend) as editor:
         _runs_in_the_jail(paddock, editor)
+        created(editor, "trap '' TERM HUP INT; while :; do sleep 1; done")
+        assert editor.end()[0] == 0
 
 
 def _runs_in_the_jail(paddock: Paddock, editor: Editor) -> None:
@@ -197,13 +202,6 @@ def test_a_link_that_is_put_there_meanwhile_leads_nowhere(user_paddock: Paddock)
             assert "secret" not in json.dumps(told)
     assert [path.name for path in beside.iterdir()] == ["file"]
     assert Path(beside / "file").read_text() == "secret"
-
-
-def test_running_terminals_end_with_the_editor(paddock: Paddock, backend: dict[str, str]) -> None:
-    """The fixtures look for what is left."""
-    with Editor(paddock, env=backend) as editor:
-        created(editor, "trap '' TERM HUP INT; while :; do sleep 1; done")
-        assert editor.end()[0] == 0
 
 
 def test_a_session_of_the_protocol_is_known_to_tools(user_paddock: Paddock) -> None:
