@@ -1,5 +1,6 @@
 """However a run ends, nothing of it survives: no process, no session, no lock; and the next run cleans what is left."""
 
+import itertools
 import os
 import random
 import select
@@ -18,6 +19,7 @@ from tests.support.paddock import Paddock, said
 
 PATIENCE = 30.0
 ITERATIONS = 15  # for each of two users and two backends
+MANY = 16
 
 # A command with a daemon that has left its session and ignores what it can, and that tells when it runs.
 STUBBORN = """
@@ -199,39 +201,28 @@ def test_two_jails_in_one_worktree(paddock: Paddock, backend: dict[str, str]) ->
         assert (out, process.returncode) == (b"other\n", 0)
 
 
-def test_fifty_at_once(user_paddock: Paddock, backend: dict[str, str]) -> None:
-    """Fifty worktrees, fifty jails, first all cold and then all warm: each in its own, and none left behind."""
-    names = [f"w{number}" for number in range(50)]
+def test_many_at_once(user_paddock: Paddock) -> None:
+    """Jails of both backends in worktrees of their own, first all cold and then all warm, and then all in one worktree,
+    whose private home they share and make only once: each in its own, and none left behind.
+    """
+    made = user_paddock
+    names = [f"w{number}" for number in range(MANY)]
     add = "for name; do git worktree add -q --detach ../$name; done"
-    made = user_paddock.who.run(["sh", "-ec", add, "sh", *names], cwd=user_paddock.main, timeout=120)
-    assert made.returncode == 0, made.stderr
-    for _ in range(2):
+    added = made.who.run(["sh", "-ec", add, "sh", *names], cwd=made.main, timeout=120)
+    assert added.returncode == 0, added.stderr
+    own = [made.place / name for name in names]
+    line = "pwd; echo x >>mine; cat ~/.gitconfig >/dev/null && echo done"
+    for places in (own, own, [made.worktree] * MANY):
         running = [
-            user_paddock.who.start(
-                user_paddock.words("run", "--", "sh", "-c", "pwd; echo x >>mine"), cwd=path, env=backend
-            )
-            for path in (user_paddock.place / name for name in names)
+            made.who.start(made.words("run", "--", "sh", "-c", line), cwd=path, env=env)
+            for path, env in zip(places, itertools.cycle(({}, {"PADDOCK_NO_USERNS": "1"})), strict=False)
         ]
-        for name, process in zip(names, running, strict=True):
+        for path, process in zip(places, running, strict=True):
             out, err = process.communicate(timeout=120)
-            assert (process.returncode, out.decode()) == (0, f"{user_paddock.place}/{name}\n"), err
-    assert {(user_paddock.place / name / "mine").read_text() for name in names} == {"x\nx\n"}
-    assert user_paddock.left() == []
-
-
-def test_fifty_at_once_in_one_worktree(user_paddock: Paddock, backend: dict[str, str]) -> None:
-    """The same, all in one: they share the private home, and make it only once."""
-    line = "cat ~/.gitconfig >/dev/null && echo done"
-    running = [
-        user_paddock.who.start(
-            user_paddock.words("run", "--", "sh", "-c", line), cwd=user_paddock.worktree, env=backend
-        )
-        for _ in range(50)
-    ]
-    for process in running:
-        out, err = process.communicate(timeout=120)
-        assert (process.returncode, out) == (0, b"done\n"), err
-    assert user_paddock.left() == []
+            assert (process.returncode, out.decode()) == (0, f"{path}\ndone\n"), err
+    assert {(path / "mine").read_text() for path in own} == {"x\nx\n"}
+    assert (made.worktree / "mine").read_text() == "x\n" * MANY
+    assert made.left() == []
 
 
 @AS_A_USER

@@ -5,6 +5,7 @@ from pathlib import Path
 import pytest
 
 from policy import promises
+from tests.kernel.conftest import ROOT_ONCE
 from tests.support.features import need
 from tests.support.identity import AS_A_USER, Who
 from tests.support.install import Installed, base_python
@@ -20,8 +21,10 @@ import http.server, subprocess, sys, threading
 server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), http.server.SimpleHTTPRequestHandler)
 threading.Thread(target=server.serve_forever, daemon=True).start()
 url = f"http://127.0.0.1:{server.server_address[1]}/page.html"
-sys.exit(subprocess.run(["chromium", "--headless", "--no-sandbox", "--dump-dom", url], timeout=100).returncode)
+sys.exit(subprocess.run([*sys.argv[1:], url], timeout=100).returncode)
 """
+
+SHOWING = ("chromium", "--headless", "--no-sandbox", "--window-size=320,200", "--screenshot=shot.png", "--dump-dom")
 
 
 @pytest.fixture(params=promises.BACKENDS)
@@ -34,25 +37,20 @@ def scene(request: pytest.FixtureRequest, who: Who, installed: Installed, repo: 
     return scene
 
 
-def test_a_browser_paints_a_page(scene: Scene) -> None:
-    """A screenshot of a file: renderers, shared memory, fonts, and no bus, no display, no device."""
-    words = ["chromium", "--headless", "--no-sandbox", "--window-size=320,200", "--screenshot=shot.png"]
-    ended = scene.run([*words, f"file://{scene.area}/page.html"])
+@ROOT_ONCE
+def test_a_browser_paints_a_page_and_runs_its_scripts(scene: Scene) -> None:
+    """Renderers, shared memory, fonts, and no bus, no display, no device: the page comes from a server over the jail's
+    own loopback; where there is none, because there are no namespaces, from a file.
+    """
+    if promises.has_mounts(scene.backend):
+        ended = scene.run([base_python(), "-I", "-c", SERVED, *SHOWING])
+    else:
+        ended = scene.run([*SHOWING, f"file://{scene.area}/page.html"])
     assert ended.returncode == 0, ended.stderr
+    assert '<h1 id="x">computed 42</h1>' in ended.stdout
     image = (scene.area / "shot.png").read_bytes()
     assert image.startswith(b"\x89PNG\r\n")
     assert (int.from_bytes(image[16:20], "big"), int.from_bytes(image[20:24], "big")) == (320, 200)
-
-
-@AS_A_USER
-def test_a_browser_runs_the_scripts_of_a_page_from_a_server_in_the_jail(scene: Scene) -> None:
-    """Over the jail's own loopback; where there is none, because there are no namespaces, from a file."""
-    words = [str(base_python()), "-I", "-c", SERVED]
-    if not promises.has_mounts(scene.backend):
-        words = ["chromium", "--headless", "--no-sandbox", "--dump-dom", f"file://{scene.area}/page.html"]
-    ended = scene.run(words)
-    assert ended.returncode == 0, ended.stderr
-    assert '<h1 id="x">computed 42</h1>' in ended.stdout
 
 
 @AS_A_USER

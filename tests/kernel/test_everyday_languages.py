@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 
 from policy import promises
+from tests.kernel.conftest import ROOT_ONCE
 from tests.support.identity import AS_A_USER
 from tests.support.programs.scene import Scene
 
@@ -97,6 +98,7 @@ def test_node_programmes(scene: Scene) -> None:
 
 
 @pytest.mark.skipif(not shutil.which("npm"), reason="needs npm")
+@pytest.mark.parametrize("scene_of_user", [promises.NAMESPACES, promises.GUARD], indirect=True)
 def test_npm_runs_scripts_and_installs_a_local_package(scene_of_user: Scene) -> None:
     """npm run with pre and post scripts, npm pack and an offline npm install of the tarball."""
     scene = scene_of_user
@@ -138,6 +140,7 @@ public class Work {
 
 
 @pytest.mark.skipif(not shutil.which("javac"), reason="needs a Java compiler")
+@pytest.mark.parametrize("scene_of_user", [promises.NAMESPACES, promises.GUARD], indirect=True)
 def test_java_compiles_and_runs(scene_of_user: Scene) -> None:
     """javac, and a programme with temporary files, a child and thread pools."""
     scene = scene_of_user
@@ -156,6 +159,7 @@ def cargo_of(scene: Scene) -> bool:
     return path is not None and scene.who.run([path, "--version"]).returncode == 0
 
 
+@ROOT_ONCE
 def test_rust_builds_where_there_is_cargo(scene: Scene) -> None:
     """cargo builds and runs a project without dependencies; where an identity has none, paddock says so (127)."""
     put(scene, "rust/Cargo.toml", '[package]\nname = "work"\nversion = "0.1.0"\nedition = "2021"\n')

@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 
 from policy import promises
+from tests.kernel.conftest import ROOT_ONCE
 from tests.support.install import base_python
 from tests.support.programs.scene import PROGRAMS, Scene
 
@@ -23,6 +24,7 @@ WITH_NAMESPACES = ("a_web_server_of_its_own", "datagrams")
 """What the guard refuses: TCP servers without a network, and datagram sockets, each of which carries an address."""
 
 
+@ROOT_ONCE
 def test_python_programmes(scene: Scene) -> None:
     """Processes, threads, shared memory, sockets, terminals and files of the standard library work."""
     program = scene.area / "work.py"
@@ -51,6 +53,7 @@ def wheel(directory: Path) -> Path:
     return path
 
 
+@pytest.mark.parametrize("scene_of_user", [promises.NAMESPACES, promises.GUARD], indirect=True)
 def test_pip_installs_a_wheel_into_an_environment_of_the_worktree(scene_of_user: Scene) -> None:
     """venv with pip, pip install of a local wheel without the network, and the command it brings."""
     scene = scene_of_user
