@@ -83,8 +83,10 @@ def test_the_kernel_holds_where_the_validator_would_not(paddock: Paddock, backen
     assert not (paddock.place / "new").exists()
 
 
-def test_git_and_handoff_files_stay(user_paddock: Paddock) -> None:
-    """By tools and by commands; what only a command could do is undone by nobody, so the jail mounts them read-only."""
+def test_git_and_handoff_files_stay_and_commits_come_home(user_paddock: Paddock) -> None:
+    """By tools and by commands; what only a command could do is undone by nobody, so the jail mounts them read-only.
+    The session's jail is one of `paddock run`: its commits reach the branch when it ends.
+    """
     paddock = user_paddock
     (paddock.worktree / ".envrc").write_text("true\n")
     (paddock.worktree / ".vscode").mkdir()
@@ -98,48 +100,22 @@ def test_git_and_handoff_files_stay(user_paddock: Paddock) -> None:
             assert (await call("edit", file_path=".envrc", old_string="t", new_string="x")).error == "SANDBOX_VIOLATION"
             said = await call("shell", command="echo x >.envrc || mv new .envrc")
             assert not said.text.startswith("exit status 0")
+            assert not (await call("write", file_path="work", content="done\n")).failed
+            line = "git add work && git -c user.name=A -c user.email=a@example.invalid commit -q -m 'one: Work.'"
+            assert (await call("shell", command=line)).text == "exit status 0\n"
 
     anyio.run(attack)
     assert (paddock.worktree / ".envrc").read_text() == "true\n"
     assert (paddock.worktree / ".git").read_text() == pointer
     assert not (paddock.worktree / "deep").exists()
-
-
-def test_what_the_shell_commits_is_harvested(user_paddock: Paddock) -> None:
-    """The session's jail is one of `paddock run`: its commits reach the branch when it ends."""
-    paddock = user_paddock
-
-    async def work() -> None:
-        async with over_stdio(paddock) as call:
-            assert not (await call("write", file_path="work", content="done\n")).failed
-            line = "git add work && git -c user.name=A -c user.email=a@example.invalid commit -q -m 'one: Work.'"
-            assert (await call("shell", command=line)).text == "exit status 0\n"
-
-    anyio.run(work)
     shown = paddock.who.run(["git", "-C", str(paddock.main), "show", "one:work"])
     assert shown.stdout == "done\n", shown.stderr
 
 
-def test_no_page_and_no_other_name_may_ask(user_paddock: Paddock) -> None:
-    """A web page cannot use its user's browser against the server: neither by its origin nor by a name of its own."""
-    paddock = user_paddock
-
-    async def ask(server: Server) -> None:
-        import httpx2
-
-        body = {"jsonrpc": "2.0", "id": 1, "method": "tools/call", "params": {"name": "list", "arguments": {}}}
-        headers = {**server.headers("one"), "Accept": "application/json, text/event-stream"}
-        async with httpx2.AsyncClient() as http:
-            for more in ({"Origin": "http://evil.example"}, {"Origin": server.url}, {"Host": "evil.example"}):
-                answer = await http.post(server.url, json=body, headers={**headers, **more})
-                assert answer.status_code in (403, 421), more
-
-    with Server(paddock, f"--session=one={paddock.worktree}") as server:
-        anyio.run(ask, server)
-
-
 def test_a_unix_socket_is_its_owners(user_paddock: Paddock) -> None:
-    """Served there; nobody else can connect; it is gone afterwards, and a dead one is no obstacle."""
+    """Served there; nobody else can connect; it is gone afterwards, and a dead one is no obstacle. The workers of a
+    server that is killed see their input end, and end with their jails (the fixtures look for what is left).
+    """
     paddock = user_paddock
     path = paddock.place / "socket"
 
@@ -157,25 +133,11 @@ def test_a_unix_socket_is_its_owners(user_paddock: Paddock) -> None:
             if killed:
                 server.process.kill()
                 server.process.wait()
+                deadline = time.monotonic() + 30
+                while paddock.left():
+                    assert time.monotonic() < deadline, paddock.left()
+                    time.sleep(0.05)
         assert path.exists() is killed
-
-
-def test_a_server_that_is_killed_leaves_nothing_running(user_paddock: Paddock) -> None:
-    """Its workers see their input end, and end with their jails (the fixtures look for what is left)."""
-    paddock = user_paddock
-
-    async def ask(server: Server) -> None:
-        async with server.client(server.headers("one")) as call:
-            assert (await call("read", file_path="file")).text == "content\n"
-
-    with Server(paddock, f"--session=one={paddock.worktree}") as server:
-        anyio.run(ask, server)
-        server.process.kill()
-        server.process.wait()
-        deadline = time.monotonic() + 30
-        while paddock.left():
-            assert time.monotonic() < deadline, paddock.left()
-            time.sleep(0.05)
 
 
 def test_a_killed_worker_leaves_no_half_file(tmp_path: Path) -> None:

@@ -1,5 +1,7 @@
 """The file tools over HTTP: sessions by header and token, each in its own jail, side by side."""
 
+from collections.abc import Iterator
+
 import anyio
 import httpx2
 import pytest
@@ -51,13 +53,18 @@ def test_two_sessions_side_by_side_are_each_confined(paddock: Paddock) -> None:
         assert (other / f"f{number}").read_text() == "two"
 
 
-@pytest.mark.spec("US5.2", "CONTRACT-6", "FR-015", "FR-016")
-def test_an_unproven_session_is_a_clear_error(user_paddock: Paddock) -> None:
-    """In strict mode: no session, an unknown one, no token, a wrong one, another session's, a header twice."""
-    paddock = user_paddock
-    words = two_worktrees(paddock)
+@pytest.fixture(scope="module")
+def server(file_paddock: Paddock) -> Iterator[Server]:
+    """One that serves `one` twice and `two`, for tests that leave their files as they were."""
+    with Server(file_paddock, *two_worktrees(file_paddock), f"--session=beside={file_paddock.worktree}") as made:
+        yield made
 
-    async def ask(server: Server) -> None:
+
+@pytest.mark.spec("US5.2", "CONTRACT-6", "FR-015", "FR-016")
+def test_an_unproven_session_is_a_clear_error(file_paddock: Paddock, server: Server) -> None:
+    """In strict mode: no session, an unknown one, no token, a wrong one, another session's, a header twice."""
+
+    async def ask() -> None:
         good, other = server.headers("one"), server.headers("two")
         protocol = {"Mcp-Session-Id": "one", TOKEN_HEADER: good[TOKEN_HEADER]}
         for headers in (
@@ -87,23 +94,48 @@ def test_an_unproven_session_is_a_clear_error(user_paddock: Paddock) -> None:
                 answer = await http.request(method, server.url, headers=good if method == "DELETE" else {})
                 assert (answer.status_code, answer.headers["Allow"]) == (405, "POST")
 
-    with Server(paddock, *words) as server:
-        anyio.run(ask, server)
-    assert (paddock.worktree / "file").read_text() == "content\n"
+    anyio.run(ask)
+    assert (file_paddock.worktree / "file").read_text() == "content\n"
 
 
-def test_older_clients_and_large_files_are_served(user_paddock: Paddock) -> None:
+def test_older_clients_and_large_files_are_served(file_paddock: Paddock, server: Server) -> None:
     """With a handshake and the protocol's own session header; eight mebibytes in one call, no more."""
-    paddock = user_paddock
 
-    async def ask(server: Server) -> None:
+    async def ask() -> None:
         async with server.client(server.headers("one"), mode="legacy") as call:
             assert not (await call("write", file_path="large", content="ö" * (4 << 20))).failed
             said = await call("read", file_path="large")
             assert len(said.text.encode()) == 256 << 10
             assert (await call("write", file_path="larger", content="x" * ((8 << 20) + 1))).error == "TOO_LARGE"
 
-    with Server(paddock, f"--session=one={paddock.worktree}") as server:
-        anyio.run(ask, server)
-    assert (paddock.worktree / "large").stat().st_size == 8 << 20
-    assert not (paddock.worktree / "larger").exists()
+    anyio.run(ask)
+    assert (file_paddock.worktree / "large").stat().st_size == 8 << 20
+    assert not (file_paddock.worktree / "larger").exists()
+
+
+@pytest.mark.spec("EDGE-3")
+def test_two_sessions_may_share_a_worktree(server: Server) -> None:
+    """Both see what the other writes, each with its own token and worker."""
+
+    async def ask() -> None:
+        async with server.client(server.headers("one")) as one, server.client(server.headers("beside")) as two:
+            assert not (await one("write", file_path="shared", content="1")).failed
+            assert (await two("read", file_path="shared")).text == "1"
+            assert not (await two("edit", file_path="shared", old_string="1", new_string="2")).failed
+            assert (await one("read", file_path="shared")).text == "2"
+
+    anyio.run(ask)
+
+
+def test_no_page_and_no_other_name_may_ask(server: Server) -> None:
+    """A web page cannot use its user's browser against the server: neither by its origin nor by a name of its own."""
+
+    async def ask() -> None:
+        body = {"jsonrpc": "2.0", "id": 1, "method": "tools/call", "params": {"name": "list", "arguments": {}}}
+        headers = {**server.headers("one"), "Accept": "application/json, text/event-stream"}
+        async with httpx2.AsyncClient() as http:
+            for more in ({"Origin": "http://evil.example"}, {"Origin": server.url}, {"Host": "evil.example"}):
+                answer = await http.post(server.url, json=body, headers={**headers, **more})
+                assert answer.status_code in (403, 421), more
+
+    anyio.run(ask)

@@ -21,7 +21,7 @@ from tests.support.features import need
 from tests.support.file_tools import error_of
 from tests.support.install import Installed
 
-SESSIONS = int(os.environ.get("PADDOCK_SESSIONS", "8"))
+SESSIONS = int(os.environ.get("PADDOCK_SESSIONS", "4"))
 THREADS = 16
 
 _SCRIPT = """
@@ -96,7 +96,7 @@ def test_a_call_costs_little_more_in_a_jail(installed: Installed, tmp_path: Path
         jailed = Router(Sessions({"s": context}.get), jails.enter)
         free = Router(Sessions(lambda _: None, mode=Mode.COMPATIBLE), jails.enter, lambda: Outside(str(root)))
         taken: dict[str, list[float]] = {"jailed": [], "free": []}
-        for number in range(200):
+        for number in range(100):
             for name, router, session in (("jailed", jailed, "s"), ("free", free, None)):
                 begun = time.perf_counter()
                 assert not router.call("write", {"file_path": "file", "content": str(number)}, session, None).failed

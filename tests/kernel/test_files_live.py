@@ -5,7 +5,7 @@ import subprocess
 import anyio
 import pytest
 
-from tests.support.file_tools import Caller, Server, over_stdio
+from tests.support.file_tools import Caller, over_stdio
 from tests.support.paddock import Paddock, Session
 
 
@@ -95,20 +95,3 @@ def test_a_live_jail_without_room_for_the_worker_is_not_left(user_paddock: Paddo
         anyio.run(ask, session, "SANDBOX_VIOLATION")
     with Session(paddock, options=("--deny", "hidden", "--deny", str(paddock.installed.prefix))) as session:
         anyio.run(ask, session, "WORKER_FAILED")
-
-
-@pytest.mark.spec("EDGE-3")
-def test_two_sessions_may_share_a_worktree(user_paddock: Paddock) -> None:
-    """Both see what the other writes, each with its own token and worker."""
-    paddock = user_paddock
-
-    async def ask(server: Server) -> None:
-        async with server.client(server.headers("a")) as one, server.client(server.headers("b")) as two:
-            assert not (await one("write", file_path="shared", content="1")).failed
-            assert (await two("read", file_path="shared")).text == "1"
-            assert not (await two("edit", file_path="shared", old_string="1", new_string="2")).failed
-            assert (await one("read", file_path="shared")).text == "2"
-
-    words = [f"--session={name}={paddock.worktree}" for name in "ab"]
-    with Server(paddock, *words) as server:
-        anyio.run(ask, server)

@@ -32,16 +32,19 @@ async def is_refused(call: Caller, outside: Path) -> None:
     assert not (outside / "new").exists()
 
 
-@pytest.mark.spec("CONTRACT-COMPATIBLE", "US5.2", "CONTRACT-6")
-def test_calls_without_a_known_session_over_http(user_paddock: Paddock) -> None:
-    """Missing, empty and unknown ids: legacy in `compatible` with the server's own token, an error in `strict`."""
+@pytest.mark.parametrize("mode", ["strict", "compatible"])
+@pytest.mark.spec("CONTRACT-COMPATIBLE", "US5.2", "CONTRACT-6", "EDGE-1", "EDGE-5")
+def test_calls_without_a_known_session_over_http(user_paddock: Paddock, mode: str) -> None:
+    """Missing, empty and unknown ids: legacy in `compatible` with the server's own token, an error in `strict`. A
+    worktree that is not there is never legacy, before it is made and after it was deleted; in between it is served.
+    """
     paddock = user_paddock
-    outside = paddock.place / "outside"
+    outside, later = paddock.place / "outside", paddock.place / "later"
     outside.mkdir()
     (outside / "secret").write_text("secret")
     paddock.who.give(outside)
 
-    async def ask(server: Server, mode: str) -> None:
+    async def ask(server: Server) -> None:
         token = server.ready["tokens"].get("", "none")
         for headers in ({}, {SESSION_HEADER: ""}, {SESSION_HEADER: "stranger"}):
             async with server.client(headers) as call:
@@ -53,11 +56,26 @@ def test_calls_without_a_known_session_over_http(user_paddock: Paddock) -> None:
         async with server.client(server.headers("one")) as call:
             assert (await call("read", file_path="file")).text == "content\n"
             assert (await call("read", file_path=str(outside / "secret"))).error == "SANDBOX_VIOLATION"
+        async with server.client(server.headers("later")) as call:
+            said = await call("read", file_path="file")
+            assert said.error == "WORKTREE_UNRESOLVED"
+            assert "there is no directory" in str(said.told["message"])
+            assert (await call("write", file_path=str(paddock.place / "x"), content="")).error == "WORKTREE_UNRESOLVED"
+            words = ["git", "-C", str(paddock.main), "worktree", "add", "-q", "-b", "later", str(later)]
+            assert paddock.who.run(words).returncode == 0
+            assert not (await call("write", file_path="file", content="there")).failed
+            assert (await call("read", file_path="file")).text == "there"
+            paddock.who.run(["rm", "-rf", str(later)]).check_returncode()
+            for tool, arguments in (("read", {"file_path": "file"}), ("write", {"file_path": "file", "content": "x"})):
+                said = await call(tool, **arguments)
+                assert said.error == "SANDBOX_VIOLATION"
+                assert "no longer exists" in said.text
+        assert not later.exists()
 
-    for mode in ("strict", "compatible"):
-        with Server(paddock, "--mode", mode, f"--session=one={paddock.worktree}") as server:
-            assert set(server.ready["tokens"]) == ({"one"} if mode == "strict" else {"one", ""})
-            anyio.run(ask, server, mode)
+    words = ("--mode", mode, f"--session=one={paddock.worktree}", f"--session=later={later}")
+    with Server(paddock, *words) as server:
+        assert set(server.ready["tokens"]) == ({"one", "later"} if mode == "strict" else {"one", "later", ""})
+        anyio.run(ask, server)
 
 
 @pytest.mark.spec("CONTRACT-COMPATIBLE")
@@ -84,40 +102,11 @@ def test_calls_without_a_session_over_standard_streams(user_paddock: Paddock) ->
     assert paddock.refused("files", "--mode", "strict", "--session", "stranger").reference == "session-unknown"
 
 
-@pytest.mark.spec("EDGE-1", "EDGE-5")
-def test_a_worktree_that_is_not_there_is_never_legacy(user_paddock: Paddock) -> None:
-    """Before it is made and after it was deleted: an error in both modes; in between it is served."""
-    paddock = user_paddock
-    later = paddock.place / "later"
-
-    async def ask(server: Server, mode: str) -> None:
-        async with server.client(server.headers("one")) as call:
-            said = await call("read", file_path="file")
-            assert said.error == "WORKTREE_UNRESOLVED"
-            assert "there is no directory" in str(said.told["message"])
-            assert (await call("write", file_path=str(paddock.place / "x"), content="")).error == "WORKTREE_UNRESOLVED"
-            words = ["git", "-C", str(paddock.main), "worktree", "add", "-q", "--force", "-B", mode, str(later)]
-            assert paddock.who.run(words).returncode == 0
-            assert not (await call("write", file_path="file", content="there")).failed
-            assert (await call("read", file_path="file")).text == "there"
-            paddock.who.run(["rm", "-rf", str(later)]).check_returncode()
-            for tool, arguments in (("read", {"file_path": "file"}), ("write", {"file_path": "file", "content": "x"})):
-                said = await call(tool, **arguments)
-                assert said.error == "SANDBOX_VIOLATION"
-                assert "no longer exists" in said.text
-        assert not later.exists()
-
-    for mode in ("strict", "compatible"):
-        with Server(paddock, "--mode", mode, f"--session=one={later}") as server:
-            anyio.run(ask, server, mode)
-
-
 def test_bad_command_lines_are_refused(user_paddock: Paddock) -> None:
     """One clear error each; a good one ends with its client, status 0."""
     cases: tuple[tuple[tuple[str, ...], str], ...] = (
         (("--mode", "lax"), "usage"),
         (("--stdio", "--http", "127.0.0.1:0"), "usage"),
-        (("--session", "a=."), "worktree"),
         (("--session", "a=", "--session", "b"), "usage"),
         (("--http", "127.0.0.1:0", "--session", "a=.", "--session", "stranger"), "session-unknown"),
         (("--session", "../a"), "session-name"),
@@ -129,13 +118,9 @@ def test_bad_command_lines_are_refused(user_paddock: Paddock) -> None:
         (("--http", "unix:/nonexistent/socket"), "http-unusable"),
         (("more",), "usage"),
     )
-    for words, reference in cases:
-        if reference == "worktree":
-            assert user_paddock.call("files", *words).returncode == 0
-        else:
-            assert (words, user_paddock.refused("files", *words).reference) == (words, reference)
-
-
-def test_outside_of_a_worktree_it_is_refused(user_paddock: Paddock) -> None:
-    """As every launch is."""
+    errors = user_paddock.refused_each(
+        *(["files", *words] for words, _ in cases), loaded=("launcher.bridges.files.mcp_server",)
+    )
+    assert [(words, error.reference) for (words, _), error in zip(cases, errors, strict=True)] == [*cases]
+    assert user_paddock.call("files", "--session", "a=.").returncode == 0
     assert user_paddock.refused("files", cwd=user_paddock.place).reference == "not-a-worktree"

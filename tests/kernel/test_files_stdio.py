@@ -13,7 +13,9 @@ from tests.support.paddock import Paddock
 
 @pytest.mark.spec("CONTRACT-5", "FR-014", "FR-019", "FR-010", "FR-011", "FR-012")
 def test_tools_work_inside_and_are_denied_outside(paddock: Paddock) -> None:
-    """Every tool serves the worktree; the same tool with a path outside answers with the specified JSON."""
+    """Every tool serves the worktree, and what it makes belongs to who started the server, with the rights that his
+    umask leaves; the same tool with a path outside answers with the specified JSON.
+    """
     outside = paddock.place / "outside"
     outside.mkdir()
     (outside / "secret").write_text("secret\n")
@@ -58,7 +60,10 @@ def test_tools_work_inside_and_are_denied_outside(paddock: Paddock) -> None:
     anyio.run(both)
     assert (outside / "secret").read_text() == "secret\n"
     assert list(outside.iterdir()) == [outside / "secret"]
-    assert (paddock.worktree / "new/deep/one").read_text() == "a\nB\nc\n"
+    made = paddock.worktree / "new/deep/one"
+    assert made.read_text() == "a\nB\nc\n"
+    assert (made.stat().st_uid, made.stat().st_mode & 0o777) == (paddock.who.uid, 0o644)
+    assert sorted(path.name for path in paddock.worktree.iterdir()) == [".git", "file", "new"]
 
 
 def test_every_line_has_its_answer(user_paddock: Paddock) -> None:
@@ -95,60 +100,52 @@ def test_every_line_has_its_answer(user_paddock: Paddock) -> None:
     assert (paddock.worktree / "a").read_text() == "\U0001f600"
 
 
-def test_the_files_are_the_users(paddock: Paddock) -> None:
-    """What a tool makes belongs to who started the server, with the rights that his umask leaves."""
-
-    async def write() -> None:
-        async with over_stdio(paddock) as call:
-            assert not (await call("write", file_path="made", content="x")).failed
-
-    anyio.run(write)
-    found = (paddock.worktree / "made").stat()
-    assert (found.st_uid, found.st_mode & 0o777) == (paddock.who.uid, 0o644)
-    assert sorted(path.name for path in paddock.worktree.iterdir()) == [".git", "file", "made"]
-
-
 def test_a_worktree_elsewhere_can_be_named(user_paddock: Paddock) -> None:
-    """`--worktree` and `--session ID=DIR` serve another directory than the current one."""
+    """`--worktree` and `--session ID=DIR` serve another directory than the current one. `paddock denials` tells of what
+    was refused, with what would allow it; once for each path and tool.
+    """
     paddock = user_paddock
-    other = paddock.place / "two"
+    other, outside = paddock.place / "two", paddock.place / "data"
     ended = paddock.who.run(["git", "-C", str(paddock.main), "worktree", "add", "-q", "-b", "two", str(other)])
     assert ended.returncode == 0, ended.stderr
+    outside.mkdir()
+    (outside / "set").write_text("x")
+    paddock.who.give(outside)
 
     async def ask(*words: str) -> None:
         async with over_stdio(paddock, *words) as call:
             assert (await call("list")).text == ".git"
-            said = await call("read", file_path=str(paddock.worktree / "file"))
-            assert said.error == "SANDBOX_VIOLATION"
+            for _ in range(3):
+                for path in (paddock.worktree / "file", "../data/set"):
+                    assert (await call("read", file_path=str(path))).error == "SANDBOX_VIOLATION"
+                assert (await call("shell", command="ls", directory=str(outside))).error == "SANDBOX_VIOLATION"
 
     anyio.run(ask, "--worktree", str(other))
     anyio.run(ask, "--session", f"agent={other}")
+    (ledger,) = (paddock.state / "ledgers").glob("files-agent-*.jsonl")
+    name = ledger.name.partition(".")[0]
+    told = list(map(json.loads, paddock.call("denials", name, "--json").stdout.splitlines()))
+    found = [(each["operation"], each["path"]) for each in told if each["layer"] == "validator"]
+    assert found == [("read", f"{paddock.worktree}/file"), ("read", f"{outside}/set"), ("execute", str(outside))]
+    shown = paddock.call("denials", name).stdout
+    assert f"{outside}/set" in shown
+    assert "--ro" in shown
 
 
-def test_a_file_that_may_not_be_written_is_not_replaced(user_paddock: Paddock) -> None:
-    """A rename would only ask whether the directory may be written; the file's own mode counts."""
+def test_a_client_that_leaves_ends_its_command(user_paddock: Paddock) -> None:
+    """The server does not wait for it, and nothing of it is left (the fixtures look). Before that: a file that may not
+    be written is not replaced, for a rename would only ask whether the directory may be; the file's own mode counts.
+    """
     paddock = user_paddock
     path = paddock.worktree / "file"
     path.chmod(0o444)
 
-    async def write() -> None:
-        async with over_stdio(paddock) as call:
+    async def leave() -> None:
+        async with over_stdio(paddock) as call, anyio.create_task_group() as group:
             assert (await call("write", file_path="file", content="x")).error == "ACCESS_DENIED"
             assert (await call("edit", file_path="file", old_string="content", new_string="x")).error == "ACCESS_DENIED"
             assert not (await call("shell", command="chmod u+w file")).failed
             assert not (await call("write", file_path="file", content="x")).failed
-
-    anyio.run(write)
-    assert (path.read_text(), path.stat().st_mode & 0o777) == ("x", 0o644)
-
-
-def test_a_client_that_leaves_ends_its_command(user_paddock: Paddock) -> None:
-    """The server does not wait for it, and nothing of it is left (the fixtures look)."""
-    paddock = user_paddock
-
-    async def leave() -> None:
-        async with over_stdio(paddock) as call, anyio.create_task_group() as group:
-            await call("read", file_path="file")
 
             async def work() -> None:
                 await call("shell", command="touch begun; sleep 500", timeout_seconds=600)
@@ -161,6 +158,7 @@ def test_a_client_that_leaves_ends_its_command(user_paddock: Paddock) -> None:
     before = time.monotonic()
     anyio.run(leave)
     assert time.monotonic() - before < 120
+    assert (path.read_text(), path.stat().st_mode & 0o777) == ("x", 0o644)
 
 
 def test_in_bubblewrap_too(user_paddock: Paddock) -> None:
@@ -178,31 +176,6 @@ def test_in_bubblewrap_too(user_paddock: Paddock) -> None:
             assert said.text.startswith("exit status 1\nx")
 
     anyio.run(ask)
-
-
-def test_what_is_refused_is_in_the_ledger(user_paddock: Paddock) -> None:
-    """`paddock denials` tells of it, with what would allow it; once for each path and tool."""
-    paddock = user_paddock
-    outside = paddock.place / "data"
-    outside.mkdir()
-    (outside / "set").write_text("x")
-    paddock.who.give(outside)
-
-    async def ask() -> None:
-        async with over_stdio(paddock, "--session", f"one={paddock.worktree}") as call:
-            for _ in range(3):
-                assert (await call("read", file_path="../data/set")).error == "SANDBOX_VIOLATION"
-                assert (await call("shell", command="ls", directory=str(outside))).error == "SANDBOX_VIOLATION"
-
-    anyio.run(ask)
-    (ledger,) = (paddock.state / "ledgers").glob("files-one-*.jsonl")
-    name = ledger.name.partition(".")[0]
-    told = list(map(json.loads, paddock.call("denials", name, "--json").stdout.splitlines()))
-    found = [(each["operation"], each["path"]) for each in told if each["layer"] == "validator"]
-    assert found == [("read", f"{outside}/set"), ("execute", str(outside))]
-    shown = paddock.call("denials", name).stdout
-    assert f"{outside}/set" in shown
-    assert "--ro" in shown
 
 
 def test_an_agent_in_its_jail_can_start_it_itself(user_paddock: Paddock) -> None:
