@@ -112,60 +112,63 @@ MEANINGLESS: list[tuple[list[str], str]] = [
 ]
 
 
-def test_words_that_mean_nothing(user_paddock: Paddock) -> None:
+def test_words_that_mean_nothing(file_paddock: Paddock) -> None:
     """One line says which word it is, and the hint leads on; the status is 125 for each."""
-    for words, text in MEANINGLESS:
-        error = user_paddock.refused(*words)
+    commands = [words for words, _ in MEANINGLESS]
+    for (words, text), error in zip(MEANINGLESS, file_paddock.refused_each(*commands), strict=True):
         assert (words, error.reference) == (words, "usage")
         assert text in error.text
         assert "hint:" in error.text
 
 
-def test_empty_values(user_paddock: Paddock) -> None:
+OPTIONS = ("worktree", "provider", "dialect", "rw", "ro", "deny", "submodule", "net", "allow-domain", "env", "backend",
+           "git", "limit", "config", "session", "report")  # fmt: skip
+
+
+def test_empty_values(file_paddock: Paddock) -> None:
     """No option takes an empty word for an answer: it is an unset variable of a script."""
-    for option in ("worktree", "provider", "dialect", "rw", "ro", "deny", "submodule", "net", "allow-domain", "env",
-                   "backend", "git", "limit", "config", "session", "report"):  # fmt: skip
-        for words in ([f"--{option}", ""], [f"--{option}="]):
-            error = user_paddock.refused("run", *words, "--", "true")
-            assert (error.reference, f"--{option} needs a value" in error.text) == ("usage", True)
+    forms = [(name, words) for name in OPTIONS for words in ([f"--{name}", ""], [f"--{name}="])]
+    errors = file_paddock.refused_each(*(["run", *words, "--", "true"] for _, words in forms))
+    for (name, words), error in zip(forms, errors, strict=True):
+        assert (words, error.reference, f"--{name} needs a value" in error.text) == (words, "usage", True)
 
 
-def test_a_value_may_look_like_an_option(user_paddock: Paddock) -> None:
+def test_a_value_may_look_like_an_option(file_paddock: Paddock) -> None:
     """With an equals sign it is taken as it is."""
-    error = user_paddock.refused("run", "--worktree=--net", "--", "true")
+    error = file_paddock.refused("run", "--worktree=--net", "--", "true")
     assert error.reference == "worktree-missing"
 
 
-def test_what_cannot_be_held_here_refuses(user_paddock: Paddock) -> None:
+def test_what_cannot_be_held_here_refuses(file_paddock: Paddock) -> None:
     """A mode that was asked for by name never does silently less."""
-    error = user_paddock.refused("run", "--git", "private", "--", "true", env={"PADDOCK_NO_USERNS": "1"})
+    error = file_paddock.refused("run", "--git", "private", "--", "true", env={"PADDOCK_NO_USERNS": "1"})
     assert error.reference == "git-private-impossible"
     assert "hint:" in error.text
 
 
-def test_an_unknown_provider_or_submodule(user_paddock: Paddock) -> None:
+def test_an_unknown_provider_or_submodule(file_paddock: Paddock) -> None:
     """The known ones are listed."""
-    error = user_paddock.refused("run", "--provider", "claude", "--", "true")
+    error = file_paddock.refused("run", "--provider", "claude", "--", "true")
     assert error.reference == "provider-unknown"
     assert "claude-code, codex, copilot" in error.text
-    assert "--env NOSUCH: not set" in user_paddock.run("--env", "NOSUCH", "--env", "A=1", "--", "true").stderr
-    assert user_paddock.refused("run", "--submodule", "none", "--", "true").reference == "submodule-unknown"
+    assert "--env NOSUCH: not set" in file_paddock.run("--env", "NOSUCH", "--env", "A=1", "--", "true").stderr
+    assert file_paddock.refused("run", "--submodule", "none", "--", "true").reference == "submodule-unknown"
 
 
-def test_a_grant_on_nothing(user_paddock: Paddock) -> None:
+def test_a_grant_on_nothing(file_paddock: Paddock) -> None:
     """What cannot be granted is refused; what cannot be denied is only mentioned."""
-    error = user_paddock.refused("run", "--rw", "/nonexistent", "--", "true")
+    error = file_paddock.refused("run", "--rw", "/nonexistent", "--", "true")
     assert error.reference == "grant-missing"
-    assert user_paddock.refused("run", "--deny", "..", "--", "true").reference == "deny-worktree"
-    ended = user_paddock.run("--deny", "/nonexistent", "--", "true")
+    assert file_paddock.refused("run", "--deny", "..", "--", "true").reference == "deny-worktree"
+    ended = file_paddock.run("--deny", "/nonexistent", "--", "true")
     assert (ended.returncode, "there is nothing to deny" in ended.stderr) == (0, True)
 
 
-def test_terminal_sequences_are_shown_escaped(user_paddock: Paddock) -> None:
+def test_terminal_sequences_are_shown_escaped(file_paddock: Paddock) -> None:
     """A name with control characters, or bytes that are no text, cannot drive the terminal from an error."""
     evil = "\x1b[31mred\x1b]0;title\x07\n\udcff"
-    for words in (
-        ["run", "--", evil],
+    assert file_paddock.refused("run", "--", evil, status=127).reference == "command-not-found"
+    file_paddock.refused_each(
         ["run", "--worktree", evil, "--", "true"],
         ["run", "--rw", evil, "--", "true"],
         ["run", "--config", evil, "--", "true"],
@@ -177,11 +180,8 @@ def test_terminal_sequences_are_shown_escaped(user_paddock: Paddock) -> None:
         ["run", f"--{evil}", "--", "true"],
         ["trust", evil],
         [evil],
-    ):
-        ended = user_paddock.call(*words)
-        assert ended.returncode in (125, 127)
-        said(ended.stderr)
-    ended = user_paddock.call("explain", evil)
+    )
+    ended = file_paddock.call("explain", evil)
     assert (ended.returncode, ended.stderr, "\\x1b[31mred" in ended.stdout) == (0, "", True)
 
 
@@ -276,24 +276,21 @@ BROKEN: dict[str, tuple[bytes, str]] = {
 }
 
 
-@pytest.mark.parametrize("kind", BROKEN)
-@pytest.mark.parametrize("name", ["user", "project", "named"])
-def test_a_malformed_configuration(user_paddock: Paddock, name: str, kind: str) -> None:
+def test_a_malformed_configuration(user_paddock: Paddock) -> None:
     """The file is named, with the place in it or the key, and nothing starts."""
-    path = {
-        "user": user_paddock.who.home / ".config/paddock/config.toml",
-        "project": user_paddock.worktree / ".paddock.toml",
-        "named": user_paddock.place / "named.toml",
-    }[name]
-    content, reference = BROKEN[kind]
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_bytes(content)
+    named = user_paddock.place / "named.toml"
+    own = user_paddock.who.home / ".config/paddock/config.toml"
+    own.parent.mkdir(parents=True)
     user_paddock.who.give(user_paddock.who.home)
-    user_paddock.who.give(path)
-    words = ["--config", str(path)] if name == "named" else []
-    error = user_paddock.refused("run", *words, "--", "true")
-    assert str(path) in error.text
-    assert error.reference.startswith(reference), error.text
+    for path in (own, user_paddock.worktree / ".paddock.toml", named):
+        for kind, (content, reference) in BROKEN.items():
+            path.write_bytes(content)
+            user_paddock.who.give(path)
+            words = ["--config", str(path)] if path == named else []
+            error = user_paddock.refused("run", *words, "--", "true")
+            assert str(path) in error.text, (kind, path, error)
+            assert error.reference.startswith(reference), (kind, path, error)
+        path.unlink()
 
 
 def test_a_configuration_that_is_no_file(user_paddock: Paddock) -> None:
