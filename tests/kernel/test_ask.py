@@ -85,6 +85,7 @@ def reached(world: World, since: int) -> int:
     return sum(entry["kind"] == "request" for entry in world.seen(since))
 
 
+@AS_A_USER
 def test_a_yes_lets_the_waiting_client_in(world: World, paddock: Paddock, backend: str) -> None:
     """It hears nothing of it but that it took a while; the next one does not wait."""
     before = len(world.seen())
@@ -267,7 +268,7 @@ def ask(number):
     except OSError:
         pass
 with concurrent.futures.ThreadPoolExecutor(64) as pool:
-    list(pool.map(ask, range(2_000)))
+    list(pool.map(ask, range(500)))
 print("done", flush=True)
 with socket.create_connection(("good.example", 22), timeout=20) as sock:
     print(sock.recv(4).decode(), flush=True)

@@ -10,6 +10,7 @@ import pytest
 
 from policy.promises import BUBBLEWRAP, GUARD, NAMESPACES
 from tests.support.features import need
+from tests.support.identity import AS_A_USER
 from tests.support.paddock import Paddock, said
 
 NO_LANDLOCK = {"PADDOCK_NO_LANDLOCK": "1"}
@@ -54,6 +55,7 @@ def chosen(paddock: Paddock, wanted: str, env: dict[str, str]) -> str:
     return line.split(", ")[1]
 
 
+@AS_A_USER
 def test_the_matrix(paddock: Paddock) -> None:
     """Landlock wherever it is there; bubblewrap where it is not, or where it is asked for; else a clear refusal.
 

@@ -11,7 +11,7 @@ import pytest
 
 from policy import promises
 from tests.support.features import need
-from tests.support.identity import Word
+from tests.support.identity import Who, Word
 from tests.support.install import ROOT
 from tests.support.paddock import Paddock, said
 
@@ -77,9 +77,9 @@ def test_dockers_filter_with_the_right_to_trace_leaves_the_guard(paddock: Paddoc
     assert not_held == {"handoff", "visibility", "shared-memory"}
 
 
-def test_dockers_filter_alone_is_refused_in_words(paddock: Paddock) -> None:
+def test_dockers_filter_alone_is_refused_in_words(user_paddock: Paddock) -> None:
     """Neither namespaces nor the guard; the text names both, and what to change about the container."""
-    ended = run(paddock, [], "--", "true")
+    ended = run(user_paddock, [], "--", "true")
     assert ended.returncode == 125
     error = said(ended.stderr)
     assert error.reference == "guard-missing"
@@ -87,19 +87,18 @@ def test_dockers_filter_alone_is_refused_in_words(paddock: Paddock) -> None:
         assert part in error.text
 
 
-def test_a_plan_is_not_carried_into_a_container_or_out(paddock: Paddock, outside: Path) -> None:
+def test_a_plan_is_not_carried_into_a_container_or_out(user_paddock: Paddock) -> None:
     """The home directory with the kept plans is often the same; what the machine can do is not."""
     need("userns")
     for _ in range(2):
-        assert paddock.run("--", "true").stderr == ""
-        ended = run(paddock, ["--ptrace"], "--verbose", "--", "true")
+        assert user_paddock.run("--", "true").stderr == ""
+        ended = run(user_paddock, ["--ptrace"], "--verbose", "--", "true")
         assert f", {promises.GUARD}, " in ended.stderr, ended
-    ended = paddock.run("--verbose", "--", "true")
+    ended = user_paddock.run("--verbose", "--", "true")
     assert f", {promises.NAMESPACES}, " in ended.stderr
 
 
-@pytest.mark.parametrize("name", ["unshare", "mount", "ptrace", "pidfd_getfd"])
-def test_the_imitation_is_one(paddock: Paddock, name: str) -> None:
+def test_the_imitation_is_one(user: Who) -> None:
     """The twin: without Paddock, the container denies what it should deny, and nothing else of these."""
     tries = {
         "unshare": "unshare --user true",
@@ -107,6 +106,7 @@ def test_the_imitation_is_one(paddock: Paddock, name: str) -> None:
         "ptrace": f"{sys.base_prefix}/bin/python3 -c 'import ctypes; exit(ctypes.CDLL(None).ptrace(0, 0, 0, 0) != 0)'",
         "pidfd_getfd": "grep -q 'Seccomp:.2' /proc/self/status && ! head -c1 /proc/kcore >/dev/null",
     }
-    words = [sys.executable, "-m", "tests.support.container", "--", "sh", "-c", tries[name]]
-    ended = subprocess.run(words, cwd=ROOT, env=paddock.who.environment(), capture_output=True, check=False)
-    assert (ended.returncode == 0) == (name in ("ptrace", "pidfd_getfd")), ended
+    script = "\n".join(f"({line}) >&2 && echo {name}" for name, line in tries.items())
+    words = [sys.executable, "-m", "tests.support.container", "--", "sh", "-c", f"{script}\ntrue"]
+    ended = subprocess.run(words, cwd=ROOT, env=user.environment(), capture_output=True, text=True, check=False)
+    assert (ended.returncode, ended.stdout.split()) == (0, ["ptrace", "pidfd_getfd"]), ended

@@ -8,21 +8,29 @@ import subprocess
 import threading
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 import pytest
 
 from launcher.egress import proxy
 from policy import promises
+from tests.conftest import IDENTITIES
 from tests.support import forked
 from tests.support.features import need_backend
-from tests.support.identity import Who
+from tests.support.identity import AS_A_USER, Who
 from tests.support.install import base_python
 from tests.support.paddock import Paddock, below, content
 from tests.support.programs.scene import SWITCHES
 
 PATIENCE = 30.0
+
+ROOT_ONCE = pytest.mark.parametrize(
+    ("backend", "who"),
+    [*((each, IDENTITIES[-1]) for each in promises.BACKENDS), *((promises.GUARD, each) for each in IDENTITIES[:-1])],
+    indirect=True,
+)
+"""An ordinary user on each backend, and root, whose rights to files and capabilities are more, on one."""
 
 
 @pytest.fixture(params=promises.BACKENDS)
@@ -80,6 +88,7 @@ def ended(pid: int) -> None:
         os.close(fd)
 
 
+@ROOT_ONCE
 def test_the_proxy_has_no_privilege_and_no_terminal(paddock: Paddock, backend: str) -> None:
     """No capability, no way to a new one, no stream, no place in the caller's session: an agent's."""
     with session(paddock, backend, "--provider", "goose") as process:
@@ -126,6 +135,7 @@ def test_a_confined_process_resolves_and_reads_nothing(who: Who, public_dir: Pat
     assert set(found.values()) == {"done", "PermissionError"}, found
 
 
+@AS_A_USER
 def test_the_proxy_ends_with_a_launcher_that_is_killed(paddock: Paddock, backend: str) -> None:
     """By SIGKILL, which nobody can answer; and with an ordinary end."""
     with session(paddock, backend) as process:
@@ -141,6 +151,7 @@ def test_the_proxy_ends_with_a_launcher_that_is_killed(paddock: Paddock, backend
     assert paddock.run("true").returncode == 0  # clears away what the killed one left
 
 
+@AS_A_USER
 def test_a_lost_proxy_leaves_the_jail_without_a_network(paddock: Paddock, backend: str) -> None:
     """It fails closed, and the user is told at the end."""
     line = "echo ready; read word; curl -sS --noproxy '' http://127.0.0.1:1/ 2>&1; exec cat"
@@ -152,53 +163,75 @@ def test_a_lost_proxy_leaves_the_jail_without_a_network(paddock: Paddock, backen
     assert process.returncode == 0
 
 
-def test_an_upstream_proxy_of_another_kind_is_refused(user_paddock: Paddock) -> None:
+def test_an_upstream_proxy_of_another_kind_is_refused(file_paddock: Paddock) -> None:
     """Before anything starts, and without its credentials."""
-    error = user_paddock.refused("run", "--net", "proxy", "--", "true", env={"https_proxy": "socks5://me:hush@x"})
+    error = file_paddock.refused("run", "--net", "proxy", "--", "true", env={"https_proxy": "socks5://me:hush@x"})
     assert error.reference == "upstream-proxy"
     assert "hush" not in error.text
 
 
-CONNECT = """
+REACH = """
 import socket, sys
-for port in map(int, sys.argv[1:]):
+for word in sys.argv[1:]:
+    kind, address = (socket.AF_UNIX, word) if "/" in word else (socket.AF_INET, ("127.0.0.1", int(word)))
     try:
-        with socket.create_connection(("127.0.0.1", port), timeout=20) as sock:
+        with socket.socket(kind) as sock:
+            sock.settimeout(20)
+            sock.connect(address)
             print(sock.recv(100).decode())
     except OSError as error:
         print(type(error).__name__)
 """
 
 
-def test_a_port_of_the_machine_can_be_granted(paddock: Paddock, backend: str) -> None:
-    """At its own address, without any proxy; another port stays closed."""
+@ROOT_ONCE
+def test_a_port_and_a_socket_file_of_the_machine_can_be_granted(paddock: Paddock, backend: str) -> None:
+    """At its own address, without any proxy, and by its path; another port and another file stay closed. The user is
+    told that no rule of the jail holds for what answers at the file.
+    """
     env, choice = SWITCHES[backend]
-    with socket.create_server(("127.0.0.1", 0)) as granted, socket.create_server(("127.0.0.1", 0)) as other:
-        ports = [str(server.getsockname()[1]) for server in (granted, other)]
+    directory = paddock.place / "outside"
+    directory.mkdir()
+    files = [directory / name for name in ("docker.sock", "other.sock")]
+    with ExitStack() as stack:
+        ports = [stack.enter_context(socket.create_server(("127.0.0.1", 0))) for _ in range(2)]
+        sockets = [stack.enter_context(socket.socket(socket.AF_UNIX)) for _ in files]
+        for server, path in zip(sockets, files, strict=True):
+            server.bind(str(path))
+            server.listen()
+        paddock.who.give(directory)
 
-        def greet() -> None:
-            with granted.accept()[0] as connection:
-                connection.sendall(b"hello from the machine")
+        def greet(server: socket.socket, words: bytes) -> None:
+            with server.accept()[0] as connection:
+                connection.sendall(words)
 
-        thread = threading.Thread(target=greet)
-        thread.start()
-        program = [str(base_python()), "-I", "-S", "-c", CONNECT, *ports]
-        ended = paddock.run("--git", "readonly", *choice, "--reach", ports[0], "--", *program, env=env)
-        thread.join(PATIENCE)
-        assert not select.select([other], [], [], 0)[0]
-    first, second = ended.stdout.splitlines()
-    assert first == "hello from the machine", ended
-    assert second in ("ConnectionRefusedError", "PermissionError")
+        greeters = [threading.Thread(target=greet, args=(server, words)) for server, words in
+                    ((ports[0], b"hello from the machine"), (sockets[0], b"hello from the socket"))]  # fmt: skip
+        for thread in greeters:
+            thread.start()
+        numbers = [str(server.getsockname()[1]) for server in ports]
+        program = [str(base_python()), "-I", "-S", "-c", REACH, *numbers, *map(str, files)]
+        granted = ("--reach", numbers[0], "--rw", str(files[0]))
+        ended = paddock.run("--git", "readonly", *choice, *granted, "--", *program, env=env)
+        for thread in greeters:
+            thread.join(PATIENCE)
+        assert not select.select([ports[1], sockets[1]], [], [], 0)[0]
+    port, other, file, closed = ended.stdout.splitlines()
+    assert (port, file) == ("hello from the machine", "hello from the socket"), ended
+    assert other in ("ConnectionRefusedError", "PermissionError"), ended
+    assert closed in ("FileNotFoundError", "PermissionError"), ended
+    assert "acts outside of the jail" in ended.stderr
+    assert "root on this machine" in ended.stderr
 
 
-def test_a_known_provider_has_its_own_hosts_and_others_none(user_paddock: Paddock) -> None:
+def test_a_known_provider_has_its_own_hosts_and_others_none(file_paddock: Paddock) -> None:
     """Left to itself the network is the proxy for a provider, closed for a plain command."""
-    told = user_paddock.call("explain", "--plan", "--provider", "claude-code", "--", "true").stdout.splitlines()
+    told = file_paddock.call("explain", "--plan", "--provider", "claude-code", "--", "true").stdout.splitlines()
     assert "network   proxy" in told
     assert "allowed   api.anthropic.com  [provider claude-code]" in told
-    assert "network   none" in user_paddock.call("explain", "--plan", "--", "true").stdout.splitlines()
+    assert "network   none" in file_paddock.call("explain", "--plan", "--", "true").stdout.splitlines()
     words = ("explain", "--plan", "--allow-domain", "@python", "--net", "auto", "--", "true")
-    told = user_paddock.call(*words).stdout.splitlines()
+    told = file_paddock.call(*words).stdout.splitlines()
     assert "network   proxy" in told
     assert sum(line.endswith("[--allow-domain @python]") for line in told) == 2
 
@@ -233,32 +266,3 @@ def test_the_token_is_in_no_file(user_paddock: Paddock) -> None:
     explained = user_paddock.call("explain", "--plan", "--net", "proxy", "--proxy-env", "yes", "--", "true").stdout
     assert "${proxy}" in explained
     assert "proxy" not in user_paddock.call("run", "--net", "proxy", "--", "env").stdout  # reached by name: no need
-
-
-def test_a_socket_file_can_be_granted_with_a_warning(paddock: Paddock, backend: str) -> None:
-    """By its path; the user is told that no rule of the jail holds for what answers there."""
-    env, choice = SWITCHES[backend]
-    directory = paddock.place / "outside"
-    directory.mkdir()
-    program = (
-        "import socket, sys; s = socket.socket(socket.AF_UNIX); s.connect(sys.argv[1]); print(s.recv(100).decode())"
-    )
-    with socket.socket(socket.AF_UNIX) as server:
-        server.bind(str(directory / "docker.sock"))
-        server.listen()
-        paddock.who.give(directory)
-
-        def greet() -> None:
-            with server.accept()[0] as connection:
-                connection.sendall(b"hello from the socket")
-
-        thread = threading.Thread(target=greet)
-        thread.start()
-        words = [str(base_python()), "-I", "-S", "-c", program, str(directory / "docker.sock")]
-        denied = paddock.run("--git=readonly", *choice, "--", *words, env=env)
-        ended = paddock.run("--git=readonly", *choice, "--rw", str(directory / "docker.sock"), "--", *words, env=env)
-        thread.join(PATIENCE)
-    assert denied.returncode != 0
-    assert ended.stdout == "hello from the socket\n", ended
-    assert "acts outside of the jail" in ended.stderr
-    assert "root on this machine" in ended.stderr

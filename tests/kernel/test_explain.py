@@ -2,10 +2,9 @@
 
 import json
 import os
+import subprocess
 from pathlib import Path
 from typing import Any
-
-import pytest
 
 from policy.plan import Plan
 from tests.support.identity import AS_A_USER
@@ -40,7 +39,11 @@ print(json.dumps({path: [tried(read, path, names), tried(write, path, names)] fo
 
 def explained(paddock: Paddock, *words: str, env: dict[str, str] | None = None) -> dict[str, Any]:
     """What `paddock explain WORDS... --json` prints; its exit status goes with what is allowed."""
-    ended = paddock.call("explain", "--json", *words, env=env)
+    return judged(paddock.call("explain", "--json", *words, env=env))
+
+
+def judged(ended: "subprocess.CompletedProcess[str]") -> dict[str, Any]:
+    """The document that it printed."""
     assert ended.stderr == "" or "paddock: warning" in ended.stderr, ended.stderr
     document: dict[str, Any] = json.loads(ended.stdout)
     assert set(document) == KEYS
@@ -71,8 +74,9 @@ def test_it_agrees_with_the_kernel(paddock: Paddock, backend: dict[str, str]) ->
     assert ended.returncode == 0, ended.stderr
     happened: dict[str, list[bool]] = json.loads(ended.stdout)
     said = {}
-    for path in paths:
-        allowed = explained(paddock, *options, path, env=backend)["allowed"]
+    answers = paddock.each(*(["explain", "--json", *options, path] for path in paths), env=backend)
+    for path, answer in zip(paths, map(judged, answers), strict=True):
+        allowed = answer["allowed"]
         said[path] = ["read" in allowed, "write" in allowed]
         if paddock.who.uid and not os.path.isdir(path):
             # Ordinary file permissions are not the jail's doing.
@@ -96,13 +100,6 @@ def test_private_directories_are_not_the_machines(paddock: Paddock) -> None:
         assert found["rules"][0]["source"].startswith("private /")
     below = explained(paddock, "--ro", "../main", "../main/file")
     assert below["allowed"] == ["read", "execute"]
-
-
-@AS_A_USER
-def test_a_grant_on_a_private_directory_is_mentioned(paddock: Paddock) -> None:
-    """`--rw /var/tmp` does not give the machine's, and says so instead of doing less in silence."""
-    ended = paddock.run("--ro", "/var/tmp", "--", "true")
-    assert (ended.returncode, "a jail has its own /var/tmp" in ended.stderr) == (0, True)
 
 
 def test_paths_that_are_not_there(paddock: Paddock, backend: dict[str, str]) -> None:
@@ -153,10 +150,14 @@ def test_hints_can_be_pasted(paddock: Paddock, backend: dict[str, str]) -> None:
 
 @AS_A_USER
 def test_a_risk_is_named(paddock: Paddock) -> None:
-    """Before somebody pastes the hint for a private key."""
+    """Before somebody pastes the hint for a private key. `--rw /var/tmp` does not give the machine's, and says so
+    instead of doing less in silence.
+    """
     found = explained(paddock, str(paddock.who.home / ".ssh/id_ed25519"))
     assert "private keys" in found["risk"]
     assert paddock.call("explain", str(paddock.who.home / ".ssh/id_ed25519")).stdout.count("risk") == 1
+    ended = paddock.run("--ro", "/var/tmp", "--", "true")
+    assert (ended.returncode, "a jail has its own /var/tmp" in ended.stderr) == (0, True)
 
 
 @AS_A_USER
@@ -177,35 +178,34 @@ def test_the_whole_plan(paddock: Paddock, backend: dict[str, str]) -> None:
     assert paddock.run("--dry-run", *words, env=env).stdout == ended.stdout
 
 
-@pytest.mark.parametrize("verb", ["run", "explain", "doctor", "init", "trust"])
-def test_every_verb_has_help_with_examples(user_paddock: Paddock, verb: str) -> None:
-    """`--help` exits with 0, writes to stdout only, outside of any worktree too, and shows command lines to copy."""
-    ended = user_paddock.call(verb, "--help", cwd=Path("/"))
-    assert (ended.returncode, ended.stderr) == (0, "")
-    assert "usage: " in ended.stdout.lower()
-    assert ended.stdout.count(f"  paddock {verb}") >= 1
-    assert "--help" in user_paddock.call("--help", cwd=Path("/")).stdout
-    assert f"  {verb} " in user_paddock.call("--help", cwd=Path("/")).stdout
+def test_every_verb_has_help_with_examples(file_paddock: Paddock) -> None:
+    """`--help` exits with 0, writes to stdout only, outside of any worktree too, and shows command lines to copy; the
+    version is one line.
+    """
+    shown = file_paddock.call("--help", cwd=Path("/")).stdout
+    assert "--help" in shown
+    for verb in ("run", "explain", "doctor", "init", "trust"):
+        ended = file_paddock.call(verb, "--help", cwd=Path("/"))
+        assert (ended.returncode, ended.stderr) == (0, "")
+        assert "usage: " in ended.stdout.lower()
+        assert ended.stdout.count(f"  paddock {verb}") >= 1
+        assert f"  {verb} " in shown
+    for word in ("--version", "version"):
+        ended = file_paddock.call(word, cwd=Path("/"))
+        assert (ended.returncode, ended.stderr, ended.stdout.count("\n")) == (0, "", 1)
+        assert ended.stdout.split()[1][0].isdigit()
 
 
-def test_help_says_what_the_verb_itself_does(user_paddock: Paddock) -> None:
+def test_help_says_what_the_verb_itself_does(file_paddock: Paddock) -> None:
     """Exit statuses are the verb's own, and no option is listed that decides nothing there."""
     idle = ("--session", "--report", "--strict-handoff", "--dry-run")
     for verb in ("explain", "why", "learn"):
-        text = user_paddock.call(verb, "--help", cwd=Path("/")).stdout
+        text = file_paddock.call(verb, "--help", cwd=Path("/")).stdout
         assert "the command's own" not in text
         assert "Exit status: 0" in text
         assert not [name for name in idle if f"  {name}" in text]
-    assert all(f"  {name}" in user_paddock.call("run", "--help", cwd=Path("/")).stdout for name in idle)
-    told = user_paddock.call("worktree", "harvest", "--help").stdout
-    assert user_paddock.call("help", "worktree", "harvest").stdout == told
+    assert all(f"  {name}" in file_paddock.call("run", "--help", cwd=Path("/")).stdout for name in idle)
+    told = file_paddock.call("worktree", "harvest", "--help").stdout
+    assert file_paddock.call("help", "worktree", "harvest").stdout == told
     assert "3 when the work is kept" in " ".join(told.split())
-    assert "or --preview forecasts" in " ".join(user_paddock.call("merge", "--help").stdout.split())
-
-
-def test_the_version(user_paddock: Paddock) -> None:
-    """One line, the installed version."""
-    for word in ("--version", "version"):
-        ended = user_paddock.call(word, cwd=Path("/"))
-        assert (ended.returncode, ended.stderr, ended.stdout.count("\n")) == (0, "", 1)
-        assert ended.stdout.split()[1][0].isdigit()
+    assert "or --preview forecasts" in " ".join(file_paddock.call("merge", "--help").stdout.split())
