@@ -96,7 +96,8 @@ class Task:
     """
 
     __slots__ = (
-        "_awaited", "_callbacks", "_coroutine", "_interrupted", "_loop", "_scheduled", "done", "ending", "error",
+        "_awaited", "_callbacks", "_coroutine", "_interrupted", "_loop", "_runs", "_scheduled", "done", "ending",
+        "error",
     )  # fmt: skip
 
     def __init__(self, loop: "Loop", work: Work) -> None:
@@ -104,6 +105,7 @@ class Task:
         self._coroutine = work
         self._callbacks: list[Callable[[Task], object]] = []
         self._interrupted = False
+        self._runs = False
         self._scheduled = False
         self._awaited: Signal | None = None
         self.done = False
@@ -115,13 +117,21 @@ class Task:
         self._callbacks.append(callback)
 
     def cancel(self) -> None:
-        """Ends it where it waits. Safe to call twice, or late."""
+        """Ends it where it waits, before this returns; one that runs, where it waits next. Safe to call twice, or late.
+
+        So whoever has cancelled a task can close what it waited for: in the next round the number of the descriptor
+        might be another socket's, which the loop would then take for the old one.
+        """
         if not self.done:
             self.ending = True
-            self.interrupt()
+            self._interrupted = True
+            if self._runs:
+                self.wake()
+            else:
+                self._step()
 
     def interrupt(self) -> None:
-        """Throws `Cancelled` where it waits: `cancel` for good, `Timeout` to catch it again."""
+        """Throws `Cancelled` where it waits, in the next round; `Timeout` catches it again."""
         self._interrupted = True
         self.wake()
 
@@ -138,7 +148,8 @@ class Task:
         if self._awaited is not None:
             self._awaited.waiter = None  # it may happen later, when this task awaits something else
         interrupted, self._interrupted = self._interrupted, False
-        self._loop.current = self
+        before, self._loop.current = self._loop.current, self
+        self._runs = True
         try:
             self._awaited = self._coroutine.throw(Cancelled()) if interrupted else self._coroutine.send(None)
             return
@@ -147,7 +158,8 @@ class Task:
         except BaseException as error:
             self.error = error
         finally:
-            self._loop.current = None
+            self._loop.current = before
+            self._runs = False
         self.done = True
         self._loop.tasks.discard(self)
         for callback in self._callbacks:

@@ -31,7 +31,7 @@ from launcher.egress.held_logins import Held, Tokens, Unusable
 from launcher.egress.spending import Exceeded, Spending, Tally
 from launcher.egress.tls import Stream, trusting
 from launcher.ledger.denial import KEY
-from launcher.loop import Task, Timeout, current, receive, running, send_all, sleep
+from launcher.loop import Task, Timeout, current, receive, running, send_all
 from policy import phantoms
 from policy.egress_rules import EgressPolicy, Request, Verdict
 from policy.hosts import Address
@@ -529,7 +529,6 @@ class Vendors:
                 elif isinstance(event, h11.InformationalResponse) and event.status_code == _SWITCHING:
                     await exchange.send(connection.send(event) or b"")
                     upload.cancel()
-                    await sleep(0)
                     await _joined(exchange, connection, vendor)
                     return False
                 elif isinstance(event, h11.InformationalResponse | h11.Response):

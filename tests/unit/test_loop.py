@@ -9,7 +9,7 @@ from collections.abc import Callable
 
 import pytest
 
-from launcher.loop import Cancelled, Loop, Signal, Threads, Timeout, current, receive, running, sleep
+from launcher.loop import Cancelled, Loop, Signal, Task, Threads, Timeout, current, receive, running, sleep
 from tests.support.proxied import PATIENCE, looped
 
 
@@ -63,6 +63,55 @@ def test_a_cancelled_task_ends_where_it_waits() -> None:
 
     looped(test())
     assert said == ["first", "second"]
+
+
+def test_what_a_cancelled_task_waited_for_can_be_closed_at_once() -> None:
+    """A new socket with the number of the closed one is heard. Two tasks that end each other end once."""
+
+    async def hear(sock: socket.socket) -> None:
+        heard.append(await receive(sock, 9))
+
+    async def both(mine: int) -> None:
+        try:
+            await hear(pairs[mine][0])
+        finally:
+            tasks[1 - mine].cancel()
+            said.append(mine)
+
+    async def test() -> None:
+        tasks.extend(running().spawn(both(number)) for number in (0, 1))
+        await sleep(0)
+        numbers = [one.fileno() for one, _ in pairs]
+        tasks[0].cancel()
+        assert said == [1, 0]
+        assert [task.done for task in tasks] == [True, True]
+        for one, other in pairs:
+            one.close()
+            other.close()
+        again = [socket.socketpair() for _ in pairs]
+        assert {one.fileno() for one, _ in again} & set(numbers)
+        listeners = []
+        for one, other in again:
+            one.setblocking(False)
+            listeners.append(running().spawn(hear(one)))
+            await sleep(0)
+            other.send(b"word")
+        with Timeout(PATIENCE):
+            while not all(task.done for task in listeners):
+                await sleep(0.01)
+        assert [task.error for task in listeners] == [None, None]
+        for one, other in again:
+            one.close()
+            other.close()
+
+    heard: list[bytes] = []
+    said: list[int] = []
+    tasks: list[Task] = []
+    pairs = [socket.socketpair() for _ in range(2)]
+    for one, _ in pairs:
+        one.setblocking(False)
+    looped(test())
+    assert heard == [b"word", b"word"]
 
 
 def test_what_happens_late_wakes_nobody_else() -> None:
