@@ -11,22 +11,15 @@ page looks at the end of a log (20 lines). A review has the names, kinds and siz
 ends (630 lines); git's part of that is in jails."""
 
 
-def test_everything_that_reads_says_whose_bytes() -> None:
-    """A module that begins to read needs a line in the table; one that reads no more loses it."""
+def test_what_reads_an_agents_bytes_is_known_and_does_not_grow() -> None:
+    """A module that begins to read needs a line in the table, and one that reads no more loses it. What reads has all
+    of the user's rights, so what is added is better confined; and what counts as confined is imported by nobody else,
+    or another process might read by it: each further importer has its reason.
+    """
     modules = bench_house.modules()
-    listed = bench_house.whose()
-    names = [name for group in listed.values() for name in group]
+    names = [name for group in bench_house.whose().values() for name in group]
     assert sorted(names) == sorted(bench_house.unconfined(modules))
-
-
-def test_what_reads_an_agents_bytes_does_not_grow() -> None:
-    """It has all of the user's rights: what is added here is better confined."""
-    assert bench_house.figures(bench_house.modules())["unconfined"] <= MOST  # type: ignore[operator]
-
-
-def test_what_counts_as_confined_is_imported_by_nobody_else() -> None:
-    """Else another process, with all of the user's rights, might read by it: each further importer has its reason."""
-    modules = bench_house.modules()
+    assert bench_house.figures(modules)["unconfined"] <= MOST  # type: ignore[operator]
     confined = bench_house.confined()
     assert confined <= modules.keys()
     importers = {name for name, module in modules.items() if module.imports & confined} - confined

@@ -230,7 +230,6 @@ def test_a_fifo_that_git_would_read_patterns_from_holds_nobody_up(
     place: Place, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It is named at once, by a look and by a forced removal; git alone would wait for its other side for ever."""
-    monkeypatch.setattr(jailed_git, "SOON", 0.3)
     made = place.service.add(place.app, "T")
     patterns = Path(made.path, ".gitignore")
     content = patterns.read_text()
@@ -238,11 +237,13 @@ def test_a_fifo_that_git_would_read_patterns_from_holds_nobody_up(
     os.mkfifo(patterns)
     new = Path(made.path, "new")  # only for what it does not know git asks whether it is ignored
     new.touch()
-    (stake,) = place.service.status(made).at_stake()
-    assert str(patterns) in stake
-    assert refused(place, made).reference == "worktree-dirty"
-    with pytest.raises(Refusal) as raised:
-        place.service.remove(made, force=True)
+    with monkeypatch.context() as patch:
+        patch.setattr(jailed_git, "SOON", 0.3)
+        (stake,) = place.service.status(made).at_stake()
+        assert str(patterns) in stake
+        assert refused(place, made).reference == "worktree-dirty"
+        with pytest.raises(Refusal) as raised:
+            place.service.remove(made, force=True)
     assert (raised.value.reference, raised.value.hint) == ("worktree-obstructed", f"rm {patterns}")
     patterns.unlink()
     patterns.write_text(content)
