@@ -366,7 +366,11 @@ except OSError:
 
 
 @AS_A_USER
-@pytest.mark.parametrize("who_is_asked", ["terminal", "notify"])
+@pytest.mark.parametrize(
+    ("backend", "who_is_asked"),
+    [*((each, "terminal") for each in ALL), (promises.NAMESPACES, "notify")],
+    indirect=["backend"],
+)
 def test_another_terminal_can_answer(world: World, paddock: Paddock, backend: str, who_is_asked: str) -> None:
     """By the verb, which lists what is asked; what is asked by a command alone waits for it, too."""
     if who_is_asked == "notify":
@@ -437,27 +441,13 @@ CHECK = 'test "$PADDOCK_HOST:$PADDOCK_PORT $PADDOCK_PROCESS" = "good.example:80 
     [
         ("echo session", "200 <0> 200 <0>"),
         ("echo no", None),
-        ("echo yes please", None),
-        ("exit 1", None),
-        ("nosuchcommand", None),
         ("echo once; sleep 100", "200 <0> 200 <0>"),
         (f"{CHECK} && pwd >where && echo always", "200 <0> 200 <0>"),
     ],
-)  # fmt: skip
+)
 def test_a_command_of_the_users_may_answer(world: World, paddock: Paddock, command: str, status: str | None) -> None:
-    """With one word; it has the question in its environment, and his home directory. All else is none."""
+    """With one word; it has the question in its environment, and his home directory."""
     configured(paddock, f"notify = {json.dumps(command)}")
-    if status is None and command != "echo no":
-        process = paddock.words("run", "--git=readonly", "--ask=yes", "--session=asked", "--", "sh", "-c", CURL)
-        with world.start(paddock.who, process, cwd=paddock.worktree) as running:
-            deadline = time.monotonic() + 20
-            while not (found := json.loads(paddock.call("answer", "--json").stdout or "[]")):
-                assert time.monotonic() < deadline
-            time.sleep(0.5)
-            assert found == json.loads(paddock.call("answer", "--json").stdout)  # it waits for somebody else
-            assert paddock.call("answer", "asked", "good.example", "no").returncode == 0
-            assert "200" not in running.communicate(timeout=20)[0]
-        return
     words = ran(world, paddock, f"{CURL}; {CURL}").split()
     if status is None:
         assert "200" not in words
@@ -467,6 +457,33 @@ def test_a_command_of_the_users_may_answer(world: World, paddock: Paddock, comma
         text = (paddock.who.home / ".config/paddock/config.toml").read_text()
         assert tomllib.loads(text)["network"]["allow_domains"] == ["good.example:80"]
         assert (paddock.who.home / "where").read_text() == f"{paddock.who.home}\n"
+
+
+NO_ANSWERS = {"good.example": "echo yes please", "www.good.example": "exit 1", "second.example": "nosuchcommand"}
+
+
+@AS_A_USER
+def test_what_is_no_word_of_a_command_is_no_answer(world: World, paddock: Paddock) -> None:
+    """Three hosts are asked about at once, and wait for somebody else."""
+    cases = "; ".join(f"{host}) {command};" for host, command in NO_ANSWERS.items())
+    configured(paddock, f"notify = {json.dumps(f'case $PADDOCK_HOST in {cases}; esac')}")
+    script = " & ".join(CURL.replace("good.example", host).replace("; echo", " && echo") for host in NO_ANSWERS)
+    process = paddock.words(
+        "run", "--git=readonly", "--ask=yes", "--session=asked", "--", "sh", "-c", f"{script} & wait"
+    )
+
+    def asked() -> set[str]:
+        return {each["host"] for each in json.loads(paddock.call("answer", "--json").stdout or "[]")}
+
+    with world.start(paddock.who, process, cwd=paddock.worktree) as running:
+        deadline = time.monotonic() + 20
+        while asked() != NO_ANSWERS.keys():
+            assert time.monotonic() < deadline
+        time.sleep(0.5)
+        assert asked() == NO_ANSWERS.keys()
+        for host in NO_ANSWERS:
+            assert paddock.call("answer", "asked", host, "no").returncode == 0
+        assert "200" not in running.communicate(timeout=20)[0]
 
 
 @AS_A_USER

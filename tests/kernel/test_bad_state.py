@@ -25,17 +25,19 @@ def made(path: Path) -> Path:
 def test_a_state_directory_that_is_not_ours(paddock: Paddock) -> None:
     """Somebody else's, one that others can write, a link and a file are refused, warm plan or not."""
     for name, directory in (("XDG_STATE_HOME", "state"), ("XDG_CACHE_HOME", "cache")):
+        base = paddock.who.give(made(paddock.place / directory))
+        env, own = {name: str(base)}, base / "paddock"
+        assert paddock.run("--", "true", env=env).returncode == 0
         for kind in ("open", "link", "file", "foreign"):
-            base = paddock.who.give(made(paddock.place / f"{kind}-{directory}"))
-            env = {name: str(base)}
-            assert paddock.run("--", "true", env=env).returncode == 0
-            own = base / "paddock"
+            own.rename(kept := base / "kept")
+            paddock.who.give(made(own)).chmod(0o700)
             _spoil(own, kind)
             # State is looked at each time, the cache when a plan is stored.
             error = paddock.refused("run", "--", "true" if directory == "state" else "pwd", env=env)
             assert (error.reference, str(own) in error.text) == ("state-not-ours", True)
-            if directory == "state":
-                shutil.rmtree(own, ignore_errors=True)
+            shutil.rmtree(own) if own.is_dir() and not own.is_symlink() else own.unlink()
+            shutil.rmtree(base / "elsewhere", ignore_errors=True)
+            kept.rename(own)
 
 
 def _spoil(own: Path, kind: str) -> None:
@@ -217,11 +219,14 @@ def test_a_report_is_not_led_out_by_a_link_of_the_commands(paddock: Paddock) -> 
     ended = paddock.run("--rw", str(free), "--", "sh", "-c", planted)
     assert ended.returncode == 0, ended.stderr
     (place / "way").symlink_to("outside")
-    for name in ("out/r", "./out/r", "d/chain/r", "d/../out/r", str(paddock.worktree / "out/r"), "../free/link/r"):
-        for words in (("run", "--rw", str(free), "--report"), ("learn", "--write")):
-            if words[0] == "run" or "free" not in name:
-                error = paddock.refused(*words, name, "--", "touch", "started")
-                assert (error.reference, "symbolic link" in error.text) == ("report-unwritable", True), error
+    commands = [
+        [*words, name, "--", "touch", "started"]
+        for name in ("out/r", "./out/r", "d/chain/r", "d/../out/r", str(paddock.worktree / "out/r"), "../free/link/r")
+        for words in (("run", "--rw", str(free), "--report"), ("learn", "--write"))
+        if words[0] == "run" or "free" not in name
+    ]
+    for words, error in zip(commands, paddock.refused_each(*commands), strict=True):
+        assert (words, error.reference, "symbolic link" in error.text) == (words, "report-unwritable", True), error
     assert not (paddock.worktree / "started").exists()
     assert not list(outside.iterdir())
     for name in ("in/r", "../way/r"):

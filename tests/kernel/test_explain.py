@@ -3,6 +3,7 @@
 import json
 import os
 import subprocess
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -42,6 +43,13 @@ def explained(paddock: Paddock, *words: str, env: dict[str, str] | None = None) 
     return judged(paddock.call("explain", "--json", *words, env=env))
 
 
+def explained_each(
+    paddock: Paddock, *questions: Sequence[str], env: dict[str, str] | None = None
+) -> list[dict[str, Any]]:
+    """The same for each of these questions, by children of one process."""
+    return [judged(ended) for ended in paddock.each(*(["explain", "--json", *words] for words in questions), env=env)]
+
+
 def judged(ended: "subprocess.CompletedProcess[str]") -> dict[str, Any]:
     """The document that it printed."""
     assert ended.stderr == "" or "paddock: warning" in ended.stderr, ended.stderr
@@ -74,8 +82,8 @@ def test_it_agrees_with_the_kernel(paddock: Paddock, backend: dict[str, str]) ->
     assert ended.returncode == 0, ended.stderr
     happened: dict[str, list[bool]] = json.loads(ended.stdout)
     said = {}
-    answers = paddock.each(*(["explain", "--json", *options, path] for path in paths), env=backend)
-    for path, answer in zip(paths, map(judged, answers), strict=True):
+    answers = explained_each(paddock, *([*options, path] for path in paths), env=backend)
+    for path, answer in zip(paths, answers, strict=True):
         allowed = answer["allowed"]
         said[path] = ["read" in allowed, "write" in allowed]
         if paddock.who.uid and not os.path.isdir(path):
@@ -88,17 +96,16 @@ def test_it_agrees_with_the_kernel(paddock: Paddock, backend: dict[str, str]) ->
     assert [False, False] in said.values()
 
 
+@AS_A_USER
 def test_private_directories_are_not_the_machines(paddock: Paddock) -> None:
     """What lies in the machine's own /tmp, /dev/shm and /dev/pts is not allowed where a jail has its own."""
-    inside = explained(paddock, f"{paddock.place}/main/file")
+    closed, private = ("/tmp/nonexistent", "/var/tmp/x", "/dev/shm/x", "/dev/pts/0"), ("/tmp", "/var/tmp", "/dev/shm")
+    asked = ([f"{paddock.place}/main/file"], *([path] for path in (*closed, *private)))
+    inside, *others, below = explained_each(paddock, *asked, ["--ro", "../main", "../main/file"])
     assert (inside["allowed"], bool(inside["hint"])) == ([], True)
-    for path in ("/tmp/nonexistent", "/var/tmp/x", "/dev/shm/x", "/dev/pts/0"):
-        assert explained(paddock, path)["allowed"] == []
-    for path in ("/tmp", "/var/tmp", "/dev/shm"):
-        found = explained(paddock, path)
-        assert "write" in found["allowed"]
-        assert found["rules"][0]["source"].startswith("private /")
-    below = explained(paddock, "--ro", "../main", "../main/file")
+    for path, found in zip((*closed, *private), others, strict=True):
+        assert ("write" in found["allowed"]) is (path in private), found
+        assert found["allowed"] == [] or found["rules"][0]["source"].startswith("private /"), found
     assert below["allowed"] == ["read", "execute"]
 
 
@@ -107,17 +114,17 @@ def test_paths_that_are_not_there(paddock: Paddock, backend: dict[str, str]) -> 
     (paddock.worktree / "dangling").symlink_to("/nonexistent/there")
     (paddock.worktree / "local").symlink_to("sub/file")
     (paddock.worktree / "loop").symlink_to("loop")
-    for asked, path, allowed in (
+    wanted = (
         ("new/file", f"{paddock.worktree}/new/file", True),
         ("nonexistent/../../main/x", f"{paddock.main}/x", False),
         ("/nonexistent/../etc/shadow", "/etc/shadow", False),
         ("dangling", "/nonexistent/there", False),
         ("local", f"{paddock.worktree}/sub/file", True),
         ("./file/", f"{paddock.worktree}/file", True),
-    ):
-        found = explained(paddock, asked, env=backend)
-        assert (found["asked"], found["path"], bool(found["allowed"])) == (asked, path, allowed)
-    assert explained(paddock, "loop", env=backend)["path"] == f"{paddock.worktree}/loop"
+    )
+    *found, loop = explained_each(paddock, *([asked] for asked, *_ in wanted), ["loop"], env=backend)
+    assert tuple((each["asked"], each["path"], bool(each["allowed"])) for each in found) == wanted
+    assert loop["path"] == f"{paddock.worktree}/loop"
 
 
 @AS_A_USER
@@ -126,10 +133,10 @@ def test_options_on_both_sides_of_the_path(paddock: Paddock) -> None:
     for name in ("a", "b"):
         (paddock.place / name).mkdir()
     paddock.who.give(paddock.place)
-    for words in (["--ro", "../a", "../b", "--ro", "../b"], ["../b", "--ro=../a", "--ro=../b"],
-                  ["--ro", "../a", "--ro", "../b", "../b", "--", "sh", "-c", "true"]):  # fmt: skip
-        assert explained(paddock, *words)["allowed"] == ["read", "execute"]
-    assert explained(paddock, "../b", "--ro", "../a")["allowed"] == []
+    found = explained_each(paddock, ["--ro", "../a", "../b", "--ro", "../b"], ["../b", "--ro=../a", "--ro=../b"],
+                           ["--ro", "../a", "--ro", "../b", "../b", "--", "sh", "-c", "true"],
+                           ["../b", "--ro", "../a"])  # fmt: skip
+    assert [each["allowed"] for each in found] == [["read", "execute"]] * 3 + [[]]
 
 
 @AS_A_USER
