@@ -12,18 +12,10 @@ import pytest
 
 from tests.support import served
 from tests.support.features import need
-from tests.support.identity import Who
-from tests.support.paddock import Paddock
 from tests.support.served import PATIENCE, Served
 
 AGENT = Path(__file__).parents[1] / "support/programs/acp_living_agent.py"
 COMMAND = ("/usr/bin/python3", "-I", "-S", "agent.py")
-
-
-@pytest.fixture
-def who(user: Who) -> Who:
-    """An ordinary user: editors and their agents speak through the service in the same words."""
-    return user
 
 
 class Editor:
@@ -126,16 +118,40 @@ class Editor:
         return self
 
 
-@pytest.fixture
-def service(paddock: Paddock) -> Iterator[Served]:
-    """A service, and the agent's programme in the worktree."""
+@pytest.fixture(scope="module")
+def running() -> Iterator[Served]:
+    """A service that runs, for all tests that leave it alone."""
     need("landlock")
     need("userns")
-    agent = paddock.worktree / "agent.py"
+    with served.started(stdin_seconds=0.2, term_seconds=0.5) as service:
+        yield service
+
+
+@pytest.fixture
+def service(running: Served) -> Iterator[Served]:
+    """The same, with a repository that belongs to one test, and no session of another one."""
+    found = prepared(served.with_repository(running))
+    yield found
+    for session in live(found):
+        found.post(f"/v1/sessions/{session['name']}/stop", {"term_seconds": 0, "wait": PATIENCE})
+    assert live(found) == []
+
+
+@pytest.fixture
+def alone() -> Iterator[Served]:
+    """A service of one test, which may kill it, or give it other settings."""
+    need("landlock")
+    need("userns")
+    with served.started(stdin_seconds=0.2, term_seconds=0.5) as service:
+        yield prepared(service)
+
+
+def prepared(service: Served) -> Served:
+    """Puts the agent's programme into the worktree."""
+    agent = service.paddock.worktree / "agent.py"
     agent.write_text(AGENT.read_text())
-    paddock.who.give(agent)
-    with served.serving(paddock, stdin_seconds=0.2, term_seconds=0.5) as running:
-        yield running
+    service.paddock.who.give(agent)
+    return service
 
 
 def live(service: Served) -> list[Any]:
@@ -165,8 +181,9 @@ def test_the_agent_survives_its_editor(service: Served) -> None:
     assert session["bridge"] == "acp"
 
 
-def test_agent_and_editor_live_through_a_killed_service(service: Served) -> None:
+def test_agent_and_editor_live_through_a_killed_service(alone: Served) -> None:
     """A turn under way goes on, a question is still asked, and the conversation is there for the next editor."""
+    service = alone
     with Editor(service) as first:
         first.open()
         first.prompt("who")
@@ -192,8 +209,9 @@ def test_agent_and_editor_live_through_a_killed_service(service: Served) -> None
     assert len(live(service)) == 1
 
 
-def test_an_agent_that_nobody_needs_is_ended(service: Served) -> None:
+def test_an_agent_that_nobody_needs_is_ended(alone: Served) -> None:
     """Not while it works on a turn, however long no editor is there; some time after it is done."""
+    service = alone
     service.settings(agent_idle_seconds=1)
     service.reload()
     with Editor(service) as first:

@@ -16,12 +16,19 @@ SERVICE = f"paddock@{ACCOUNT}.service"
 SOCKET = f"paddock@{ACCOUNT}.socket"
 
 
-@pytest.fixture
-def system(installed: Installed, public_dir: Path) -> Iterator[Booted]:
-    """A booted system on which nothing of Paddock is installed yet."""
+@pytest.fixture(scope="module")
+def machine(installed: Installed) -> Iterator[Booted]:
+    """A booted system."""
     need("systemd")
-    with booted.boot(installed, public_dir) as up:
+    with booted.shared(installed) as up:
         yield up
+
+
+@pytest.fixture
+def system(machine: Booted) -> Iterator[Booted]:
+    """The same, on which nothing of Paddock is installed yet."""
+    yield machine
+    machine.clean()
 
 
 def service(system: Booted, *words: str, status: int = 0) -> str:

@@ -21,16 +21,23 @@ SOCKET = f"paddock@{ACCOUNT}.socket"
 ADDRESS = f"/run/paddock/{ACCOUNT}/control.sock"
 
 
-@pytest.fixture
-def system(installed: Installed, public_dir: Path) -> Iterator[Booted]:
-    """A booted system with the service's socket listening, and a repository of its user."""
+@pytest.fixture(scope="module")
+def machine(installed: Installed) -> Iterator[Booted]:
+    """A booted system."""
     need("systemd")
     need("userns")
-    with booted.boot(installed, public_dir) as up:
-        ended = up.run(installed.paddock, "service", "install", "--system", "--for", ACCOUNT, "--now")
-        assert ended.returncode == 0, ended.stderr
-        repository(up)
+    with booted.shared(installed) as up:
         yield up
+
+
+@pytest.fixture
+def system(machine: Booted) -> Iterator[Booted]:
+    """The same with the service's socket listening, and a repository of its user, who has nothing else."""
+    ended = machine.run(machine.installed.paddock, "service", "install", "--system", "--for", ACCOUNT, "--now")
+    assert ended.returncode == 0, ended.stderr
+    repository(machine)
+    yield machine
+    machine.clean()
 
 
 def repository(system: Booted) -> Path:
@@ -149,7 +156,7 @@ def test_a_restart_ends_no_session(system: Booted, how: str) -> None:
     """`systemctl restart`, as after an upgrade, and `paddock service stop --keep`; a stop after that ends all."""
     create(system, "long", "sleep 1000")
     before = session(system, "long")["pid"]
-    for _ in range(3):
+    for _ in range(2):
         main = system.main_pid(SERVICE)
         if how == "restart":
             system.systemctl("restart", SERVICE)

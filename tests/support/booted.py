@@ -5,13 +5,14 @@ import os
 import shutil
 import signal
 import subprocess
+import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 
 from tests.support.identity import SYSTEM_PATH, Word
-from tests.support.install import Installed
+from tests.support.install import Installed, public_root
 
 ACCOUNT, UID = "paddock-agent", 64999
 """A user that only the booted system knows."""
@@ -167,6 +168,20 @@ class Booted:
         """Whether a process is in this PID namespace itself (jails have further ones)."""
         return os.readlink(f"/proc/{pid}/ns/pid") == namespace
 
+    def clean(self) -> None:
+        """Ends what of Paddock runs, and removes what is installed of it, and what the user has."""
+        script = """
+            systemctl stop 'paddock*' manager.service
+            find /etc/systemd/system /etc/tmpfiles.d /run/paddock /run/user "$0/home" -mindepth 1 -delete
+            find "$0" -mindepth 1 -maxdepth 1 -not -name home -not -name units -exec rm -r {} +
+            rm -rf /run/systemd/system/paddock*
+            systemctl daemon-reload; systemctl reset-failed
+        """
+        self.run("sh", "-c", script, self.shared)
+        installed = self.run("find", "/etc/systemd/system", "/etc/tmpfiles.d", "-not", "-type", "d")
+        units = self.systemctl("list-units", "--all", "--plain", "--no-legend", "paddock*")
+        assert (installed.stdout, units) == ("", "")
+
     def until(self, fact: str, holds: Callable[[], bool]) -> None:
         """Waits until `holds`; the test fails with the journal when it does not."""
         deadline = time.monotonic() + PATIENCE
@@ -208,6 +223,18 @@ def boot(installed: Installed, shared: Path, *, initial: bool = False) -> Iterat
             started.kill()
             started.communicate()
             shutil.rmtree(units)
+
+
+@contextmanager
+def shared(installed: Installed) -> Iterator[Booted]:
+    """A booted system for the tests of a file, each of which leaves it to the next one by `Booted.clean`."""
+    directory = Path(tempfile.mkdtemp(prefix="b-", dir=public_root()))
+    directory.chmod(0o755)
+    try:
+        with boot(installed, directory) as up:
+            yield up
+    finally:
+        shutil.rmtree(directory)
 
 
 def _when_up(started: "subprocess.Popen[bytes]", shared: Path, installed: Installed, *, initial: bool) -> Booted:

@@ -1,5 +1,6 @@
 """A running service of the installed command, and a client that speaks to its socket by itself."""
 
+import copy
 import http.client
 import json
 import os
@@ -211,6 +212,14 @@ def started(user: Callable[[Path], Who] = identity.user, **settings: object) -> 
             yield served
     finally:
         shutil.rmtree(place)
+
+
+def with_repository(running: Served) -> Served:
+    """The same service, with a further repository of its user, for one of the tests that share it."""
+    user, place = running.paddock.who, Path(tempfile.mkdtemp(dir=running.paddock.place))
+    found = copy.copy(running)
+    found.paddock = paddock.make(user, running.paddock.installed, user.give(place))
+    return found
 
 
 def alive(pid: int) -> bool:
