@@ -17,6 +17,7 @@ import psutil
 import pytest
 
 from launcher.service.shims import Shim
+from tests.conftest import IDENTITIES
 from tests.kernel.test_service_attach import Client, output
 from tests.support import forked, paddock, served
 from tests.support.identity import AS_A_USER, Who
@@ -91,7 +92,7 @@ class Reader(threading.Thread):
 
 
 @pytest.mark.timeout(7_200)
-@pytest.mark.parametrize("again", [killed, restarted])
+@pytest.mark.parametrize(("who", "again"), [(IDENTITIES[0], killed), (IDENTITIES[-1], restarted)], indirect=["who"])
 def test_sessions_of_all_kinds_go_on(service: Served, again: Callable[[Served], None]) -> None:
     """None ends, attached clients notice nothing, every byte and every move is there once."""
     talking, idle, echoing, terminals = (
@@ -160,6 +161,7 @@ def test_sessions_of_all_kinds_go_on(service: Served, again: Callable[[Served], 
             assert b"still here" in output(client.read(b"X"))
 
 
+@AS_A_USER
 def test_what_ends_without_a_service_is_known_to_the_next_one(service: Served) -> None:
     """Its outcome, its log and its commits."""
     script = f"{COMMIT} first; echo ready; while [ ! -e enough ]; do sleep 0.02; done; {COMMIT} second; exit 7"
@@ -207,6 +209,7 @@ def test_the_next_service_is_told_of_every_move_in_order(service: Served) -> Non
     assert attempts[0] == 1
 
 
+@pytest.mark.parametrize("who", IDENTITIES[:1], indirect=True)
 def test_a_session_whose_group_was_not_written_down_goes_on(service: Served) -> None:
     """The service is killed within milliseconds of the start: the next one asks the kernel, and ends nothing of it."""
     service.create("sleep", "1000", name="young")
@@ -223,7 +226,11 @@ def test_a_session_whose_group_was_not_written_down_goes_on(service: Served) -> 
         killed(service)
 
 
-@pytest.mark.parametrize("whom", ["launcher", "shim", "all"])
+@pytest.mark.parametrize(
+    ("who", "whom"),
+    [*((IDENTITIES[-1], each) for each in ("launcher", "shim", "all")), (IDENTITIES[0], "all")],
+    indirect=["who"],
+)
 def test_commits_of_a_session_whose_processes_are_killed(service: Served, whom: str) -> None:
     """It is over, nothing of it lives on, and the service brings its commits home by itself."""
     service.create("sh", "-c", f"{COMMIT} made; echo ready; setsid sleep 1000 & exec sleep 1000", name="dies")
@@ -378,6 +385,7 @@ def test_the_runtime_directory_is_made_again(service: Served) -> None:
     assert service.over("other")["state"] == "ended"
 
 
+@AS_A_USER
 def test_a_stop_between_two_attempts_is_a_stop(service: Served) -> None:
     """The session is ended, by the one who asked for it, and not failed by its last attempt."""
     service.settings(helpers=1, restart_seconds=60)

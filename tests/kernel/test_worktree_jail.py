@@ -7,12 +7,12 @@ from typing import Any
 
 import pytest
 
+from policy import promises
 from tests.support import paddock as exchanges
 from tests.support import repository
 from tests.support.features import need
-from tests.support.identity import Who
+from tests.support.identity import AS_A_USER, Who
 from tests.support.install import Installed
-from tests.support.programs.scene import SWITCHES
 from tests.support.repository import Repo
 
 _WORK = """
@@ -27,6 +27,7 @@ git status --porcelain --branch
 """
 
 
+@AS_A_USER
 def test_the_work_of_a_ticket_from_start_to_end(installed: Installed, repo: Repo) -> None:
     """Made, worked in by a jailed git, harvested, looked at, removed: the commits are on the ticket's branches."""
 
@@ -58,6 +59,7 @@ def test_the_work_of_a_ticket_from_start_to_end(installed: Installed, repo: Repo
     assert repo.git("for-each-ref", "refs/paddock") == ""
 
 
+@AS_A_USER
 def test_a_private_git_directory_that_was_not_harvested_holds_the_worktree(installed: Installed, repo: Repo) -> None:
     """A commit on a detached HEAD is kept back by the harvest's rules until the user decides: removal says so."""
 
@@ -116,8 +118,15 @@ def test_work_in_a_submodules_place_is_not_removed_with_the_worktree(
     assert repo.git("--git-dir", str(found), "show", "HEAD:work") == "precious"
 
 
-@pytest.mark.parametrize("grant", ["readonly", "--rw"])
-@pytest.mark.parametrize("backend", list(SWITCHES))
+@AS_A_USER
+@pytest.mark.parametrize(
+    ("backend", "grant"),
+    [
+        *((promises.NAMESPACES, grant) for grant in ("readonly", "--rw")),
+        (promises.GUARD, "readonly"),
+        (promises.BUBBLEWRAP, "--rw"),
+    ],
+)
 def test_a_removal_beside_a_live_session_changes_nothing_outside(
     installed: Installed, repo: Repo, backend: str, grant: str
 ) -> None:
@@ -149,11 +158,13 @@ def test_a_removal_beside_a_live_session_changes_nothing_outside(
     assert [path.name for path in root.parent.iterdir() if ".paddock-" in path.name] == []
 
 
-@pytest.mark.parametrize("backend", list(SWITCHES))
 def test_what_another_session_exchanges_around_worktrees_leads_nowhere(
-    installed: Installed, user: Who, public_dir: Path, backend: str
+    installed: Installed, user: Who, public_dir: Path
 ) -> None:
-    """It may write the directory in which they are made, looked at and removed. Without files: git writes those."""
+    """It may write the directory in which they are made, looked at and removed. Without files: git writes those.
+
+    What is attacked works outside of every jail, so one backend has all that there is to see.
+    """
     place = public_dir / "around"
     place.mkdir()
     repo = repository.make(user, user.give(place))
@@ -169,15 +180,15 @@ def test_what_another_session_exchanges_around_worktrees_leads_nowhere(
 
     add = ("add", "--from", empty, "--path")
     words = ("--git", "readonly", "--rw", str(trees), "--", *exchanges.WHATEVER_COMES, str(trees), str(outside))
-    with exchanges.session(user, installed, backend, repo.one, *words):
-        for number in range(8):
+    with exchanges.session(user, installed, promises.NAMESPACES, repo.one, *words):
+        for number in range(3):
             paddock(*add, str(trees / f"T{number}"), f"T{number}")
             assert exchanges.seen(outside) == before
         for verb in (
             ("status",),
             ("list",),
             ("repair",),
-            *(("remove", "--force", f"T{number}") for number in range(8)),
+            *(("remove", "--force", f"T{number}") for number in range(3)),
         ):
             paddock(*verb)
             assert exchanges.seen(outside) == before, verb
