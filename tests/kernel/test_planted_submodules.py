@@ -13,6 +13,7 @@ import pytest
 
 from tests.support.features import need
 from tests.support.git_scene import ok
+from tests.support.identity import AS_A_USER
 from tests.support.paddock import Paddock, Session
 
 _PLANT = """
@@ -113,6 +114,7 @@ def opened(here: Paddock, mode: str) -> tuple[Paddock, dict[str, str]]:
     return here, env
 
 
+@AS_A_USER
 @pytest.mark.parametrize("backend", ["landlock", "bubblewrap"])
 @pytest.mark.parametrize("mode", ["private", "readonly"])
 def test_nothing_is_made_where_a_submodule_is_not_populated(here: Paddock, mode: str, backend: str) -> None:
@@ -132,6 +134,7 @@ def test_nothing_is_made_where_a_submodule_is_not_populated(here: Paddock, mode:
     assert written.returncode == 0, written.stderr
 
 
+@AS_A_USER
 @pytest.mark.parametrize(
     ("mode", "form"),
     [("private", "directory"), ("private", "pointer"), ("readonly", "pointer"), ("guard", "directory")],
@@ -158,6 +161,7 @@ def test_git_status_outside_obeys_nothing(here: Paddock, mode: str, form: str) -
     assert ran.exists()
 
 
+@AS_A_USER
 @pytest.mark.parametrize(
     ("mode", "then"),
     [("private", "run"), ("readonly", "other"), ("guard", "run"), ("guard-readonly", "worktree")],
@@ -193,6 +197,7 @@ def test_what_a_killed_session_leaves_is_put_aside_by_the_next_command(here: Pad
     assert (here.worktree / "library/library.py").exists()
 
 
+@AS_A_USER
 def test_what_the_user_populates_meanwhile_stays(here: Paddock) -> None:
     """`git submodule update` outside, while a session lives: what leads to the repository's own data is not touched."""
     with Session(here):
@@ -201,6 +206,7 @@ def test_what_the_user_populates_meanwhile_stays(here: Paddock) -> None:
     assert outside(here, "submodule", "status").startswith(" ")
 
 
+@AS_A_USER
 @pytest.mark.parametrize("mode", ["private", "readonly"])
 def test_a_repository_that_the_user_has_put_there_stays(here: Paddock, mode: str) -> None:
     """One that no `.gitmodules` names: its files are the command's to write, what git obeys in it is not."""
@@ -214,6 +220,7 @@ def test_a_repository_that_the_user_has_put_there_stays(here: Paddock, mode: str
     assert (here.worktree / "own/.git/HEAD").exists()
 
 
+@AS_A_USER
 def test_a_submodule_that_is_added_as_a_repository_is_put_aside_before_it_is_taken_over(here: Paddock) -> None:
     """With the harvest the user's index names it, so git outside would look there from then on."""
     ran = here.worktree / "ran"
@@ -234,15 +241,20 @@ def test_a_submodule_that_is_added_as_a_repository_is_put_aside_before_it_is_tak
 
 
 @pytest.mark.parametrize("kind", ["fifo", "endless"])
-@pytest.mark.parametrize("name", ["sub/.git/index", "sub/.git/HEAD", "sub/.git/config", ".gitmodules", "own/.git"])
-def test_what_an_agent_puts_for_a_file_stops_no_later_launch(user_paddock: Paddock, name: str, kind: str) -> None:
+@pytest.mark.parametrize("names", [("x/.git/index", "y/.git/HEAD", "z/.git/config", "own/.git"), (".gitmodules",)])
+def test_what_an_agent_puts_for_a_file_stops_no_later_launch(
+    user_paddock: Paddock, names: tuple[str, ...], kind: str
+) -> None:
     """A FIFO that nobody writes, and a file without end: neither waited for, nor read."""
     here = user_paddock
-    make = f"mkfifo {name}" if kind == "fifo" else f"ln -s /dev/zero {name}"
-    plant = f"{_OLD_LAYOUT}\nmkdir own; rm -f {name}; {make}"
+    layouts = [_OLD_LAYOUT.replace("-q sub; cd sub", f"-q {sub}; cd {sub}").replace('"sub"', f'"{sub}"')
+               .replace("= sub", f"= {sub}").replace(">.gitmodules", ">>.gitmodules") for sub in "xyz"]  # fmt: skip
+    make = "mkfifo {0}" if kind == "fifo" else "ln -s /dev/zero {0}"
+    plant = "\n".join([*layouts, "mkdir own", *(f"rm -f {name}; {make.format(name)}" for name in names)])
     env = {"PADDOCK_NO_USERNS": "1"}
     planted = here.run("--git", "readonly", "--", "sh", "-c", plant, env=env)
     assert planted.returncode == 0, planted.stderr
+    assert all((here.worktree / name).is_symlink() or (here.worktree / name).is_fifo() for name in names)
     for words in (("run", "--", "echo", "went on"), ("explain", "--", "echo", "went on"), ("worktree", "list")):
         ended = here.call(*words)
         assert "Traceback" not in ended.stderr

@@ -8,7 +8,7 @@ import pytest
 from policy import promises
 from tests.support.programs import handoff, reads, writes
 from tests.support.programs.harness import ATTACK, TWIN, Given
-from tests.support.programs.scene import SECRET, Answers, Scene, Trees, leaked, snapshot
+from tests.support.programs.scene import SECRET, Scene, Trees, leaked, snapshot
 
 # Acts of `writes` that a read-only root directory of the worktree (--freeze-root) or its border concern.
 DENIED = {"placed_only": True}
@@ -131,22 +131,19 @@ def test_promise_handoff(scene: Scene) -> None:
         (root / name).write_text(f"the user's own {name}")
         scene.own(root / name.partition("/")[0])
     scene.own(root)
-    free = [scene.area / f"free-{act}/directory/tasks.json" for act in handoff.PROGRAMME.placed]
-    for path in free:
+    free = {f"free-{act}": scene.area / f"free-{act}/directory/tasks.json" for act in handoff.PROGRAMME.placed}
+    for path in free.values():
         path.parent.mkdir(parents=True)
         path.write_text("free")
         scene.own(path.parent.parent)
     before = {name: (root / name).stat() for name in PROTECTED}
     pointer = (root / ".git").read_text()
-    answers = Answers()
     attack = {name: str(root / name) for name in PROTECTED}
     if promises.has_mounts(scene.backend):
         attack["pointer"] = str(root / ".git")
     # A twin per act: each ruins what it is given.
-    for act, path in zip(handoff.PROGRAMME.placed, free, strict=True):
-        leave = [name for name in handoff.PROGRAMME.placed if name != act]
-        places = {ATTACK: attack, TWIN: {"free": str(path)}, "leave": leave, "placed_only": act != "write"}
-        answers += scene.tried("handoff", places)
+    leave = [f"{act}@{place}" for act in handoff.PROGRAMME.placed for place in free if place != f"free-{act}"]
+    answers = scene.tried("handoff", {ATTACK: attack, TWIN: free, "leave": leave})
     seen = {
         f"seen@{name}"
         for name in PROTECTED

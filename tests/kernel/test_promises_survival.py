@@ -121,35 +121,35 @@ def test_promise_survival_at_the_ordinary_end(scene: Scene) -> None:
     assert _sessions(scene) == []
 
 
-@pytest.mark.parametrize("victim", [0, 1, 2])
-def test_promise_survival_of_a_killed_launcher(scene: Scene, victim: int) -> None:
+def test_promise_survival_of_a_killed_launcher(scene: Scene) -> None:
     """SIGKILL for the launcher, or for another process of ours, ends all that the jail had started."""
-    process, reading = started(scene, "wait")
-    try:
-        candidates = ours(process.pid)
-        assert candidates[0] == process.pid
-        os.kill(candidates[min(victim, len(candidates) - 1)], signal.SIGKILL)
-        assert all_gone(reading), f"{candidates}: something outlived number {victim}"
-        process.wait(PATIENCE)
-    finally:
-        os.close(reading)
-        process.kill()
-        process.communicate()
+    for victim in range(3):
+        process, reading = started(scene, "wait")
+        try:
+            candidates = ours(process.pid)
+            assert candidates[0] == process.pid
+            os.kill(candidates[min(victim, len(candidates) - 1)], signal.SIGKILL)
+            assert all_gone(reading), f"{candidates}: something outlived number {victim}"
+            process.wait(PATIENCE)
+        finally:
+            os.close(reading)
+            process.kill()
+            process.communicate()
 
 
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP, signal.SIGINT])
-def test_promise_survival_of_a_polite_end(scene: Scene, number: signal.Signals) -> None:
+def test_promise_survival_of_a_polite_end(scene: Scene) -> None:
     """A signal for the launcher reaches the command, and with the command everything goes."""
-    process, reading = started(scene, "wait")
-    try:
-        process.send_signal(number)
-        assert process.wait(PATIENCE) == 128 + number
-        assert all_gone(reading)
-    finally:
-        os.close(reading)
-        process.kill()
-        process.communicate()
-    assert _sessions(scene) == []
+    for number in (signal.SIGTERM, signal.SIGHUP, signal.SIGINT):
+        process, reading = started(scene, "wait")
+        try:
+            process.send_signal(number)
+            assert (number, process.wait(PATIENCE)) == (number, 128 + number)
+            assert all_gone(reading), f"something outlived {number.name}"
+        finally:
+            os.close(reading)
+            process.kill()
+            process.communicate()
+        assert _sessions(scene) == [], number.name
 
 
 def test_what_a_killed_launcher_leaves_is_removed_by_the_next_one(scene: Scene) -> None:
