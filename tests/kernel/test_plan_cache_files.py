@@ -19,7 +19,7 @@ from launcher.session import cache, inputs
 from launcher.session.places import Places
 from policy.errors import Refusal
 from policy.plan import VERSION, Plan
-from tests.support.identity import Who, Word
+from tests.support.identity import AS_A_USER, Who, Word
 from tests.support.install import Installed
 from tests.support.repository import Repo
 
@@ -241,6 +241,7 @@ def test_the_number_of_entries_is_bounded(places: Places) -> None:
     assert cache.load(places, cache.key(("run", cache._MOST_ENTRIES + 19), "/"), ENVIRON) is not None
 
 
+@AS_A_USER
 def test_the_second_launch_finds_the_plan_of_the_first(who: Who, repo: Repo, installed: Installed) -> None:
     """The real command writes the entry once; an edited configuration makes it write again, and once."""
 

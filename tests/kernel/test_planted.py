@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.support.identity import AS_A_USER
 from tests.support.paddock import Paddock
 
 # A submodule in the old layout, with its git directory inside, that borrows objects from anywhere.
@@ -29,6 +30,7 @@ def secret(paddock: Paddock) -> Path:
     return directory / "id"
 
 
+@AS_A_USER
 def test_a_planted_submodule_borrows_nothing(paddock: Paddock, secret: Path, backend: dict[str, str]) -> None:
     """A git directory that a jail made names its own object stores; none of them is granted to the next run."""
     planted = SUBMODULE.format(target=shlex.quote(str(secret.parent)))
@@ -39,6 +41,7 @@ def test_a_planted_submodule_borrows_nothing(paddock: Paddock, secret: Path, bac
     assert paddock.run("cat", "file", env=backend).stdout == "content\n"
 
 
+@AS_A_USER
 def test_a_planted_repository_borrows_nothing(paddock: Paddock, secret: Path) -> None:
     """So does a repository that a jail made below the worktree, when somebody starts the next jail in there."""
     planted = REPOSITORY.format(target=shlex.quote(str(secret.parent)))
@@ -52,6 +55,7 @@ def test_a_planted_repository_borrows_nothing(paddock: Paddock, secret: Path) ->
     assert paddock.call(*words, cwd=paddock.worktree / "src").stdout == "KEY\n"
 
 
+@AS_A_USER
 def test_a_planted_link_as_the_command_grants_nothing(paddock: Paddock, backend: dict[str, str]) -> None:
     """A command in the worktree that has become a link to a programme elsewhere is refused; called by name it runs."""
     tools = paddock.place / "tools"
@@ -66,6 +70,7 @@ def test_a_planted_link_as_the_command_grants_nothing(paddock: Paddock, backend:
     assert paddock.run(tools / "tool", env=backend).stdout == "ran\n"
 
 
+@AS_A_USER
 @pytest.mark.parametrize("words", [("run", "--", "true"), ("doctor",)], ids=["run", "doctor"])
 def test_a_planted_programme_on_path_is_not_run_outside(paddock: Paddock, words: tuple[str, ...]) -> None:
     """What Paddock runs itself comes from the system, though PATH leads into the worktree first."""

@@ -3,6 +3,7 @@
 import json
 from pathlib import Path
 
+from tests.support.identity import AS_A_USER
 from tests.support.paddock import Paddock
 
 SHOW = """#!/bin/sh
@@ -27,6 +28,7 @@ def shown(output: str) -> tuple[list[str], dict[str, str]]:
     return [line for line in lines if not line.startswith("env ")], variables
 
 
+@AS_A_USER
 def test_a_known_agent_is_told_of_its_worktree_and_nobody_else_is(paddock: Paddock) -> None:
     """By its name: flags, private state, questions off, telemetry off. The same script by another name: nothing."""
     claude, other = stand_in(paddock, "bin/claude"), stand_in(paddock, "bin/claudette")

@@ -10,7 +10,7 @@ import pytest
 from tests.support import manual, recording
 from tests.support.examples import HOME
 from tests.support.features import need
-from tests.support.identity import Who
+from tests.support.identity import AS_A_USER, Who
 from tests.support.install import Installed
 
 _MADE = r"""
@@ -43,6 +43,7 @@ def plain(shown: str) -> str:
     return re.sub(r"\b[0-9a-f]{10,12}\b", "COMMIT", shown)
 
 
+@AS_A_USER
 @pytest.mark.skipif(not shutil.which("curl"), reason="needs curl")
 def test_the_first_session_of_readme_is_what_happens(who: Who, installed: Installed) -> None:
     """Line by line: the work is done, the three ways out are denied in these words, and the commit is on the branch."""

@@ -158,6 +158,7 @@ def test_commands_are_held(paddock: Paddock, options: tuple[list[str], dict[str,
     assert (paddock.worktree / "mine").read_text() == "mine\n"
 
 
+@AS_A_USER
 def test_a_timeout_ends_all_that_a_command_started_and_nothing_else(
     paddock: Paddock, options: tuple[list[str], dict[str, str]]
 ) -> None:
@@ -339,6 +340,7 @@ time.sleep(1000)
         time.sleep(0.1)
 
 
+@AS_A_USER
 def test_a_killed_programme_leaves_nothing_and_its_commits_come(paddock: Paddock) -> None:
     """SIGKILL: the jail ends with all in it, and what was committed is harvested by its launcher."""
     process = start(
@@ -419,6 +421,7 @@ def test_a_forked_process_ends_no_sandbox_of_its_parent(user_paddock: Paddock) -
     assert found == {"child": 0, "said": "alive\n"}
 
 
+@AS_A_USER
 def test_files_cross_both_ways(paddock: Paddock, options: tuple[list[str], dict[str, str]]) -> None:
     """Odd names come through, links stay links and lead nobody out; no set-id bit comes out, no denied file in."""
     secret = paddock.place / "secret"
@@ -492,6 +495,7 @@ found["applied"] = [open(place + "/file").read(), open(place + "/new/a b").read(
 """
 
 
+@AS_A_USER
 def test_a_copy_keeps_the_worktree_as_it_is(paddock: Paddock) -> None:
     """Commands write, commit and see what they wrote; nothing reaches the disk but by the patch; `reset` undoes it."""
     need("userns")
@@ -563,6 +567,7 @@ def test_a_copy_is_no_way_to_what_is_denied(paddock: Paddock) -> None:
     assert "[cow-unavailable]" in guard.call("run", "--cow", "--", "true").stderr
 
 
+@AS_A_USER
 @pytest.mark.parametrize("above", ["..", "/"])
 def test_a_copy_below_what_is_granted_for_reading(paddock: Paddock, above: str) -> None:
     """It is a copy there, too; nothing of it is the disk."""
@@ -626,12 +631,12 @@ def test_each_command_runs_once(user_paddock: Paddock) -> None:
     found = run(
         user_paddock,
         """
-        others = [subprocess.Popen(["sh", "-c", "while :; do /bin/true; done"]) for _ in range(4)]
+        others = [subprocess.Popen(["sh", "-c", "while :; do /bin/true; done"]) for _ in range(2)]
         try:
             with Sandbox(".", ["--net", "none"]) as box:
-                for number in range(250):
+                for number in range(120):
                     box.exec(f"echo {number} >>ran")
-                found["ran"] = box.read("ran").split() == b" ".join(b"%d" % number for number in range(250)).split()
+                found["ran"] = box.read("ran").split() == b" ".join(b"%d" % number for number in range(120)).split()
         finally:
             for each in others:
                 each.kill()

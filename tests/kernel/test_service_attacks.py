@@ -11,8 +11,9 @@ from pathlib import Path
 
 import pytest
 
+from tests.conftest import IDENTITIES
 from tests.support import identity, install, paddock, served
-from tests.support.identity import Who
+from tests.support.identity import AS_A_USER, Who
 from tests.support.install import Installed
 from tests.support.served import Served
 
@@ -261,6 +262,7 @@ def test_what_is_asked_for_is_checked(service: Served) -> None:
     assert service.call("PATCH", "/v1/sessions").status == 405
 
 
+@AS_A_USER
 def test_no_service_begins_where_an_agent_could_put_its_socket(
     who: identity.Who, installed: Installed, public_dir: Path
 ) -> None:
@@ -277,6 +279,7 @@ def test_no_service_begins_where_an_agent_could_put_its_socket(
     assert service.end() == 0
 
 
+@AS_A_USER
 def test_no_client_speaks_to_a_jail(who: identity.Who, installed: Installed, public_dir: Path) -> None:
     """An agent that listens where the service would is told nothing."""
     made = paddock.make(who, installed, who.give(public_dir))
@@ -325,7 +328,11 @@ for way in ways:
 """
 
 
-@pytest.mark.parametrize("switch", ["", "PADDOCK_NO_USERNS", "PADDOCK_NO_LANDLOCK"])
+@pytest.mark.parametrize(
+    ("who", "switch"),
+    [*((IDENTITIES[-1], switch) for switch in ("", "PADDOCK_NO_USERNS", "PADDOCK_NO_LANDLOCK")), (IDENTITIES[0], "")],
+    indirect=["who"],
+)
 def test_a_jail_with_the_socket_in_a_grant_is_given_no_session(
     who: identity.Who, installed: Installed, public_dir: Path, switch: str
 ) -> None:

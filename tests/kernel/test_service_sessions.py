@@ -30,6 +30,10 @@ def collecting() -> Iterator[Served]:
         yield running
 
 
+OF_A_USER = pytest.mark.parametrize("service", ["user"], indirect=True)
+"""Root's sessions differ in the control groups that they have, and so in limits and in how they are ended."""
+
+
 def test_a_session_runs_in_a_jail_and_is_remembered(service: Served) -> None:
     """Its state, output, exit status and jail are told when it is over; the worktree has what it wrote there."""
     found = service.create("sh", "-c", "echo out; echo err >&2; echo made > made; touch /etc/x; exit 3", name="first")
@@ -45,6 +49,7 @@ def test_a_session_runs_in_a_jail_and_is_remembered(service: Served) -> None:
     assert service.log("first", "?stream=stderr&tail=100")[0] != "out"
 
 
+@OF_A_USER
 def test_what_it_commits_is_harvested_at_its_end(service: Served) -> None:
     """The branch of the worktree has the commit, and the record says so."""
     script = "git -c user.name=A -c user.email=a@b.c commit -q --allow-empty -m 'agent: Work.'"
@@ -56,6 +61,7 @@ def test_what_it_commits_is_harvested_at_its_end(service: Served) -> None:
     assert shown.stdout == "agent: Work.\n", shown.stderr
 
 
+@OF_A_USER
 @pytest.mark.parametrize(("stdin", "status"), [("terminal", 129), ("pipe", 0)])
 def test_a_stop_does_not_disturb_the_harvest(service: Served, stdin: str, status: int) -> None:
     """A command that the end of its input has ended is not sent SIGTERM: its launcher has work in hand."""
@@ -71,6 +77,7 @@ def test_a_stop_does_not_disturb_the_harvest(service: Served, stdin: str, status
     assert (outcome["status"], (outcome["harvest"] or {}).get("state")) == (status, "harvested"), outcome
 
 
+@OF_A_USER
 def test_a_session_that_cannot_be_started_says_why(service: Served) -> None:
     """The Refusal of the launcher is in its record; the command never ran."""
     over = service.over(service.create("no-such-command-anywhere")["name"])
@@ -97,6 +104,7 @@ def test_stop_goes_step_by_step(service: Served) -> None:
     assert not [process for process in tree if alive(process["pid"])]
 
 
+@OF_A_USER
 def test_a_command_that_stops_itself_stops_no_helper(service: Served) -> None:
     """A session whose command was continued, or ended while it was stopped, is over like any other."""
     script = "(until [ -e on ]; do sleep 0.05; kill -CONT $$; done) & kill -STOP $$; touch on; wait; exit 7"
@@ -111,6 +119,7 @@ def test_a_command_that_stops_itself_stops_no_helper(service: Served) -> None:
     assert (stopped["state"], stopped["outcome"]["status"]) == ("ended", 137)
 
 
+@OF_A_USER
 def test_signals_reach_the_command(service: Served) -> None:
     """And only those that are known."""
     script = "trap 'echo got; exit 7' USR1; echo ready; while :; do sleep 0.05; done"
@@ -124,6 +133,7 @@ def test_signals_reach_the_command(service: Served) -> None:
     assert service.post("/v1/sessions/traps/signal", {"signal": "SIGSTOP"}).json["errorType"] == "signal-unknown"
 
 
+@OF_A_USER
 def test_a_failing_session_is_started_again_so_often_and_no_more(service: Served, tmp_path: Path) -> None:
     """Each attempt is written down; the last one's outcome stays."""
     del tmp_path
@@ -136,6 +146,7 @@ def test_a_failing_session_is_started_again_so_often_and_no_more(service: Served
     assert (over["state"], over["attempt"]) == ("failed", 3)
 
 
+@OF_A_USER
 def test_a_name_is_taken_once_and_a_key_makes_one_session(service: Served) -> None:
     """The same request with the same idempotency key is answered with the same session."""
     body = {"command": ["true"], "directory": str(service.paddock.worktree)}
@@ -149,6 +160,7 @@ def test_a_name_is_taken_once_and_a_key_makes_one_session(service: Served) -> No
     assert (again.status, again.json["errorType"]) == (409, "session-exists")
 
 
+@OF_A_USER
 def test_credentials_are_neither_logged_nor_written_down(service: Served) -> None:
     """Not from the environment, not from --env, in no usual form; the command itself has what its plan lets through."""
     environment = {"PATH": os.environ["PATH"], "HOME": str(service.paddock.who.home), "MY_API_KEY": "s3cret-of-mine"}
@@ -224,6 +236,7 @@ def test_private_directories_of_worktrees_that_have_gone_are_removed(collecting:
     assert not (homes / gone).exists()
 
 
+@OF_A_USER
 def test_the_command_line_shows_and_stops(service: Served) -> None:
     """`paddock ps`, `logs` and `stop` say what the API says."""
     service.create("sh", "-c", "echo hello; exec sleep 1000", name="shown")
@@ -257,6 +270,7 @@ def test_nothing_of_ended_sessions_is_left(service: Served) -> None:
         assert len([name for name in os.listdir(health["groups"]) if "-" in name]) <= health["helpers"] + 1
 
 
+@OF_A_USER
 def test_questions_about_refused_hosts_are_answered_over_the_api(service: Served) -> None:
     """By their number; what was answered is asked no more, and a session that asks nothing says so."""
     need("userns")

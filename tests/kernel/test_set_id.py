@@ -11,6 +11,7 @@ from pathlib import Path
 
 from policy import promises
 from tests.support import install
+from tests.support.identity import AS_A_USER
 from tests.support.programs.scene import Scene
 
 # Numbers of x86-64 and of aarch64; -1 where a machine lacks the call.
@@ -138,6 +139,7 @@ echo y >f && chmod +x f && git add f && git commit -qm 1 && git clone -q . ../cl
 """
 
 
+@AS_A_USER
 def test_tools_that_carry_modes_work(scene: Scene) -> None:
     """tar -p, cp -a, install, git and Python's shutil."""
     ended = scene.run(["sh", "-c", WORK], "--env", f"PYTHON={install.base_python()}", cwd=scene.area)

@@ -7,6 +7,7 @@ from pathlib import Path
 
 from launcher.jail import processes
 from policy import promises
+from tests.support.identity import AS_A_USER
 from tests.support.install import base_python
 from tests.support.programs.scene import Scene
 
@@ -44,6 +45,7 @@ if queue >= 0:
 """
 
 
+@AS_A_USER
 def test_posix_queues_are_the_jails_own(scene: Scene) -> None:
     """They can be made and used, and those of the machine are not there; without an IPC namespace they are closed."""
     libc = __import__("ctypes").CDLL(None, use_errno=True)
@@ -84,6 +86,7 @@ def test_limits_of_own_children_can_be_changed(scene_of_user: Scene) -> None:
     assert (child == "0", own) == (promises.has_mounts(scene_of_user.backend), "32")
 
 
+@AS_A_USER
 def test_no_process_of_paddocks_keeps_what_the_caller_left_open(scene: Scene) -> None:
     """But the launcher, which is what the caller started: a pipe's other end is not held by the jail's init."""
     reading, writing = os.pipe()
@@ -150,6 +153,7 @@ git -C super submodule --quiet update --init --recursive
 """
 
 
+@AS_A_USER
 def test_a_granted_submodule_inside_a_hidden_one_has_its_history(scene: Scene) -> None:
     """Its git directory lies in that of the hidden one; nothing else of that can be read."""
     made = scene.who.run(["sh", "-euc", NESTED], cwd=scene.place)

@@ -121,6 +121,7 @@ def test_files_of_the_caller_are_out_of_reach(scene: Scene) -> None:
     assert through(scene) == []
 
 
+@AS_A_USER
 def test_fifos_of_the_caller_are_out_of_reach(scene: Scene) -> None:
     """A FIFO with a name has a mode and times, and can be opened once more."""
     fifo = scene.place / "fifo"
@@ -159,6 +160,7 @@ def test_devices_are_the_jails_own(scene: Scene) -> None:
     assert (scene.area / "said").read_text() == "done"
 
 
+@AS_A_USER
 def test_devices_of_every_jail_are_what_they_are(scene: Scene) -> None:
     """/dev/full takes nothing, /dev/zero gives zeros."""
     with opened(Path("/dev/full"), os.O_WRONLY) as full, opened(Path("/dev/zero"), os.O_RDONLY) as zero:
@@ -313,6 +315,7 @@ def session(scene: Scene) -> Iterator[Session]:
         yield live
 
 
+@AS_A_USER
 def test_files_of_a_further_commands_caller_are_out_of_reach(scene: Scene, session: Session) -> None:
     """The same for `paddock exec`, and its bytes cross as well."""
     paths = [scene.place / name for name in ("input", "output")]

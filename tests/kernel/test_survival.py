@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.support.identity import AS_A_USER
 from tests.support.jail import Jail
 
 ROUNDS = 30
@@ -90,6 +91,7 @@ class Running:
         return True
 
 
+@AS_A_USER
 def test_daemons_are_there_while_the_jail_lives(jail: Jail, namespaces: bool) -> None:
     """The search does find the daemons, so its silence means something; SIGTERM to the launcher ends none of them."""
     running = Running(jail, namespaces=namespaces)
@@ -110,6 +112,7 @@ def test_nothing_outlives_a_killed_launcher(jail: Jail, namespaces: bool) -> Non
     assert running.process.returncode == -signal.SIGKILL
 
 
+@AS_A_USER
 def test_nothing_outlives_a_killed_init(jail: Jail, namespaces: bool) -> None:
     """SIGKILL of the process below the launcher: the launcher reports a death by signal 9 and leaves nothing."""
     running = Running(jail, namespaces=namespaces)
@@ -119,6 +122,7 @@ def test_nothing_outlives_a_killed_init(jail: Jail, namespaces: bool) -> None:
     assert running.process.returncode == 128 + signal.SIGKILL
 
 
+@AS_A_USER
 def test_nothing_outlives_the_command(jail: Jail, namespaces: bool) -> None:
     """Daemons end with the command that started them, and its status is what counts."""
     running = Running(jail, namespaces=namespaces, script=DAEMONS.replace("\nwait\n", "\nexit 3\n"))
@@ -126,6 +130,7 @@ def test_nothing_outlives_the_command(jail: Jail, namespaces: bool) -> None:
     assert running.process.returncode == 3
 
 
+@AS_A_USER
 def test_a_stopped_launcher_can_be_killed(jail: Jail, namespaces: bool) -> None:
     """What is stopped ends too."""
     running = Running(jail, namespaces=namespaces)
@@ -152,6 +157,7 @@ def _only_parent(mark: str) -> str:
     raise AssertionError("the command is gone")
 
 
+@AS_A_USER
 @pytest.mark.parametrize("victim", ["launcher", "init"])
 def test_the_moment_of_the_kill_does_not_matter(jail: Jail, namespaces: bool, victim: str) -> None:
     """SIGKILL at random moments from the launcher's first instruction to long after the command's start."""

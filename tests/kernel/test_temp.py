@@ -6,7 +6,7 @@ import pytest
 
 from policy import promises
 from tests.support.features import need
-from tests.support.identity import Who
+from tests.support.identity import AS_A_USER, Who
 from tests.support.install import Installed, base_python
 from tests.support.paddock import Paddock, Session, make
 
@@ -53,6 +53,7 @@ def far(who: Who, installed: Installed, place: Path) -> Paddock:
     return Paddock(made.who, installed, place, made.worktree, made.main, {"XDG_STATE_HOME": str(state)})
 
 
+@AS_A_USER
 def test_sockets_have_room_in_the_temp_directory(far: Paddock, chosen: tuple[dict[str, str], tuple[str, ...]]) -> None:
     """However long the path of the user's home is."""
     (far.worktree / "sockets.py").write_text(SOCKETS)
@@ -78,6 +79,7 @@ def test_a_temp_directory_is_its_sessions_alone(far: Paddock, chosen: tuple[dict
     assert not temp.exists()
 
 
+@AS_A_USER
 def test_what_sigkill_leaves_of_a_temp_directory_is_removed_later(
     far: Paddock, chosen: tuple[dict[str, str], tuple[str, ...]]
 ) -> None:
@@ -109,6 +111,7 @@ def test_var_tmp_is_private_and_beside_tmp(far: Paddock) -> None:
     assert (first, second, name.startswith("/tmp/")) == ("1", "2", True), ended.stderr
 
 
+@AS_A_USER
 def test_a_worktree_below_tmp_is_shown_there(who: Who, installed: Installed) -> None:
     """In the session's own /tmp, where its mount point goes with the session; nothing can be written beside it."""
     need("userns")

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.support.identity import AS_A_USER
 from tests.support.paddock import Paddock, Session
 
 MADE = (
@@ -56,6 +57,7 @@ def _changed(paddock: Paddock, par: Path, line: str) -> None:
     assert ended.returncode == 0, ended.stderr
 
 
+@AS_A_USER
 def test_what_leads_git_elsewhere_is_not_accepted(paddock: Paddock, par: Path) -> None:
     """It is named, with what to do; without it the same repository is accepted."""
     assert paddock.who.run(["cp", "-a", str(par), f"{par}.kept"], cwd=paddock.place).returncode == 0
@@ -70,6 +72,7 @@ def test_what_leads_git_elsewhere_is_not_accepted(paddock: Paddock, par: Path) -
     assert paddock.call("trust", ".git", cwd=par).returncode == 0
 
 
+@AS_A_USER
 def test_what_git_obeys_is_shown(paddock: Paddock, par: Path) -> None:
     """Line breaks are escaped; hooks are shown where they lie, and what a rebase or a remote would execute."""
     made = (
@@ -86,6 +89,7 @@ def test_what_git_obeys_is_shown(paddock: Paddock, par: Path) -> None:
     } <= {*shown}  # fmt: skip
 
 
+@AS_A_USER
 @pytest.mark.parametrize(
     ("nested", "git_dir"),
     [("nested", "nested/.git"), ("deep/er", "deep/er/.git"), ("objects/x", "objects/x/.git"), ("x", ".git/refs/x")],
@@ -107,6 +111,7 @@ def test_a_repository_in_the_checkout_is_accepted_first(paddock: Paddock, par: P
     assert paddock.call("trust", ".git", cwd=par).returncode == 0
 
 
+@AS_A_USER
 def test_trust_is_listed_and_revoked(paddock: Paddock, par: Path) -> None:
     """By any of its names: the git directory, the checkout, a linked worktree."""
     place = f"{par}/.git"
@@ -121,6 +126,7 @@ def test_trust_is_listed_and_revoked(paddock: Paddock, par: Path) -> None:
     assert paddock.refused("run", "--", "true", cwd=par).reference == "git-dir-written"
 
 
+@AS_A_USER
 def test_a_session_that_runs_there_is_waited_for(paddock: Paddock, par: Path) -> None:
     """The advice names no merge."""
     with Session(paddock, options=("--rw", par), command=("sh", "-c", "echo ready; exec cat")):

@@ -44,6 +44,7 @@ def plant(paddock: Paddock, name: str) -> Path:
     return path
 
 
+@AS_A_USER
 def test_what_is_not_there_and_what_is_read_only(paddock: Paddock, console: Console, options: tuple[str, ...]) -> None:
     """Named by the command line or by what the command says; the option that is told makes it pass."""
     secret, tree = plant(paddock, "outside/secret"), plant(paddock, "tree/file").parent
@@ -58,6 +59,7 @@ def test_what_is_not_there_and_what_is_read_only(paddock: Paddock, console: Cons
     assert shown(paddock, console, *options, "--rw", f"{tree}/file", *command, status=0) == []
 
 
+@AS_A_USER
 def test_what_must_not_be_opened_is_named_without_an_option(
     paddock: Paddock, console: Console, options: tuple[str, ...]
 ) -> None:

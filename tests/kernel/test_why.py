@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 from policy import promises
+from tests.conftest import IDENTITIES
 from tests.support.features import need_backend
 from tests.support.identity import AS_A_USER
 from tests.support.paddock import Paddock
@@ -27,6 +28,7 @@ def why(paddock: Paddock, *words: str, env: dict[str, str] | None = None) -> dic
     return document
 
 
+@AS_A_USER
 def test_a_denied_path_comes_with_what_allows_it(paddock: Paddock) -> None:
     """The option that it names does allow it, and the answer then says so."""
     secret = paddock.place / "a secret"
@@ -45,6 +47,7 @@ def test_a_denied_path_comes_with_what_allows_it(paddock: Paddock) -> None:
     assert paddock.run("--ro", str(secret), "--", "cat", str(secret)).stdout == "content"
 
 
+@AS_A_USER
 def test_the_layer_is_the_one_that_answers(paddock: Paddock) -> None:
     """Where namespaces show nothing it is ENOENT; where Landlock judges, and where a mask lies, EACCES."""
     outside, denied, below = paddock.place / "outside", paddock.worktree / "denied", paddock.worktree / "under/denied"
@@ -119,6 +122,11 @@ def outside(paddock: Paddock) -> Iterator[dict[str, str]]:
         path.unlink()
 
 
+@pytest.mark.parametrize(
+    ("who", "backend"),
+    [*((IDENTITIES[-1], name) for name in SWITCHES), (IDENTITIES[0], promises.GUARD)],
+    indirect=True,
+)
 def test_of_what_a_jail_shows_the_answer_is_what_a_command_sees(
     paddock: Paddock, outside: dict[str, str], backend: tuple[str, dict[str, str], tuple[str, ...]]
 ) -> None:
@@ -197,6 +205,7 @@ def test_of_a_port_the_answer_is_what_a_command_meets(
     assert why(paddock, "169.254.169.254", *words, "--net", "open", env=env)["allowed"]
 
 
+@AS_A_USER
 def test_a_process_is_asked_about_as_the_command_sees_it(paddock: Paddock) -> None:
     """Of /proc/self it is the command's own; of another process more is closed than a grant says."""
     assert why(paddock, "/proc/self/environ")["path"] == "/proc/self/environ"
