@@ -7,11 +7,11 @@ from typing import Any
 
 import pytest
 
-from tests.kernel.test_service_tickets import COMMIT, git, run, service, ticket
+from tests.kernel.test_service_tickets import COMMIT, alone, git, run, running, service, ticket
 from tests.kernel.test_ticket_files import CALL
 from tests.support.served import Served
 
-__all__ = ["service"]
+__all__ = ["alone", "running", "service"]
 
 TOOLS = (
     CALL
@@ -343,8 +343,9 @@ def test_a_context_manager_ends_with_its_run(service: Served) -> None:
     assert name["outcome"]["reason"] == "stopped"
 
 
-def test_a_run_outlives_the_service_while_its_orchestrator_works(service: Served) -> None:
+def test_a_run_outlives_the_service_while_its_orchestrator_works(alone: Served) -> None:
     """The session goes on, its tools are found at the same place, and what it has made counts once."""
+    service = alone
     script = f"""
 import time
 def patiently(*tickets):

@@ -7,11 +7,11 @@ from typing import Any
 
 import pytest
 
-from tests.kernel.test_service_tickets import COMMIT, run, service, ticket
+from tests.kernel.test_service_tickets import COMMIT, alone, run, running, service, ticket
 from tests.support import served
 from tests.support.served import Served
 
-__all__ = ["service"]
+__all__ = ["alone", "running", "service"]
 
 CALL = r"""
 import json, os, sys, urllib.request
@@ -90,8 +90,9 @@ def test_a_session_that_is_over_has_no_tools_any_more(service: Served) -> None:
     assert not (Path(done["result"]["agents"][0]["worktree"]) / "late").exists()
 
 
-def test_agents_find_the_server_again_when_the_service_was_killed(service: Served) -> None:
+def test_agents_find_the_server_again_when_the_service_was_killed(alone: Served) -> None:
     """Port and secret are the same in the service's next life."""
+    service = alone
     script = """
 import time
 call("write", file_path="first", content="1")
