@@ -13,7 +13,7 @@ import pytest
 from launcher.jail import processes
 from tests.support import paddock as paddocks
 from tests.support.features import need
-from tests.support.identity import CTRL_C, CTRL_D, CTRL_Z, SHELL, Console, Who
+from tests.support.identity import AS_A_USER, CTRL_C, CTRL_D, CTRL_Z, SHELL, Console, Who
 from tests.support.install import Installed
 from tests.support.paddock import BACKEND, PATIENCE, Paddock, Session, below, content
 from tests.support.paddock import run_in_bubblewrap as run
@@ -108,6 +108,7 @@ def line(paddock: Paddock, *argv: str) -> str:
     return " ".join(words) + f" '{last}'"
 
 
+@AS_A_USER
 def test_ctrl_c_ends_the_command(paddock: Paddock, console: Console) -> None:
     """With 128+2."""
     with console:
@@ -119,6 +120,7 @@ def test_ctrl_c_ends_the_command(paddock: Paddock, console: Console) -> None:
         console.expect("<0>")
 
 
+@AS_A_USER
 def test_ctrl_c_is_the_commands_affair(paddock: Paddock, console: Console) -> None:
     """One that catches it lives on, and the jail with it: bwrap is not hit."""
     with console:
@@ -131,6 +133,7 @@ def test_ctrl_c_is_the_commands_affair(paddock: Paddock, console: Console) -> No
         console.expect("<0>")
 
 
+@AS_A_USER
 def test_ctrl_z_and_fg(paddock: Paddock, console: Console) -> None:
     """Twice, and the command reads on."""
     with console:
@@ -148,6 +151,7 @@ def test_ctrl_z_and_fg(paddock: Paddock, console: Console) -> None:
         console.expect("<0>")
 
 
+@AS_A_USER
 def test_a_stopped_job_goes_on_with_its_command(paddock: Paddock, console: Console) -> None:
     """Without `fg`: something inside continues the command, and the launcher ends with it."""
     with console:
@@ -161,6 +165,7 @@ def test_a_stopped_job_goes_on_with_its_command(paddock: Paddock, console: Conso
         console.expect("Exit 7")
 
 
+@AS_A_USER
 def test_a_shell_inside_has_job_control(paddock: Paddock, console: Console) -> None:
     """bash is interactive, its jobs stop and continue, and the terminal is the caller's again at the end."""
     with console:
@@ -242,6 +247,7 @@ def test_nothing_outlives_a_sigkill(paddock: Paddock, victim: "Callable[[subproc
         assert run(paddock, "--", "true").returncode == 0  # clears away what the killed one left
 
 
+@AS_A_USER
 def test_the_end_of_the_command_ends_its_daemons(paddock: Paddock) -> None:
     """They are gone when the launcher says so, not some time later."""
     mark = f"{int.from_bytes(os.urandom(4), 'little') + 10**6}"

@@ -5,6 +5,7 @@ import hashlib
 import io
 import json
 import os
+import shlex
 import shutil
 import subprocess
 import sys
@@ -125,6 +126,9 @@ CLIENTS = {
 }
 
 
+# What is asked for by those that are told no path.
+_OWN = {"git": "/demo.git/", "pip": "/simple/demo/", "npm": "/npm/demo"}
+
 UNKNOWING = {
     "fetch of node": f"node -e '{FETCH}' $URL/reached | grep reached",
     "curl without": "curl -sS --noproxy '*' $URL/reached",
@@ -135,22 +139,51 @@ UNKNOWING = {
 """Clients that know of no proxy, and flags by which others do not."""
 
 
-@pytest.mark.parametrize(
-    ("name", "proxy_env"),
-    [*((name, "yes") for name in CLIENTS), *((name, "no") for name in (*CLIENTS, *UNKNOWING) if "SOCKS" not in name)],
-)
-def test_an_everyday_client_reaches_what_is_allowed(served: World, suite: Paddock, name: str, proxy_env: str) -> None:
+# Each client in a directory of its own; what it says is left there.
+EACH = """
+client() {
+    mkdir "$1"
+    status=0
+    (cd "$1" && exec sh -euc "$2" >out 2>err) || status=$?
+    echo "$1 $status"
+}
+"""
+
+
+@pytest.mark.parametrize("proxy_env", ["yes", "no"])
+def test_everyday_clients_reach_what_is_allowed(served: World, suite: Paddock, proxy_env: str) -> None:
     """By the proxy in its environment, or by name alone; another host is denied to the same client."""
-    line, option = (CLIENTS | UNKNOWING)[name], f"--proxy-env={proxy_env}"
+    lines = CLIENTS if proxy_env == "yes" else {name: line for name, line in (CLIENTS | UNKNOWING).items()
+                                                if "SOCKS" not in name}  # fmt: skip
+    numbered = {f"{number}-{name.replace(' ', '-')}": line for number, (name, line) in enumerate(lines.items())}
+    paths = {name: f"/reached-{name}" if "/reached" in line else _OWN[name.partition("-")[2]]
+             for name, line in numbered.items()}  # fmt: skip
+
+    def all_of_them(url: str) -> dict[str, str]:
+        """Name -> exit status of each client that asks this server."""
+        calls = [f"client {name} {shlex.quote(line.replace('/reached', paths[name]))}"
+                 for name, line in numbered.items()]  # fmt: skip
+        ended = client(served, suite, "\n".join([f"export URL={url}", EACH, *calls]), f"--proxy-env={proxy_env}")
+        assert ended.returncode == 0, ended
+        return dict(line.split() for line in ended.stdout.splitlines())
+
+    def said(name: str) -> str:
+        return "\n".join((suite.worktree / name / stream).read_text() for stream in ("out", "err"))
+
     before = len(served.seen())
-    ended = client(served, suite, f"URL={URL}\n{line}", option)
-    assert ended.returncode == 0, ended
-    assert "reached" in ended.stdout
+    statuses = all_of_them(URL)
+    wrong = {name: said(name) for name in numbered
+             if statuses[name] != "0" or "reached" not in (suite.worktree / name / "out").read_text()}  # fmt: skip
+    assert wrong == {}
+    asked = " ".join(str(entry.get("what")) for entry in served.seen(before))
+    assert {name for name in numbered if paths[name] not in asked} == set()
     middle = len(served.seen())
-    assert middle > before
-    denied = client(served, suite, f"URL=https://other.example\nrm -rf clone lib node_modules\n{line}", option)
-    assert "reached" not in denied.stdout, denied
-    assert denied.returncode != 0
+    for name in numbered:
+        shutil.rmtree(suite.worktree / name)
+    statuses = all_of_them("https://other.example")
+    wrong = {name: said(name) for name in numbered
+             if statuses[name] == "0" or "reached" in (suite.worktree / name / "out").read_text()}  # fmt: skip
+    assert wrong == {}
     assert served.seen()[middle:] == []
 
 
