@@ -359,6 +359,7 @@ def test_a_dead_zone_holds_up_no_other_name(world: World, paddock: Paddock) -> N
     assert len({name for name in asked_for if name.endswith(internet.DEAD)}) <= 8
 
 
+@AS_A_USER
 def test_an_answer_that_changes_meanwhile_changes_nothing(world: World, paddock: Paddock) -> None:
     """What was checked is what is dialled, as long as it is remembered; a session that asks anew is refused."""
     before = len(world.seen())
@@ -391,6 +392,7 @@ def test_why_names_every_rule_that_a_private_host_needs(world: World, paddock: P
     assert content["leads_to"] == SERVER
 
 
+@AS_A_USER
 def test_a_redirect_is_judged_like_any_request(world: World, paddock: Paddock) -> None:
     """The answer passes, and where it leads to is denied, or allowed."""
     program = "curl -sS -L -o /dev/null -w '%{http_code}\\n' 'http://good.example/redirect?to=http://'$1'/landed'"
