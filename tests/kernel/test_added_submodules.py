@@ -3,6 +3,7 @@
 import shutil
 
 from tests.support.git_scene import ok
+from tests.support.identity import AS_A_USER
 from tests.support.paddock import Paddock, said
 
 _KNOWN = """
@@ -52,6 +53,7 @@ git commit -q --amend -m 'agent: Unknown.'
 """
 
 
+@AS_A_USER
 def test_nobody_is_sent_behind_a_link_of_the_agents(with_submodule: Paddock) -> None:
     """A submodule whose place a link leads to is told with the link, and with nothing to remove or populate there."""
     here = with_submodule
@@ -82,6 +84,7 @@ def test_nobody_is_sent_behind_a_link_of_the_agents(with_submodule: Paddock) -> 
     assert "submodule update" not in docked
 
 
+@AS_A_USER
 def test_a_known_repository_may_be_added_and_a_new_one_is_refused(with_submodule: Paddock) -> None:
     """The hint of each is what works: a new clone outside; the files, without their repository, in the next session."""
     here = with_submodule

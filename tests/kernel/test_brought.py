@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 
 from policy import promises
+from tests.conftest import IDENTITIES
 from tests.support.features import need_backend
 from tests.support.identity import Console
 from tests.support.paddock import Paddock, Said
@@ -214,6 +215,11 @@ def test_what_cannot_be_brought_refuses_the_start(ordinary: User) -> None:
 SPOILT = "cd; rm -rf .bashrc .codex; mkdir .codex; mv x .bashrc; rm -rf .agents; mkdir -p .codex/skills/evil"
 
 
+@pytest.mark.parametrize(
+    ("user_of", "who"),
+    [*((each, IDENTITIES[-1]) for each in promises.BACKENDS), *((promises.GUARD, each) for each in IDENTITIES[:-1])],
+    indirect=True,
+)
 def test_sessions_of_one_home_bring_the_same(user_of: User) -> None:
     """Else one unlinks the mount points of another, or overwrites its copies. A session that was killed is none."""
     user, words = user_of, _brought(user_of)
@@ -272,7 +278,7 @@ def test_a_session_misses_nothing_while_others_start(ordinary: User) -> None:
         assert first.stdin is not None
         first.stdin.write(b"\n")
         first.stdin.flush()
-        for number in range(4):
+        for number in range(2 if user.mounts else 4):
             user.outside(
                 f"cd; echo {number} >x; mv x .codex/skills/own/SKILL.md; ln -s SKILL.md .codex/skills/own/also{number}"
             )
@@ -298,6 +304,7 @@ def test_what_was_brought_is_gone_when_it_is_brought_no_more(ordinary: User) -> 
     assert out.endswith("mine\n")
 
 
+@pytest.mark.parametrize("ordinary", [promises.NAMESPACES, promises.GUARD], indirect=True)
 def test_what_appears_changes_and_goes_is_noticed(ordinary: User) -> None:
     """Although the same launch was planned before."""
     user, words = ordinary, ("--bring", "agents")
@@ -330,12 +337,14 @@ def test_secrets_are_refused(user_paddock: Paddock) -> None:
     """By what they are known as, and behind a link."""
     user = User(user_paddock, promises.GUARD)
     user.outside("cd; mkdir .ssh; echo key >.ssh/id; ln -s .ssh/id .toolrc; mkdir -p d/e; echo TOKEN=x >d/e/.env")
-    for name in (".ssh", ".toolrc", ".codex", ".codex/auth.json", ".codex/config.toml", ".netrc", ".config", "d"):
-        assert user.paddock.refused("run", "--bring", f"~/{name}", "--", "true").reference == "bring-secret"
-    assert user.paddock.refused("run", "--bring", "/etc/passwd", "--", "true").reference == "usage"
-    assert user.paddock.refused("run", "--bring", "~/.not-there", "--", "true").reference == "bring-missing"
+    secrets = (".ssh", ".toolrc", ".codex", ".codex/auth.json", ".codex/config.toml", ".netrc", ".config", "d")
+    wanted = {f"~/{name}": "bring-secret" for name in secrets}
+    wanted |= {"/etc/passwd": "usage", "~/.not-there": "bring-missing"}
+    errors = user.paddock.refused_each(*(["run", "--bring", name, "--", "true"] for name in wanted))
+    assert dict(zip(wanted, (error.reference for error in errors), strict=True)) == wanted
 
 
+@pytest.mark.parametrize("ordinary", [promises.NAMESPACES, promises.GUARD], indirect=True)
 def test_credentials_in_a_skill_are_left_out(ordinary: User) -> None:
     """Also when they come after the launch was planned; and the user is told of files with other names."""
     user, words = ordinary, ("--bring", "agents")
