@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from policy import promises
+from tests.conftest import IDENTITIES
 from tests.support import internet
 from tests.support.features import need, need_backend
 from tests.support.identity import AS_A_USER
@@ -28,6 +29,14 @@ ALLOWED = (
 DENIED = ("bad.good.example", "good.example:80/secret")
 
 Attempt = dict[str, Any]
+
+
+ROOT_ONCE = pytest.mark.parametrize(
+    ("backend", "who"),
+    [*((each, IDENTITIES[-1]) for each in promises.BACKENDS), *((promises.GUARD, each) for each in IDENTITIES[:-1])],
+    indirect=True,
+)
+"""Of what the proxy judges, which has no privilege whoever starts it: root where he shares its network."""
 
 
 @pytest.fixture(params=promises.BACKENDS)
@@ -154,6 +163,7 @@ PASSING = [
 ]
 
 
+@ROOT_ONCE
 def test_nothing_leaves_through_the_proxy_but_what_is_allowed(world: World, paddock: Paddock, backend: str) -> None:
     """Disguised hosts, mismatches, smuggled requests, wrong tokens: denied, with an allowed twin for each form."""
     before = len(world.seen())
@@ -273,10 +283,15 @@ def named(name: str, host: str, port: int, send: str = "") -> Attempt:
 
 _DATA = "c2VjcmV0" * 7  # what an attacker would have carried away
 BEHIND = " HTTP/1.1\r\nHost: second.example\r\n\r\n"
+NAMED = (promises.NAMESPACES, promises.BUBBLEWRAP)
 FAKE, FAKE6 = "198.18.0.99", "2001:2::99"
 
 
-@pytest.mark.parametrize("backend", [promises.NAMESPACES, promises.BUBBLEWRAP])
+@pytest.mark.parametrize(
+    ("backend", "who"),
+    [*((each, IDENTITIES[-1]) for each in NAMED), *((NAMED[0], each) for each in IDENTITIES[:-1])],
+    indirect=["who"],
+)
 def test_nothing_leaves_by_name_but_what_is_allowed(world: World, paddock: Paddock, backend: str) -> None:
     """Names as a channel, forms of one name, addresses of nobody, other ports: denied, with an allowed twin each."""
     need_backend(backend)
@@ -417,6 +432,7 @@ def shouting(world: World, paddock: Paddock, backend: str) -> Iterator[tuple[str
         process.communicate("")
 
 
+@ROOT_ONCE
 def test_another_session_is_no_way_out(world: World, paddock: Paddock, backend: str, shouting: tuple[str, int]) -> None:
     """Its token is worth nothing here, and its port cannot be reached; on the machine its port wants the token."""
     token, port = shouting

@@ -5,7 +5,6 @@ from pathlib import Path
 import pytest
 
 from policy import promises
-from tests.kernel.conftest import ROOT_ONCE
 from tests.support.features import need
 from tests.support.identity import AS_A_USER, Who
 from tests.support.install import Installed, base_python
@@ -37,7 +36,7 @@ def scene(request: pytest.FixtureRequest, who: Who, installed: Installed, repo: 
     return scene
 
 
-@ROOT_ONCE
+@AS_A_USER
 def test_a_browser_paints_a_page_and_runs_its_scripts(scene: Scene) -> None:
     """Renderers, shared memory, fonts, and no bus, no display, no device: the page comes from a server over the jail's
     own loopback; where there is none, because there are no namespaces, from a file.

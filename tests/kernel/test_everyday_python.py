@@ -53,7 +53,7 @@ def wheel(directory: Path) -> Path:
     return path
 
 
-@pytest.mark.parametrize("scene_of_user", [promises.NAMESPACES, promises.GUARD], indirect=True)
+@pytest.mark.parametrize("scene_of_user", [promises.GUARD], indirect=True)  # which has most to say about files
 def test_pip_installs_a_wheel_into_an_environment_of_the_worktree(scene_of_user: Scene) -> None:
     """venv with pip, pip install of a local wheel without the network, and the command it brings."""
     scene = scene_of_user
@@ -94,6 +94,7 @@ def test_many(number):
 """
 
 
+@pytest.mark.parametrize("scene_of_user", [promises.NAMESPACES, promises.BUBBLEWRAP], indirect=True)
 def test_pytest_runs_a_suite(scene_of_user: Scene, public_dir: Path) -> None:
     """pytest with its cache, temporary directories, captured output and multiprocessing."""
     scene = scene_of_user
