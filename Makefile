@@ -68,6 +68,7 @@ dist: $(VENV)/.tools ## build wheel, sdist and bill of materials, with their dig
 	    --output-file $(BUILD)/dist/paddock.cdx.json packaging/requirements.txt
 	cd $(BUILD)/dist
 	sha256sum -- *.* >SHA256SUMS
+	echo "$(BUILD)/dist:" *
 
 # For this machine's release and its Python: what was compiled for one fits no other.
 .PHONY: deb
@@ -88,6 +89,7 @@ deb: dist ## build the Debian package, in build/dist
 	cd ../../dist
 	cp ../deb/*.deb .
 	sha256sum -- *.* >SHA256SUMS
+	echo "$(BUILD)/dist:" *.deb
 
 .PHONY: lock
 lock: $(VENV)/.made ## write packaging/requirements.txt anew: what the Debian package has with it
@@ -128,7 +130,7 @@ $(VENV)/.made: pyproject.toml
 	touch $@
 
 $(VENV)/.tools: $(VENV)/.made
-	@echo "installing the tools of the tests"
+	@echo "installing the tools of tests and builds"
 	read -r -d '' program <<-'END' || true
 	import tomllib
 	project = tomllib.load(open("pyproject.toml", "rb"))["project"]

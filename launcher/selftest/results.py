@@ -87,7 +87,11 @@ def by_concern(result: Result) -> Iterator[tuple[str, ...]]:
             yield (concern, *(str(count) if count else "" for count in counts))
 
 
-HEADING = ("CONCERN", *(verdict.upper() for known in VERDICTS.values() for verdict in known))
+HEADING = (
+    "CONCERN",
+    *(f"{kind.upper()}S: {verdict.upper()}" if verdict == known[0] else verdict.upper()
+      for kind, known in VERDICTS.items() for verdict in known),
+)  # fmt: skip
 
 
 def remarkable(result: Result) -> Iterator[tuple[str, str, str]]:

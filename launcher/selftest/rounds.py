@@ -338,7 +338,8 @@ class Session:
         if self._line(_START) is None:
             self.end(kill=True)
             said = (ground.base / "errors").read_text(errors="replace").strip()
-            raise Refusal("selftest-failed", f"the sandbox did not start: {words[0]}", context=said[-2000:])
+            why = said[-2000:] or f"it ended, or {_START} seconds were over, and it said nothing"
+            raise Refusal("selftest-failed", f"the sandbox did not start: {words[0]}", context=why)
 
     def ask(self, trial: Trial, given: dict[str, str]) -> str:
         """Runs one trial there and returns what it printed."""

@@ -357,7 +357,7 @@ def command() -> Path:
             "service-not-installed",
             "this Paddock is not installed, so no unit could start it",
             context=f"{path} is missing",
-            hint="install it in an environment of its own: pipx install paddock-launcher",
+            hint="install it in an environment of its own: in a clone, pipx install .",
         )
     return path
 

@@ -4,6 +4,7 @@
 rounds, and nothing is written.
 """
 
+import argparse
 import datetime
 import importlib
 import os
@@ -86,12 +87,14 @@ def write(found: Mapping[str, Sequence[Result]]) -> None:
 
 
 def main(words: Sequence[str]) -> int:
-    """Exit status 0; 2 for a name that is none."""
-    quick = "--quick" in words
-    names = [word for word in words if word != "--quick"] or list(TITLES)
+    """Exit status 0; 2 for words that mean nothing."""
+    parser = argparse.ArgumentParser(prog="make bench ARGS=...", description=(__doc__ or "").partition("\n")[0])
+    parser.add_argument("names", nargs="*", metavar="NAME", help=f"a part: {', '.join(TITLES)}")
+    parser.add_argument("--quick", action="store_true", help="fewer rounds, and nothing is written")
+    given = parser.parse_args(words)
+    quick, names = given.quick, given.names or list(TITLES)
     if unknown := set(names) - TITLES.keys():
-        print(f"no benchmark: {', '.join(sorted(unknown))}; there are {', '.join(TITLES)}", file=sys.stderr)
-        return 2
+        parser.error(f"no benchmark: {', '.join(sorted(unknown))}; there are {', '.join(TITLES)}")
     suite.work_in_memory()
     found: dict[str, list[Result]] = {}
     for number, name in enumerate(names, 1):

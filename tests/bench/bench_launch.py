@@ -35,9 +35,9 @@ def ways(paddock: Paddock) -> dict[str, Way]:
         uid = who.uid if who.prefix else None
         return harness.command(words, paddock.worktree, who.environment(variables), uid)
 
-    def first() -> float:
+    def first() -> object:
         shutil.rmtree(who.home / ".cache/cold", ignore_errors=True)
-        return harness.seconds(cold)
+        return cold()
 
     cold = run(ours, *READONLY, "--", true, XDG_CACHE_HOME=str(who.home / ".cache/cold"))
     found = {FLOOR: run(str(paddock.installed.python), "-I", "-S", "-c", "pass"), "/bin/true": run(true)}
@@ -49,9 +49,7 @@ def ways(paddock: Paddock) -> dict[str, Way]:
     found["paddock run --git readonly"] = run(ours, *READONLY, "--", true)
     for name, (env, options) in harness.backends().items():
         if name != promises.NAMESPACES:
-            # Its own cache: plans are found by the command line, and a changed ability makes a new one each time.
-            own = {**env, "XDG_CACHE_HOME": str(who.home / ".cache" / name)}
-            found[f"the same, {name.rpartition('+')[2]}"] = run(ours, *READONLY, *options, "--", true, **own)
+            found[f"the same, {name.rpartition('+')[2]}"] = run(ours, *READONLY, *options, "--", true, **env)
     found["the same, with a proxy"] = run(ours, *READONLY[:1], *READONLY[3:], "--allow-domain=example.com", "--", true)
     return {**found, "the same, the first time": first}
 

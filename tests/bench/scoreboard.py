@@ -60,6 +60,7 @@ class Sandbox:
         environment: of Paddock, on top.
         settings: a file that it reads.
         needs: programmes, by the Debian package that has each.
+        version: what a user types to see which one it is.
     """
 
     name: str
@@ -68,6 +69,7 @@ class Sandbox:
     environment: tuple[tuple[str, str], ...] = ()
     settings: str = ""
     needs: tuple[tuple[str, str], ...] = ()
+    version: str = ""
 
 
 _BWRAP = ("bwrap", "bubblewrap")
@@ -93,15 +95,18 @@ SANDBOXES = (
         + "".join(f" --ro-bind-try {{tree}}/{name} {{tree}}/{name}" for name in _EXECUTED)
         + " --chdir {tree} --",
         needs=(_BWRAP,),
+        version="bwrap --version",
     ),
     Sandbox(
         "firejail",
-        f"{_CLEAN} firejail --quiet --profile=default --net=none --whitelist={{tree}} --whitelist={{main}}/.git"
-        " --read-only={main}/.git --private-tmp --private-dev --ipc-namespace --dbus-user=none --dbus-system=none"
-        " --restrict-namespaces --disable-mnt --nogroups --allow-debuggers"
+        f"{_CLEAN} firejail --quiet --ignore=seccomp --profile=default --net=none --whitelist={{tree}}"
+        " --whitelist={main}/.git --read-only={main}/.git --private-tmp --private-dev --ipc-namespace"
+        " --dbus-user=none --dbus-system=none --restrict-namespaces --disable-mnt --nogroups --allow-debuggers"
+        " --seccomp=io_uring_setup,io_uring_enter,io_uring_register,quotactl --seccomp.block-secondary"
         + "".join(f" --read-only={{tree}}/{name}" for name in _EXECUTED)
         + " --",
         needs=(("firejail", "firejail"),),
+        version="firejail --version",
     ),
     Sandbox(
         "codex sandbox",
@@ -111,6 +116,7 @@ SANDBOXES = (
         + ", ".join(f'"{name}"="read"' for name in _EXECUTED)
         + "}}' -c permissions.job.network.enabled=false -- env TMPDIR={account}",
         needs=(_BWRAP,),
+        version="{codex} --version",
     ),
     Sandbox(
         "sandbox-runtime",
@@ -126,6 +132,7 @@ SANDBOXES = (
 }
 """,
         needs=(_BWRAP, ("socat", "socat"), ("rg", "ripgrep")),
+        version="{node} -p \"require('{srt}/../../package.json').version\"",
     ),
     Sandbox("env, no sandbox", "env"),
 )
@@ -211,7 +218,8 @@ def measured(rounds: int) -> dict[str, Any]:
     """Everything that is shown, as plain data."""
     found: dict[str, Any] = {
         "date": time.strftime("%Y-%m-%d"),
-        "machine": f"{platform.system()} {platform.release().partition('-')[0]}, {os.cpu_count()} processors",
+        "machine": f"{platform.freedesktop_os_release()['PRETTY_NAME']}, {platform.system()}"
+        f" {platform.release().partition('-')[0]}, {os.cpu_count()} processors",
         "load": round(os.getloadavg()[0], 1),
     }
     _apt()
@@ -221,9 +229,20 @@ def measured(rounds: int) -> dict[str, Any]:
             if failure := _failure(ground, each):
                 rows[each.name]["failure"] = failure
         started = [each for each in SANDBOXES if "failure" not in rows[each.name]]
+        found["versions"] = [_version(ground, each) for each in started if each.version]
         _measure(ground, started, rows, rounds)
         _attack(ground, started, rows)
     return found | {"rows": list(rows.values())}
+
+
+def _version(ground: Ground, sandbox: Sandbox) -> str:
+    """Its name and number."""
+    words = shlex.split(_filled(sandbox.version, ground.programs))
+    said = ground.who.run(words, cwd=ground.who.home).stdout
+    number = re.search(r"\d+(\.\d+)+\S*", said)
+    if number is None:
+        raise Failed(f"{sandbox.version} names no version: {said[:200]}")
+    return f"{sandbox.name} {number[0]}"
 
 
 def _measure(ground: Ground, started: Sequence[Sandbox], rows: dict[str, dict[str, Any]], rounds: int) -> None:
@@ -483,8 +502,10 @@ def _markdown(heading: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
 
 
 def front(found: Mapping[str, Any]) -> str:
-    """The table of the front page."""
-    return _markdown(HEADING[:6], [cells(row)[:6] for row in found["rows"]])
+    """The table of the front page, and what to know of it."""
+    table = _markdown(HEADING[:6], [cells(row)[:6] for row in found["rows"]])
+    made = f"`make scoreboard`, {found['date']}; start-up beside `true`."
+    return f"{table}\n\n{made} [What is compared](docs/scoreboard.md), and every miss, ours included."
 
 
 def tables(found: Mapping[str, Any]) -> str:
@@ -493,7 +514,8 @@ def tables(found: Mapping[str, Any]) -> str:
     concerns = [name for name in catalogue.concerns() if any(name in row["concerns"] for row in rows)]
     by = [(name, *(f"{row['concerns'][name][1]} of {sum(row['concerns'][name])}" for row in rows)) for name in concerns]
     lines = [
-        f"Measured on {found['date']}, {found['machine']}; the load of the machine at the start was {found['load']}.",
+        f"Measured on {found['date']} by an ordinary user, {found['machine']}, load {found['load']} at the start.",
+        f"Beside Paddock of the commit that this page belongs to: {', '.join(found['versions'])}.",
         "", _markdown(HEADING, [cells(row) for row in found["rows"]]),
         "", "Attacks that escaped, of those that are possible on this machine:", "",
         _markdown(("concern", *(row["name"] for row in rows)), by), "",

@@ -228,7 +228,7 @@ def test_a_copy_without_an_interpreter_says_so(environment: Environment, tmp_pat
     assert ended.stderr.splitlines() == [
         "paddock: there is no Python interpreter beside the command [interpreter-missing]",
         f"  why:  {tmp_path}/python3 cannot be executed",
-        "  hint: install it in an environment of its own: pipx install paddock-launcher",
+        "  hint: install it in an environment of its own, which this user can read: in a clone, pipx install .",
     ]
 
 
