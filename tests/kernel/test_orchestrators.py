@@ -181,33 +181,33 @@ if not os.path.exists("plan"):
     assert git(service, "log", "--format=%s").split() == ["one", "plan", "main:", "First."]
 
 
-def moved(service: Served, **fields: Any) -> dict[str, Any]:  # noqa: ANN401  # JSON
+def moved(service: Served, name: str, **fields: Any) -> dict[str, Any]:  # noqa: ANN401  # JSON
     """A run during which the trunk moves, so that what its tickets come to conflicts with it."""
     script = f"""
 print(made(("D-1", {f"echo ours > same; touch one; {COMMIT} ours"!r}),
            ("D-2", "while [ ! -e go ]; do sleep 0.05; done")))
 """
     main = service.paddock.main
-    body = {"repository": str(main), "name": "moved", "orchestrator": orchestrator(script), **fields,
+    body = {"repository": str(main), "name": name, "orchestrator": orchestrator(script), **fields,
             "agent": {"command": ["sh", "-c", 'eval "$1"', "sh", "{details}"]},
             "environment": service.paddock.who.environment(service.env)}  # fmt: skip
     assert service.post("/v1/ticket-runs", body).status == 201
-    found = service.get("/v1/ticket-runs/moved").json
+    found = service.get(f"/v1/ticket-runs/{name}").json
     while not (len(found["steps"]) == 2 and found["steps"][1]["worktree"]):
-        assert found["ended"] is None, (found, service.log("moved.0"))
-        found = service.get(f"/v1/ticket-runs/moved?wait=10&seen={found['seen']}").json
+        assert found["ended"] is None, (found, service.log(f"{name}.0"))
+        found = service.get(f"/v1/ticket-runs/{name}?wait=10&seen={found['seen']}").json
     assert service.paddock.shell(f"cd {main} && echo theirs > same && {COMMIT} theirs").returncode == 0
     go = Path(found["steps"][1]["worktree"], "go")
     go.touch()
     service.paddock.who.give(go)
-    done: dict[str, Any] = service.get("/v1/ticket-runs/moved?wait=60").json
+    done: dict[str, Any] = service.get(f"/v1/ticket-runs/{name}?wait=60").json
     return done
 
 
 def test_what_conflicts_with_the_trunk_at_the_end_waits(service: Served) -> None:
     """The trunk has moved meanwhile: tickets stay merged in the orchestrator's worktree, and a person resolves it."""
     main = service.paddock.main
-    done = moved(service)
+    done = moved(service, "moved")
     assert done["state"] == "failed", done
     assert done["result"]["landed"]["status"]["merge_descriptor"]["conflict_files"] == ["same"]
     assert done["orchestrator"]["state"] == "conflicted"
@@ -226,11 +226,11 @@ def test_what_conflicts_with_the_trunk_at_the_end_waits(service: Served) -> None
 
 def test_a_merger_resolves_what_conflicts_at_the_end(service: Served) -> None:
     """In the orchestrator's worktree, as it does in a ticket's, by a request that is written down."""
-    done = moved(service, merger={"command": ["sh", "-c", f"echo both > same; {COMMIT} both"]})
+    done = moved(service, "solved", merger={"command": ["sh", "-c", f"echo both > same; {COMMIT} both"]})
     assert done["state"] == "ended", done
     assert (service.paddock.main / "same").read_text() == "both\n"
-    asked = contexts_of(service, "moved")["moved/tickets/merger/0"]["current_request"]
-    assert (asked["kind"], asked["conflicted"]["agent_result_id"]) == ("MergerRequest", "moved/tickets")
+    asked = contexts_of(service, "solved")["solved/tickets/merger/0"]["current_request"]
+    assert (asked["kind"], asked["conflicted"]["agent_result_id"]) == ("MergerRequest", "solved/tickets")
 
 
 def test_a_run_is_stopped_while_its_orchestrator_works(service: Served) -> None:
