@@ -338,7 +338,7 @@ class Session:
         if self._line(_START) is None:
             self.end(kill=True)
             said = (ground.base / "errors").read_text(errors="replace").strip()
-            why = said[-2000:] or f"it ended, or {_START} seconds were over, and it said nothing"
+            why = said[-2000:] or f"it exited without saying why, or was not there after {_START} seconds"
             raise Refusal("selftest-failed", f"the sandbox did not start: {words[0]}", context=why)
 
     def ask(self, trial: Trial, given: dict[str, str]) -> str:
