@@ -115,16 +115,48 @@ def spin(most: int) -> None:
         used(most)
 
 
-def spin_in_turn(most: int) -> None:
-    """One short process after another."""
-    for _ in range(most * 10):
+def computed(seconds: float) -> None:
+    """Spends processor time of this process."""
+    end = time.process_time() + seconds
+    while time.process_time() < end:
+        pass
+
+
+def spin_apart(most: int) -> None:
+    """`most` milliseconds of processor time, a third each: this process, one that lives on, many that end at once."""
+    third = most / 3000
+    if os.fork() == 0:
+        computed(third)
+        signal.pause()
+    computed(third)
+    for _ in range(8):
         pid = os.fork()
         if pid == 0:
-            while time.process_time() < 0.1:
-                pass
+            computed(third / 8)
             os._exit(0)
         os.waitpid(pid, 0)
     used(most)
+
+
+def modest(home: str, temp: str, most: int) -> None:
+    """Half of `most` of each kind of memory, a quarter of it of disk in each place, twice as much in the worktree."""
+    try:
+        bytearray(9 * most)
+    except MemoryError:
+        print("MemoryError", flush=True)
+    kept = [*touched(most // 2, mmap.MAP_PRIVATE)]
+    fd = os.memfd_create("modest")
+    for _ in kept:
+        os.write(fd, b"x" * STEP)
+    for place, size in ((home, most // 4), (temp, most // 4), (".", 2 * most)):
+        with open(f"{place}/modest", "wb") as file:
+            for _ in range(0, size, STEP):
+                file.write(b"x" * STEP)
+    for _ in range(8):
+        if os.fork() == 0:
+            signal.pause()
+    computed(0.1)
+    used(len(kept) * STEP * 2)
 
 
 def fork(most: int) -> None:
@@ -169,7 +201,8 @@ def main() -> None:
         "var-temp": lambda: written("/var/tmp/bomb", most),
         "worktree": lambda: written("bomb", most),
         "spin": lambda: spin(most),
-        "spin-in-turn": lambda: spin_in_turn(most),
+        "spin-apart": lambda: spin_apart(most),
+        "modest": lambda: modest(home, temp, most),
         "fork": lambda: fork(most),
         "fork-on": lambda: fork_on(most),
     }
