@@ -13,19 +13,21 @@ from tests.support.features import need
 from tests.support.guarded import Guarded
 from tests.support.identity import Who
 from tests.support.install import Installed
-from tests.support.repository import Repo
 
 
 @pytest.fixture
-def jail(who: Who, installed: Installed, repo: Repo, place: Path) -> Guarded:
-    """A jail of the backend landlock+guard, with a file and a socket on either side that have equally long paths."""
+def jail(user: Who, installed: Installed, public_dir: Path) -> Guarded:
+    """A jail of the backend landlock+guard, with a file and a socket on either side that have equally long paths.
+
+    An ordinary user's: the guard has no capability whoever starts it, so root's races are the same ones.
+    """
     need("landlock")
-    made = guarded.make(who, installed, repo, place)
+    made = guarded.at(user, installed, public_dir)
     for where in (made.outside, made.inside):
         (where / "t").mkdir()
         (where / "t/file").write_text("x")
         (where / "t/file").chmod(0o600)
-        who.give(where)
+        user.give(where)
     return made
 
 
