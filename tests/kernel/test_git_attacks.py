@@ -1,12 +1,14 @@
 """What an agent leaves in its private git directory harms nothing outside: not one bit of the main repository.
 
-Every attack is followed by its allowed twin: the next agent's ordinary commit in the same worktree is harvested.
+A few attacks at a time are followed by their allowed twin: the next agent's ordinary commit in the same worktree is
+harvested.
 """
 
 import os
 import shutil
 import tempfile
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import NamedTuple
 
@@ -80,8 +82,8 @@ def scene(installed: Installed) -> Iterator[Scene]:
     shutil.rmtree(base)
 
 
-@pytest.fixture
-def planted(scene: Scene) -> Iterator[Planted]:
+@contextmanager
+def _planted(scene: Scene) -> Iterator[Planted]:
     """The private git directory of an agent in the worktree `one`, which is clean before and after."""
     scene.repo.git("update-index", "-q", "--refresh", at=scene.repo.one)
     planted = private_git.plant(scene.repo, scene.repo.one, scene.installed, scene.place, submodule=True)
@@ -127,9 +129,8 @@ def _unharmed(scene: Scene, before: dict[str, tuple[object, ...]]) -> None:
     assert left == []
 
 
-@pytest.mark.parametrize("attack", private_git.ALL, ids=lambda attack: attack.name)
-def test_an_attack_harms_nothing_and_the_next_commit_is_taken(scene: Scene, planted: Planted, attack: Attack) -> None:
-    """The main repository stays bit for bit outside its own branch, nothing is executed, and harvests go on."""
+def _harvested(scene: Scene, planted: Planted, attack: Attack) -> None:
+    """The harvest after an attack: it ends as it should, and has touched nothing else."""
     base = scene.repo.git("rev-parse", "one")
     _agent(scene, planted, attack)
     before = private_git.tree_state(scene.store)
@@ -142,11 +143,26 @@ def test_an_attack_harms_nothing_and_the_next_commit_is_taken(scene: Scene, plan
     assert {path.name for path in scene.canary.iterdir()} == canaries, "something was executed"
     if outcome not in private_git.TAKEN:
         assert scene.repo.git("rev-parse", "one") == base
-    _without_fifos(planted.worktree)
-    shutil.rmtree(planted.directory)
-    twin = private_git.plant(scene.repo, scene.repo.one, scene.installed, scene.place, submodule=True)
-    (planted.worktree / "twin").write_text(attack.name)
-    twin.agent("add", "twin")
-    twin.agent("commit", "-q", "-m", "agent: Twin.")
-    assert twin.harvest()["state"] == "harvested"
-    assert scene.repo.git("rev-parse", "one") == twin.agent("rev-parse", "HEAD")
+
+
+AT_A_TIME = 6
+ATTACKS = [private_git.ALL[at : at + AT_A_TIME] for at in range(0, len(private_git.ALL), AT_A_TIME)]
+
+
+@pytest.mark.parametrize("attacks", ATTACKS, ids=lambda attacks: f"{attacks[0].name} ... {attacks[-1].name}")
+def test_no_attack_harms_anything_and_the_next_commit_is_taken(scene: Scene, attacks: tuple[Attack, ...]) -> None:
+    """The main repository stays bit for bit outside its own branch, nothing is executed, and harvests go on."""
+    wrong = {}
+    for attack in attacks:
+        with _planted(scene) as planted:
+            try:
+                _harvested(scene, planted, attack)
+            except AssertionError as error:
+                wrong[attack.name] = str(error)
+    assert wrong == {}
+    with _planted(scene) as twin:
+        (twin.worktree / "twin").write_text(attacks[0].name)
+        twin.agent("add", "twin")
+        twin.agent("commit", "-q", "-m", "agent: Twin.")
+        assert twin.harvest()["state"] == "harvested"
+        assert scene.repo.git("rev-parse", "one") == twin.agent("rev-parse", "HEAD")
