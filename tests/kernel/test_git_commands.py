@@ -19,10 +19,8 @@ HUSH = "hush-"
     [
         ("one", promises.NAMESPACES, "user"),
         ("main", promises.NAMESPACES, "root"),
-        ("one", promises.BUBBLEWRAP, "root"),
         ("main", promises.BUBBLEWRAP, "user"),
         ("one", promises.GUARD, "user"),
-        ("one", promises.GUARD, "root"),
     ],
 )
 def test_git_works_in_the_jail_and_its_commits_arrive(

@@ -5,6 +5,7 @@ import subprocess
 from pathlib import Path
 
 from policy import promises
+from tests.support import repository
 from tests.support.features import need_backend
 from tests.support.identity import Who
 from tests.support.install import Installed
@@ -26,13 +27,13 @@ make() {
 }
 make inner
 make library
-git -C library submodule --quiet add "$PWD/inner" inner
+git -C library submodule --quiet add ../inner inner
 git -C library commit -qam 'library: Inner.'
 make main
 mkdir main/src
 seq 100 >main/src/numbers
 printf '*.log\n' >main/.gitignore
-git -C main submodule --quiet add "$PWD/library" library
+git -C main submodule --quiet add ../library library
 git -C main submodule --quiet update --init --recursive
 git -C main add .
 git -C main commit -qm 'main: Everything.'
@@ -167,8 +168,7 @@ def make(who: Who, installed: Installed, public_dir: Path, worktree: str, backen
     need_backend(backend)
     place = public_dir / "place"
     place.mkdir(exist_ok=True)
-    ended = who.run(["bash", "-euc", SETUP], cwd=who.give(place))
-    assert ended.returncode == 0, ended.stderr
+    repository.grow(who, who.give(place), SETUP)
     if backend == promises.GUARD and worktree == "one":
         words = [str(installed.paddock), "worktree", "add", "one", "--branch", "one", "--path", str(place / "one")]
         for command in (["git", "worktree", "remove", "--force", "--force", "../one"], words):
