@@ -12,6 +12,9 @@ from tests.support.identity import Who
 from tests.support.paddock import Paddock
 
 GUARDED = {"PADDOCK_NO_USERNS": "1"}
+IN_NAMESPACES = pytest.mark.parametrize("env", [{}], ids=["namespaces"], indirect=True)
+BY_GUARD = pytest.mark.parametrize("env", [GUARDED], ids=["guard"], indirect=True)
+"""Of what takes seconds: each backend watches in its own way, and what is made of it does not know which it was."""
 
 SUITE = """
 import json, os, pathlib, unittest
@@ -97,6 +100,7 @@ def plant(paddock: Paddock, name: str, text: str) -> Path:
     return path
 
 
+@IN_NAMESPACES
 def test_a_test_suite_that_writes_a_cache_in_a_home(paddock: Paddock, env: dict[str, str]) -> None:
     """One directory for its cache, made beforehand; not the home directory, and not the settings it does without."""
     (home := paddock.place / "their-home" / "me").mkdir(parents=True)
@@ -108,6 +112,7 @@ def test_a_test_suite_that_writes_a_cache_in_a_home(paddock: Paddock, env: dict[
     assert found == {f"{home}/.cache/suite": "write"}
 
 
+@IN_NAMESPACES
 def test_npm(paddock: Paddock, env: dict[str, str]) -> None:
     """The library beside the worktree for reading, the reports for writing, and not the notes."""
     if not shutil.which("npm", path=paddock.who.path):
@@ -123,6 +128,7 @@ def test_npm(paddock: Paddock, env: dict[str, str]) -> None:
     assert (paddock.place / "reports/unit/result.txt").read_text() == "42"
 
 
+@BY_GUARD
 def test_a_compiler(paddock: Paddock, env: dict[str, str]) -> None:
     """The headers for reading, the directory of the result for writing."""
     if not shutil.which("gcc", path=paddock.who.path):
@@ -136,6 +142,7 @@ def test_a_compiler(paddock: Paddock, env: dict[str, str]) -> None:
     assert found in ({str(header): "read"}, {str(header.parent): "read"})
 
 
+@BY_GUARD
 def test_names_that_differ_each_time_and_directories_that_must_be_new(paddock: Paddock, env: dict[str, str]) -> None:
     """Where neither a name can be granted nor be made beforehand, it is the directory around it."""
     plant(paddock, "work/area/keep", "")
@@ -164,7 +171,12 @@ HIDDEN = {
 }
 
 
-@pytest.mark.parametrize("script", HIDDEN.values(), ids=HIDDEN)
+@pytest.mark.parametrize(
+    ("env", "script"),
+    [({}, script) for script in HIDDEN.values()] + [(GUARDED, HIDDEN["a shell in between"])],
+    indirect=["env"],
+    ids=[*HIDDEN, "by the guard"],
+)
 def test_a_status_of_0_that_hides_a_failure(paddock: Paddock, env: dict[str, str], script: str) -> None:
     """What failed inside is what counts: the one file is proposed, and what makes no difference is not."""
     wanted, other = plant(paddock, "outside/wanted", "content\n"), plant(paddock, "elsewhere/other", "content\n")
@@ -177,6 +189,7 @@ def test_a_status_of_0_that_hides_a_failure(paddock: Paddock, env: dict[str, str
     assert (paddock.worktree / "copy").read_text() == "content\n"
 
 
+@IN_NAMESPACES
 def test_a_failure_that_stays_and_a_denial_that_nobody_feels_are_told(paddock: Paddock, env: dict[str, str]) -> None:
     """Nothing is proposed, and it is said that something was denied; without any denial nothing is said."""
     wanted = plant(paddock, "outside/wanted", "content\n")
