@@ -20,7 +20,7 @@ from tests.support import forked, guarded, install
 from tests.support.features import need
 from tests.support.forked import verdict
 from tests.support.guarded import Guarded
-from tests.support.identity import Who, Word
+from tests.support.identity import AS_A_USER, Who, Word
 from tests.support.install import Installed
 from tests.support.repository import Repo
 
@@ -55,6 +55,7 @@ def test_without_a_listener_no_mediated_call_goes_through(who: Who, place: Path)
     assert stat.S_IMODE(file.stat().st_mode) == 0o600
 
 
+@AS_A_USER
 def test_a_second_listener_is_busy(jail: Guarded) -> None:
     """Nobody in the jail can become the supervisor of another's calls."""
     code = """
@@ -122,6 +123,7 @@ result["it serves"] = said(os.chmod, ".", 0o755)
     assert set(found.values()) <= {"EPERM", "EACCES"}, found
 
 
+@AS_A_USER
 def test_many_processes_and_threads_are_served(jail: Guarded) -> None:
     """Processes and threads in parallel all get their own answer."""
     code = """
@@ -153,6 +155,7 @@ result = [os.waitpid(pid, 0)[1] for pid in pids]
     assert jail.tried(code) == [0] * 20
 
 
+@AS_A_USER
 def test_signals_meet_mediated_calls_whole(jail: Guarded) -> None:
     """Under a storm of signals each call has its effect or says EINTR; with SA_RESTART it never does."""
     code = """
@@ -180,6 +183,7 @@ for restart in (True, False):
     assert set(answers) <= {"0", "EINTR"}
 
 
+@AS_A_USER
 def test_a_programme_that_nobody_may_read_changes_nothing(jail: Guarded) -> None:
     """A binary that can be executed and not read cannot be served: EPERM."""
     script = (
@@ -191,6 +195,7 @@ def test_a_programme_that_nobody_may_read_changes_nothing(jail: Guarded) -> None
     assert ended.returncode == 0
 
 
+@AS_A_USER
 def test_the_command_keeps_nothing_of_the_guards(jail: Guarded) -> None:
     """Neither the listener nor a pipe of ours is left in the command."""
     assert jail.tried("result = sorted(map(int, os.listdir('/proc/self/fd')))") in ([0, 1, 2, 3], [0, 1, 2])
@@ -214,6 +219,7 @@ os.execv(sys.argv[2], sys.argv[2:])
 PROCESS_VM_READV = {"x86_64": 310, "aarch64": 270}[syscalls.MACHINE]
 
 
+@AS_A_USER
 @pytest.mark.parametrize(("number", "step"), [(438, "pidfd_getfd"), (PROCESS_VM_READV, "process_vm_readv")])
 def test_where_children_cannot_be_traced_it_refuses(jail: Guarded, number: int, step: str) -> None:
     """A host that forbids reading a child (as Yama's ptrace_scope 2 does) gets a Refusal that names the step."""
@@ -227,6 +233,7 @@ def test_where_children_cannot_be_traced_it_refuses(jail: Guarded, number: int, 
     assert "ptrace_scope" in ended.stderr
 
 
+@AS_A_USER
 @pytest.mark.parametrize(("number", "step"), [(438, "pidfd_getfd"), (PROCESS_VM_READV, "process_vm_readv")])
 def test_doctor_names_what_is_missing(jail: Guarded, number: int, step: str) -> None:
     """`paddock doctor` shows the guard as not usable, with the step that failed and what to do."""
@@ -272,6 +279,7 @@ def test_a_guard_that_cannot_take_over_starts_nothing(who: Who) -> None:
     assert forked.run(act, who) == ("guard-untraceable", "guard-lost", 125)
 
 
+@AS_A_USER
 def test_a_jail_in_a_jail_refuses(jail: Guarded) -> None:
     """Inside, Paddock says that somebody supervises it already, and starts nothing."""
     words: list[Word] = [jail.installed.paddock, "run", "--worktree", jail.repo.one, "--", "touch", "inner"]

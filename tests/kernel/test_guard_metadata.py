@@ -11,7 +11,7 @@ import pytest
 from tests.support import guarded
 from tests.support.features import need
 from tests.support.guarded import Guarded
-from tests.support.identity import Who
+from tests.support.identity import AS_A_USER, Who
 from tests.support.install import Installed
 from tests.support.repository import Repo
 
@@ -293,6 +293,7 @@ for path in (sys.argv[1], "."):
     )
 
 
+@AS_A_USER
 def test_younger_relatives_are_absent(jail: Guarded) -> None:
     """What changes metadata by newer calls, which no libc needs, does not exist in the jail."""
     code = """
@@ -317,6 +318,7 @@ result = [said(os.chmod, path, 0o700) for path in ("kept/file", "kept", "open/fi
     assert (jail.inside / "kept/file").stat().st_mode & 0o777 == 0o644
 
 
+@AS_A_USER
 def test_a_process_that_nobody_may_read_is_refused(jail: Guarded) -> None:
     """A caller that is not dumpable gets EPERM, never an unjudged call."""
     code = """
@@ -331,6 +333,7 @@ result = [before, after, said(os.chmod, "file", 0o644)]
     assert jail.tried(code) == ["ok", ["EPERM"] * 4, "ok"]
 
 
+@AS_A_USER
 def test_threads_have_their_own_directory_and_descriptors(jail: Guarded) -> None:
     """A thread that has left the others' current directory and descriptors (unshare(2)) is served with its own."""
     code = """

@@ -12,14 +12,13 @@ from tests.support.features import need
 from tests.support.guarded import Guarded
 from tests.support.identity import Who
 from tests.support.install import Installed
-from tests.support.repository import Repo
 
 
 @pytest.fixture
-def jail(who: Who, installed: Installed, repo: Repo, place: Path) -> Guarded:
-    """A jail of the backend landlock+guard."""
+def jail(user: Who, installed: Installed, public_dir: Path) -> Guarded:
+    """A jail of the backend landlock+guard, of an ordinary user: root's guard has no capability either."""
     need("landlock")
-    return guarded.make(who, installed, repo, place)
+    return guarded.at(user, installed, public_dir)
 
 
 @pytest.fixture

@@ -18,6 +18,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from launcher.jail import hygiene, landlock, syscalls
+from tests.conftest import IDENTITIES
 from tests.support import features, forked
 from tests.support.forked import verdict
 from tests.support.identity import Who
@@ -184,7 +185,14 @@ def theirs(root: Path, rules: Rules, abi: int) -> list[str]:
 RULES = st.lists(st.tuples(st.sampled_from(PLACES), st.text(alphabet="rwxi", max_size=4)), max_size=6)
 
 
-@pytest.mark.parametrize("abi", range(1, min(landlock.kernel_abi()[0], ORACLE_ABI) + 1))
+NEWEST = min(landlock.kernel_abi()[0], ORACLE_ABI)
+
+
+@pytest.mark.parametrize(
+    ("who", "abi"),
+    [(IDENTITIES[-1], abi) for abi in range(1, NEWEST + 1)] + [(who, NEWEST) for who in IDENTITIES[:-1]],
+    indirect=["who"],
+)
 def test_both_give_the_same_verdicts(who: Who, public_dir: Path, abi: int) -> None:
     """Whatever the rules, each open, creation, removal, rename, link, execution and ioctl ends the same way."""
     features.need("landlock")
