@@ -114,12 +114,14 @@ def test_a_command_works_by_a_phantom_and_finds_no_key(paddock: Paddock, api: Ap
     assert [path for path in kept if KEY.encode() in path.read_bytes() or phantom.encode() in path.read_bytes()] == []
 
 
+@AS_A_USER
 def test_a_key_that_is_passed_is_found(paddock: Paddock, api: Api, launch: Launch) -> None:
     """So the search would have found it."""
     ended = in_jail(paddock, launch, searched(paddock), "--env", "TOKEN", "--reach", str(api.port))
     assert "found in /proc/" in ended.stdout, ended.stderr
 
 
+@AS_A_USER
 def test_a_phantom_is_refused_beyond_its_rules_and_that_is_a_denial(paddock: Paddock, api: Api, launch: Launch) -> None:
     """Other paths, a key of somebody else's, and the API without any: none of it gets there."""
     line = f"""
@@ -141,6 +143,7 @@ def test_a_phantom_is_refused_beyond_its_rules_and_that_is_a_denial(paddock: Pad
     assert not any(denial["allow"]["flag"] for denial in told)
 
 
+@AS_A_USER
 def test_a_phantom_is_worth_nothing_to_another_session_or_later(paddock: Paddock, api: Api, launch: Launch) -> None:
     """Not even at the first one's own proxy, for whom is not in its jail."""
     environment, options = launch

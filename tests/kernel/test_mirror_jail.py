@@ -89,6 +89,7 @@ def settings(paddock: Paddock, host: str) -> None:
         paddock.who.give(path)
 
 
+@pytest.mark.parametrize("jailed", [promises.NAMESPACES], indirect=True)
 def test_a_project_and_scripts_see_npm_as_outside(paddock: Paddock, jailed: Callable[..., Ended]) -> None:
     """A scope's registry is known below a shell, too; the worktree's own file beats the user's; what was told goes."""
     settings(paddock, "private.example")
@@ -148,7 +149,11 @@ def test_the_user_can_ask_what_is_a_mirror(paddock: Paddock) -> None:
     assert not any("swordfish" in line for line in shown)
 
 
-@pytest.mark.parametrize("bundle", USUAL)
+@pytest.mark.parametrize(
+    ("jailed", "bundle"),
+    [*((backend, "python") for backend in promises.BACKENDS), (promises.NAMESPACES, "node")],
+    indirect=["jailed"],
+)
 def test_a_newcomer_with_a_mirror_only_allows_the_bundle(
     served: World, paddock: Paddock, jailed: Callable[..., Ended], bundle: str
 ) -> None:
@@ -177,6 +182,7 @@ def written(paddock: Paddock, **files: str) -> None:
             paddock.who.give(path)
 
 
+@pytest.mark.parametrize("jailed", [promises.NAMESPACES], indirect=True)
 def test_pip_asks_nobody_else_and_keeps_to_its_constraints(
     served: World, paddock: Paddock, jailed: Callable[..., Ended]
 ) -> None:
@@ -221,6 +227,7 @@ def test_what_protects_a_tool_holds_and_a_broken_file_leaves_it_nothing(
     assert "~/.npmrc is passed over" in asked["note"]
 
 
+@pytest.mark.parametrize("jailed", [promises.NAMESPACES], indirect=True)
 def test_an_index_that_is_a_directory_is_not_replaced_by_the_public_one(
     served: World, paddock: Paddock, jailed: Callable[..., Ended]
 ) -> None:
@@ -277,6 +284,7 @@ def test_a_mirrors_name_leads_to_no_other_special_address(
     assert {entry["address"] for entry in seen} == {"10.9.9.9", "192.168.77.1", "fd00:77::2"}
 
 
+@pytest.mark.parametrize("jailed", [promises.NAMESPACES], indirect=True)
 def test_a_changed_setting_is_not_answered_from_the_cache(paddock: Paddock, jailed: Callable[..., Ended]) -> None:
     """File or variable: the next launch has the new one, and no cached plan holds a credential."""
     line = "echo $PIP_INDEX_URL"

@@ -17,6 +17,7 @@ from typing import Any
 import pytest
 import trustme
 
+from policy import promises
 from tests.support.features import need
 from tests.support.identity import Who
 from tests.support.paddock import Paddock
@@ -186,6 +187,11 @@ def ground(request: pytest.FixtureRequest, paddock: Paddock) -> Iterator[Ground]
         yield found
 
 
+IN_NAMESPACES = pytest.mark.parametrize("ground", [promises.NAMESPACES], indirect=True)
+"""Of what the vendor, the user's file and the process that refreshes do: on which backend the agent asks, is no matter.
+"""
+
+
 @contextmanager
 def made(paddock: Paddock, extra: dict[str, str], options: tuple[str, ...]) -> Iterator[Ground]:
     """A ground; `extra` and `options` select the backend."""
@@ -229,12 +235,14 @@ def test_a_command_works_by_a_phantom_and_finds_no_token(ground: Ground) -> None
     assert [path for path in kept if b"RealTokenOfTheUser" in path.read_bytes()] == []
 
 
+@IN_NAMESPACES
 def test_a_login_that_is_copied_is_found(ground: Ground) -> None:
     """So the search would have found a token."""
     ended = ground.run("cat ~/.agent/auth.json", "--logins", "copy")
     assert token("acc", 1) in ended.stdout, ended.stderr
 
 
+@IN_NAMESPACES
 def test_a_token_that_has_ended_is_refreshed_once_and_written(ground: Ground) -> None:
     """The agent sees nothing of it; what else the user's file holds stays."""
     ground.log_in(ends=-10)
@@ -254,6 +262,7 @@ def test_a_token_that_has_ended_is_refreshed_once_and_written(ground: Ground) ->
     assert ground.file.stat().st_mode & 0o777 == 0o600
 
 
+@IN_NAMESPACES
 def test_the_agents_own_refresh_gets_phantoms(ground: Ground) -> None:
     """Of tokens that are good still, without the vendor being asked; of new ones where it has ended."""
     ended = ground.run(RENEW)
@@ -271,6 +280,7 @@ def test_the_agents_own_refresh_gets_phantoms(ground: Ground) -> None:
     assert f'"{again["access_token"]}"' in ended.stdout[end:], "the phantom in the file is another one"
 
 
+@IN_NAMESPACES
 def test_a_token_that_the_vendor_refuses_is_refreshed_when_the_agent_asks(ground: Ground) -> None:
     """Revoked, or a clock that goes wrong: 401, a refresh, and on."""
     ground.vendor.number = 7  # what the user has is not good any more
@@ -360,6 +370,7 @@ def test_a_phantom_is_good_in_its_own_worktree_only(ground: Ground) -> None:
     assert ground.vendor.seen == [(API, "/v1/chat", None)], ended  # a foreign token is none
 
 
+@IN_NAMESPACES
 def test_two_sessions_of_a_worktree_share_their_phantoms(ground: Ground) -> None:
     """Else the second one's file would end the first one's login."""
     ready, go = ground.paddock.worktree / "ready", ground.paddock.worktree / "go"
@@ -377,6 +388,7 @@ def test_two_sessions_of_a_worktree_share_their_phantoms(ground: Ground) -> None
     assert ended.stdout.count('"served"') == 2, (ended, ground.denials())
 
 
+@IN_NAMESPACES
 def test_a_flood_of_wishes_asks_the_vendor_once(ground: Ground) -> None:
     """Twenty clients of a token that has ended; and a jail that asks again and again for new ones."""
     ground.log_in(ends=-10)
@@ -386,6 +398,7 @@ def test_a_flood_of_wishes_asks_the_vendor_once(ground: Ground) -> None:
     assert len(ground.vendor.refreshed) == 1
 
 
+@IN_NAMESPACES
 def test_a_vendor_that_says_no_is_not_asked_on_and_on(ground: Ground) -> None:
     """And the command hears why."""
     ground.log_in(9, ends=-10)
