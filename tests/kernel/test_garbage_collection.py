@@ -74,7 +74,7 @@ def test_harvests_beside_a_collector_lose_nothing(repo: Repo, installed: Install
     planted = private_git.plant(repo, repo.one, installed, repo.main.parent, submodule=True)
     library = Path(repo.git("rev-parse", "--absolute-git-dir", at=repo.one / "library"))
     with _collecting(repo, _COLLECTORS[name], repo.main, library):
-        for number in range(3):
+        for number in range(2):
             inner = planted.commit(f"deep{number}", f"{number}\n", at="library")
             commit = planted.commit(f"file{number}", f"{number}\n", link=inner)
             result = planted.harvest()
@@ -100,9 +100,9 @@ def test_harvests_beside_collectors_of_borrowed_stores_lose_nothing(repo: Repo, 
     assert repo.git("cat-file", "-t", "origin/agent", at=place / "reader") == "commit"
 
 
-def test_twenty_harvests_at_once_beside_a_collector_lose_nothing(repo: Repo, installed: Installed) -> None:
+def test_a_dozen_harvests_at_once_beside_a_collector_lose_nothing(repo: Repo, installed: Installed) -> None:
     """None of them is refused, whatever the collector locks."""
-    agents = [_agent(repo, installed, f"agent{number}") for number in range(20)]
+    agents = [_agent(repo, installed, f"agent{number}") for number in range(12)]
     commits = [planted.commit(f"file{number}", f"{number}\n") for number, planted in enumerate(agents)]
     with _collecting(repo, "git repack -adq; git pack-refs --all"), ThreadPoolExecutor(len(agents)) as pool:
         results = list(pool.map(lambda planted: planted.harvest(), agents))
@@ -132,7 +132,7 @@ def test_merges_beside_a_collector_lose_nothing(repo: Repo, installed: Installed
     """Merge commits, their trees, and what is fetched between stores of a submodule."""
     library = Path(repo.git("rev-parse", "--absolute-git-dir", at=repo.main / "library"))
     identity = ("-c", "user.name=User", "-c", "user.email=user@example.invalid")
-    for number in range(3):
+    for number in range(2):
         for place in (repo.main, repo.one / "library", repo.one):  # alone: --prune=now may take git's own commits
             (place / f"{place.name}{number}").write_text(f"{number}\n")
             repo.git("add", ".", at=place)
