@@ -1,9 +1,8 @@
 """A harvest that is killed at any step leaves a state that the next one completes."""
 
+import itertools
 import os
 from pathlib import Path
-
-import pytest
 
 from tests.support import private_git, repository
 from tests.support.features import need
@@ -11,11 +10,11 @@ from tests.support.identity import Who
 from tests.support.install import Installed
 
 
-@pytest.mark.parametrize("everything", [False, True], ids=["launcher", "launcher-and-git"])
-def test_sigkill_at_every_step_loses_nothing(
-    user: Who, installed: Installed, public_dir: Path, everything: bool
-) -> None:
-    """Killed before each of its steps, a harvest is finished by the next: all repositories, or none until then."""
+def test_sigkill_at_every_step_loses_nothing(user: Who, installed: Installed, public_dir: Path) -> None:
+    """Killed before each of its steps, a harvest is finished by the next: all repositories, or none until then.
+
+    Killed alone, and together with the git that runs beside the step where there is one.
+    """
     need("landlock")
     place = public_dir / "crash"
     place.mkdir()
@@ -23,24 +22,30 @@ def test_sigkill_at_every_step_loses_nothing(
     repo = repository.make(user, place)
     planted = private_git.plant(repo, repo.one, installed, place, submodule=True)
     library = repo.one / "library"
-    old = (planted.host("rev-parse", "HEAD"), planted.host("rev-parse", "HEAD", at=library))
-    steps: list[str] = []
-    for kill_at in range(1, 100):
-        inner = planted.commit(f"deep{kill_at}.py", f"{kill_at}\n", at="library")
-        new = (planted.commit(f"src/{kill_at}.py", f"{kill_at}\n", link=inner), inner)
+    number = itertools.count()
+
+    def committed() -> tuple[str, str]:
+        name = f"{next(number)}.py"
+        inner = planted.commit(f"deep{name}", name, at="library")
+        return planted.commit(f"src/{name}", name, link=inner), inner
+
+    for _ in range(2):  # the first one makes what is there from then on
+        old = committed()
+        whole = planted.harvest()
+    assert len(whole["steps"]) > 10, whole
+    kills = [(at, False) for at in range(1, len(whole["steps"]) + 1)] + [(at, True) for at in whole["with_git"]]
+    assert len(kills) > len(whole["steps"]), whole
+    for kill_at, everything in kills:
+        new = committed()
         ended = planted.start(kill_at=kill_at, everything=everything)
+        assert ended.returncode == -9, (kill_at, whole, ended)
         now = (planted.host("rev-parse", "HEAD"), planted.host("rev-parse", "HEAD", at=library))
         assert now[0] in (old[0], new[0])
         assert now[1] in (old[1], new[1])
         assert planted.host("fsck", "--strict", "--no-dangling") == ""
-        if ended.returncode == 0:
-            assert now == new
-            break
-        assert ended.returncode == -9
         if now[0] == new[0]:
             assert now[1] == new[1], "the commit that names a submodule's came before it"
         result = planted.harvest()
-        steps = result["steps"]
         assert result["state"] == "harvested", result
         assert {part["new"] for part in result["parts"]} == set(new)
         assert (planted.host("rev-parse", "HEAD"), planted.host("rev-parse", "HEAD", at=library)) == new
@@ -48,7 +53,6 @@ def test_sigkill_at_every_step_loses_nothing(
         assert _left(repo.main / ".git") == []
         assert os.listdir(planted.directory / "harvest") == []
         old = new
-    assert kill_at > 10, steps
 
 
 def test_sigkill_while_a_checkout_follows(user: Who, installed: Installed, public_dir: Path) -> None:
