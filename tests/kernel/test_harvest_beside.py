@@ -254,7 +254,7 @@ def test_work_beside_the_branch_is_not_removed_with_a_worktree(git: Git, doing: 
 
 def test_agents_that_make_the_same_commits_at_the_same_time_all_hand_them_over(git: Git) -> None:
     """Byte by byte the same in the repository and its submodule, on branches of their own: no harvest is refused."""
-    count = 6
+    count = 4
     for number in range(count):
         words = [str(git.installed.paddock), "worktree", "add", f"same{number}"]
         ended = git.who.run(words, cwd=git.place / "main", timeout=120)

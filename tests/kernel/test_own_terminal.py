@@ -55,6 +55,7 @@ def fifo(paddock: Paddock, name: str) -> Path:
     return path
 
 
+@AS_A_USER
 @pytest.mark.parametrize("how", ["stopped", "background"])
 def test_what_is_typed_at_the_shell_stays_there(paddock: Paddock, console: Console, how: str) -> None:
     """A process of the jail that has left its session, and job control with it, reads no password that is typed while
@@ -63,6 +64,7 @@ def test_what_is_typed_at_the_shell_stays_there(paddock: Paddock, console: Conso
     type_a_password(paddock, console, how)
 
 
+@AS_A_USER
 @pytest.mark.parametrize("backend", ["namespaces"], indirect=True)
 @pytest.mark.parametrize("how", ["stopped", "background"])
 def test_it_stays_there_with_bubblewrap_too(paddock: Paddock, console: Console, how: str) -> None:
@@ -246,6 +248,7 @@ def test_signals_of_others_reach_the_command_once(paddock: Paddock, console: Con
         time.sleep(0.02)
 
 
+@AS_A_USER
 @pytest.mark.parametrize("generations", [0, 1, 2], ids=["front", "leader", "launcher"])
 def test_nothing_is_left_of_one_that_is_killed(paddock: Paddock, console: Console, generations: int) -> None:
     """SIGKILL to any of the three ends the others and the jail, whatever holds the other terminal."""

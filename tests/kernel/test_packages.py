@@ -74,13 +74,6 @@ def mirror() -> tuple[str, str]:
     return release, next(line.split()[1] for line in found.splitlines() if line.split()[0] == release)
 
 
-@pytest.fixture(scope="module")
-def built(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The directory of what was built."""
-    need("debian")
-    return make(tmp_path_factory.mktemp("built"))
-
-
 @pytest.fixture
 def clean(tmp_path: Path) -> Iterator[Path]:
     """A directory with a root: this machine's release, what the package depends on, and Alice; kept between runs."""
@@ -118,12 +111,19 @@ def left(clean: Path) -> set[str]:
     return {name for name in files if not name.startswith(OTHERS)}
 
 
-def test_two_builds_are_the_same_bytes(built: Path, tmp_path: Path) -> None:
+def test_the_package_is_the_same_bytes_twice_and_installed_upgraded_and_removed(clean: Path) -> None:
+    """One test, because a build takes as long as all the rest, and workers would each make their own."""
+    built = make(clean / "built")
+    _same_bytes(built, clean / "again")
+    _from_installation_to_purge(built, clean)
+
+
+def _same_bytes(built: Path, place: Path) -> None:
     """The second one in another place and time zone, for oneself alone, and without a network."""
     offline = {"PIP_NO_INDEX": "1", "PIP_FIND_LINKS": str(built.parent / "deb/paddock/wheels")}
     umask = os.umask(0o077)
     try:
-        again = make(tmp_path, TZ="Asia/Tokyo", **offline)
+        again = make(place, TZ="Asia/Tokyo", **offline)
     finally:
         os.umask(umask)
     first, second = ({path.name: hashlib.sha256(path.read_bytes()).hexdigest() for path in place.iterdir()}
@@ -133,7 +133,7 @@ def test_two_builds_are_the_same_bytes(built: Path, tmp_path: Path) -> None:
     call("env", f"--chdir={built}", "sha256sum", "--quiet", "--check", "SHA256SUMS")
 
 
-def test_the_package_is_installed_upgraded_and_removed(built: Path, clean: Path) -> None:
+def _from_installation_to_purge(built: Path, clean: Path) -> None:
     """A new user works with an older one, goes on with this one, and what is left at the end is hers."""
     (package,) = built.glob("*.deb")
     (clean / "changed/tmp").mkdir(parents=True)

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from tests.kernel import test_page_browser
-from tests.kernel.test_page_browser import HOSTILE, go, invited
+from tests.kernel.test_page_browser import HOSTILE, faults, go, invited
 from tests.support import browser, paddock
 from tests.support.browser import Browser, Tab
 from tests.support.served import Served
@@ -209,7 +209,7 @@ def test_no_review_page_is_hard_to_use_or_too_wide(
                 go(tab, path)
             assert tab.run("document.documentElement.scrollWidth <= window.innerWidth"), (path, width)
             tab.run(rules)
-            found = tab.run("axe.run().then(found => found.violations.map(each => [each.id, each.nodes[0].html]))")
+            found = faults(tab, scheme)
             assert found == [], (scheme, path, found)
     tab.ask("Page.close")
 
