@@ -152,32 +152,34 @@ def test_a_killed_batch_leaves_nothing_that_the_next_does_not_tell_and_remove(us
     assert "1 result in" in done.stderr
 
 
-@pytest.mark.parametrize(
-    ("content", "words", "reference"),
-    [
-        ("", (), "rows-invalid"),
-        ('{"command": "true", "policy": ["--net", "foo"]}', (), "rows-invalid"),
-        ('{"command": "true", "commit": "--all"}', (), "rows-invalid"),
-        ('{"command": "true", "repository": "/nowhere"}', (), "rows-invalid"),
-        ('{"command": "true"}', ("--results", "/nowhere/x"), "results-unusable"),
-        ('{"command": "true"}', ("--results", "/dev/null"), "results-unusable"),
-        ('{"command": "true"}', ("--results", "rows.jsonl"), "results-invalid"),
-    ],
-)
-def test_a_mistake_is_refused_with_its_line_before_anything_starts(
-    user_paddock: Paddock, content: str, words: tuple[str, ...], reference: str
-) -> None:
+MISTAKES = [
+    ("", (), "rows-invalid"),
+    ('{"command": "true", "policy": ["--net", "foo"]}', (), "rows-invalid"),
+    ('{"command": "true", "commit": "--all"}', (), "rows-invalid"),
+    ('{"command": "true", "repository": "/nowhere"}', (), "rows-invalid"),
+    ('{"command": "true"}', ("--results", "/nowhere/x"), "results-unusable"),
+    ('{"command": "true"}', ("--results", "/dev/null"), "results-unusable"),
+    ('{"command": "true"}', ("--results", "ROWS"), "results-invalid"),
+]
+
+
+def test_a_mistake_is_refused_with_its_line_before_anything_starts(user_paddock: Paddock) -> None:
     """And before anything is made."""
-    path = rows(user_paddock, {"command": ["touch", "/tmp/begun"]})
-    path.chmod(0o666)
-    if reference == "rows-invalid":
-        path.write_text("\n" + content)
+    paths = [rows(user_paddock, {"command": ["touch", "/tmp/begun"]}, name=f"rows{number}.jsonl")
+             for number in range(len(MISTAKES))]  # fmt: skip
+    for path, (content, _, reference) in zip(paths, MISTAKES, strict=True):
+        path.chmod(0o666)
+        if reference == "rows-invalid":
+            path.write_text("\n" + content)
     before = left(user_paddock)
-    said = user_paddock.refused("batch", path, *words, cwd=user_paddock.place)
-    assert said.reference == reference
-    assert not content or reference != "rows-invalid" or f"{path}: line 2: " in said.text, said
+    commands: list[list[str | Path]] = [["batch", path, *(each.replace("ROWS", str(path)) for each in words)]
+                for path, (_, words, _) in zip(paths, MISTAKES, strict=True)]  # fmt: skip
+    errors = user_paddock.refused_each(*commands, loaded=("launcher.verbs.batch",))
+    for path, (content, _, reference), said in zip(paths, MISTAKES, errors, strict=True):
+        assert (content, said.reference) == (content, reference)
+        assert not content or reference != "rows-invalid" or f"{path}: line 2: " in said.text, said
     assert left(user_paddock) == before
-    assert not list(path.parent.glob("*.begun"))
+    assert not list(user_paddock.place.glob("*.begun"))
 
 
 def test_what_a_killed_batch_left_is_removed_by_any_other(user_paddock: Paddock) -> None:

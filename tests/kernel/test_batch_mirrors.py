@@ -141,9 +141,15 @@ def test_a_removal_that_is_killed_leaves_no_half_mirror(scene: Scene) -> None:
 
 def test_whoever_takes_in_a_base_has_it_however_often_mirrors_are_removed(scene: Scene) -> None:
     """Three processes take it in again and again, while another one removes what is free in each moment."""
-    once = scene.words("take()")
-    again = "import subprocess, sys\nfor _ in range(5): subprocess.run(sys.argv[1:], check=True)"
-    processes = [subprocess.Popen([sys.executable, "-c", again, *once]) for _ in range(3)]
+    again = """
+        import os
+        for _ in range(5):
+            if (pid := os.fork()) == 0:
+                take()
+                os._exit(0)
+            assert os.waitpid(pid, 0)[1] == 0
+    """
+    processes = [subprocess.Popen(scene.words(again)) for _ in range(3)]
     removed = 0
     try:
         while any(each.poll() is None for each in processes):

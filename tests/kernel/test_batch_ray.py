@@ -36,7 +36,7 @@ def test_a_cluster_performs_rows_as_this_machine_does(public_dir: Path) -> None:
     token = home / ".ray/auth_token"
     attack = {"id": "attack", "command": ["/usr/bin/python3", "-c", TRY], "env": {"TOKEN": str(token)}}
     work = [
-        {"id": str(number), "command": f"echo {number} >new; git commit -qam x; cat library/*"} for number in range(4)
+        {"id": str(number), "command": f"echo {number} >new; git commit -qam x; cat library/*"} for number in range(2)
     ]
     (home / "rows.jsonl").write_text(rows(*work, attack))
     (home / "wide.jsonl").write_text(rows({"command": "true", "cpus": 64}))
@@ -53,14 +53,14 @@ def test_a_cluster_performs_rows_as_this_machine_does(public_dir: Path) -> None:
     """
     done = run(home, made.main, script)
     here, there = results(home / "local.jsonl"), results(home / "ray.jsonl")
-    assert here.keys() == there.keys() == {"0", "1", "2", "3", "attack"}
+    assert here.keys() == there.keys() == {"0", "1", "attack"}
     for name, found in here.items():
         assert found["cause"] == "exited", found
         for key in SAME:
             assert found[key] == there[name][key], (name, key)
     assert there["1"]["patch"].endswith("+1\n")
     assert there["attack"]["stdout"] == "[]\n"
-    assert "5 rows have their results already" in done.stderr
+    assert "3 rows have their results already" in done.stderr
     for name, reference in (("wide", "row-too-wide"), ("open", "rows-invalid"), ("none", "ray-without-token")):
         assert f"[{reference}]" in (home / f"{name}.said").read_text()
     assert len((home / "mirrors").read_text().split()) == 1, "worktrees are left beside the mirror"

@@ -106,7 +106,7 @@ def until(condition: Callable[[], object], what: object = "") -> None:
     deadline = time.monotonic() + PATIENCE
     while not condition():
         assert time.monotonic() < deadline, what
-        time.sleep(0.05)
+        time.sleep(0.1)
 
 
 @pytest.fixture(params=DISKS)
@@ -131,45 +131,9 @@ def play(request: pytest.FixtureRequest, user: Who, installed: Installed, public
 
 
 def test_a_service_whose_disk_is_full(play: Callable[..., None]) -> None:
-    """What lives can be seen, signalled and stopped; what is asked for is refused with a reason; later all works."""
-
-    def body(scene: Scene) -> None:
-        with scene.serving() as service:
-            script = f"{COMMIT} before; trap 'echo caught' USR1; echo ready; while :; do sleep 0.05; done"
-            for name in ("one", "two"):
-                service.create("bash", "-c", script, name=name)
-                until(lambda name=name: "ready" in service.log(name))  # type: ignore[misc]
-            scene.fill()
-            answer = service.post("/v1/sessions?wait=60", {"command": ["true"], "directory": str(scene.made.worktree)})
-            if answer.status == 201:  # the disk of the repository alone: the session itself says what it lacks
-                assert answer.json["state"] in ("running", "ended", "failed"), answer.json
-            else:
-                assert answer.status in (422, 503), answer.raw
-                assert {"errorType", "message", "hint"} <= answer.json.keys()
-            assert service.get("/v1/health").status == 200
-            assert service.get("/v1/sessions").status == 200
-            assert service.cli("ps").returncode == 0
-            assert service.post("/v1/sessions/one/signal", {"signal": "SIGUSR1"}).status == 204
-            found = service.post("/v1/sessions/one/stop", {"wait": PATIENCE}).json
-            assert found["outcome"]["reason"] == "stopped", found
-            assert found["state"] in ("ended", "unharvested"), found
-            service.kill()
-            scene.empty()
-            service.start()
-            found = service.get("/v1/sessions/two").json
-            assert found["state"] == "running", found
-            until(lambda: service.get("/v1/sessions/one").json["state"] == "ended", service.said.read_text()[-2000:])
-            service.post("/v1/sessions/two/stop", {"wait": PATIENCE})
-            until(lambda: "before" in scene.log_of("one"), service.said.read_text()[-2000:])
-            assert service.create("true", name="after", wait=0)["state"]
-            assert service.over("after")["outcome"]["status"] == 0
-        scene.check()
-
-    play(body)
-
-
-def test_a_session_that_ends_while_the_disk_is_full(play: Callable[..., None]) -> None:
-    """It is over, with its own status; its commits come home, by the service alone, when there is room."""
+    """A session that ends is over, with its own status; its commits come home, by the service alone, when there is
+    room. What lives can be seen, signalled and stopped; what is asked for is refused with a reason; later all works.
+    """
 
     def body(scene: Scene) -> None:
         with scene.serving() as service:
@@ -185,9 +149,42 @@ def test_a_session_that_ends_while_the_disk_is_full(play: Callable[..., None]) -
             scene.empty()
             until(lambda: scene.log_of("one")[:1] == ["made"], service.said.read_text()[-2000:])
             until(lambda: service.get("/v1/sessions/ends").json["state"] == "failed")
+            lives_on(scene, service)
         scene.check()
 
     play(body)
+
+
+def lives_on(scene: Scene, service: Served) -> None:
+    """Sessions that go on while there is no room, and after their service was killed."""
+    script = f"{COMMIT} before; trap 'echo caught' USR1; echo ready; while :; do sleep 0.05; done"
+    for name in ("one", "two"):
+        service.create("bash", "-c", script, name=name)
+        until(lambda name=name: "ready" in service.log(name))  # type: ignore[misc]
+    scene.fill()
+    answer = service.post("/v1/sessions?wait=60", {"command": ["true"], "directory": str(scene.made.worktree)})
+    if answer.status == 201:  # the disk of the repository alone: the session itself says what it lacks
+        assert answer.json["state"] in ("running", "ended", "failed"), answer.json
+    else:
+        assert answer.status in (422, 503), answer.raw
+        assert {"errorType", "message", "hint"} <= answer.json.keys()
+    assert service.get("/v1/health").status == 200
+    assert service.get("/v1/sessions").status == 200
+    assert service.cli("ps").returncode == 0
+    assert service.post("/v1/sessions/one/signal", {"signal": "SIGUSR1"}).status == 204
+    found = service.post("/v1/sessions/one/stop", {"wait": PATIENCE}).json
+    assert found["outcome"]["reason"] == "stopped", found
+    assert found["state"] in ("ended", "unharvested"), found
+    service.kill()
+    scene.empty()
+    service.start()
+    found = service.get("/v1/sessions/two").json
+    assert found["state"] == "running", found
+    until(lambda: service.get("/v1/sessions/one").json["state"] == "ended", service.said.read_text()[-2000:])
+    service.post("/v1/sessions/two/stop", {"wait": PATIENCE})
+    until(lambda: "before" in scene.log_of("one"), service.said.read_text()[-2000:])
+    assert service.create("true", name="after", wait=0)["state"]
+    assert service.over("after")["outcome"]["status"] == 0
 
 
 def test_a_plain_run_and_a_merge_on_a_full_disk(play: Callable[..., None]) -> None:
@@ -218,16 +215,17 @@ def test_a_plain_run_and_a_merge_on_a_full_disk(play: Callable[..., None]) -> No
     play(body)
 
 
+@pytest.mark.parametrize("play", DISKS[:2], indirect=True)
 @pytest.mark.parametrize("phase", ["begin", "agents", "end"])
 def test_a_ticket_run_on_a_full_disk(play: Callable[..., None], phase: str) -> None:
     """It comes to an end, or goes on, and loses nothing that its agents have done; resumed, it merges everything."""
 
     def body(scene: Scene) -> None:
         with scene.serving() as service:
-            made = scene.made
+            made, count = scene.made, 2 if phase == "end" else 1
             tickets = [
                 {"ticket": f"T-{number}", "command": ["sh", "-c", f"{COMMIT} by-{number} && sleep 1"]}
-                for number in range(2)
+                for number in range(count)
             ]
             environment = made.who.environment(service.env)
             body = {"repository": str(made.main), "tickets": tickets, "environment": environment, "name": "run"}
@@ -240,7 +238,7 @@ def test_a_ticket_run_on_a_full_disk(play: Callable[..., None], phase: str) -> N
                     return len(service.get(f"/v1/sessions?state={state}").json["sessions"])
 
                 if phase == "agents":
-                    until(lambda: sessions("running") == 2)
+                    until(lambda: sessions("running") == count)
                     scene.fill()
                 if phase == "end":
                     until(lambda: sessions("ended") + sessions("unharvested"))
@@ -259,7 +257,7 @@ def test_a_ticket_run_on_a_full_disk(play: Callable[..., None], phase: str) -> N
                 assert resumed.status == 200, resumed.json
                 known = service.get("/v1/ticket-runs/run?wait=60").json
             assert known["state"] == "ended", json.dumps(known, indent=1)
-            assert {"by-0", "by-1"} <= set(scene.log_of("main")), json.dumps(known, indent=1)
+            assert {f"by-{number}" for number in range(count)} <= set(scene.log_of("main")), json.dumps(known, indent=1)
         scene.check()
 
     play(body)
