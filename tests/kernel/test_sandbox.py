@@ -210,6 +210,7 @@ def test_output_is_bounded(user_paddock: Paddock) -> None:
 
 
 @AS_A_USER
+@pytest.mark.parametrize("options", [promises.NAMESPACES, promises.GUARD], indirect=True)
 def test_commands_side_by_side(paddock: Paddock, options: tuple[list[str], dict[str, str]]) -> None:
     """Threads do not disturb each other; one command too many is refused; descriptors are given back."""
     found = run(
@@ -225,7 +226,7 @@ def test_commands_side_by_side(paddock: Paddock, options: tuple[list[str], dict[
             [each.start() for each in threads]
             [each.join() for each in threads]
             found["each"] = said == [[number, str(number)] for number in range(20)]
-            for _ in range(200):
+            for _ in range(60):
                 box.exec(["true"])
             found["refused"] = [refused(box.exec, ["no-such-command"]) for _ in range(3)][-1]
             found["fds"] = len(os.listdir("/proc/self/fd")) - open_before

@@ -4,8 +4,9 @@ import json
 import os
 import shlex
 import socket
+import subprocess
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -21,10 +22,20 @@ from tests.support.programs.scene import SWITCHES
 
 def why(paddock: Paddock, *words: str, env: dict[str, str] | None = None) -> dict[str, Any]:
     """What `paddock why WORDS... --json` prints; its exit status goes with what is allowed."""
-    ended = paddock.call("why", *words, "--json", env=env)
+    return answered(paddock.call("why", *words, "--json", env=env), words[0])
+
+
+def why_each(paddock: Paddock, *questions: Sequence[str], env: dict[str, str] | None = None) -> list[dict[str, Any]]:
+    """The same for each of these questions, by children of one process."""
+    ended = paddock.each(*(["why", *words, "--json"] for words in questions), env=env)
+    return [answered(answer, words[0]) for answer, words in zip(ended, questions, strict=True)]
+
+
+def answered(ended: "subprocess.CompletedProcess[str]", subject: str) -> dict[str, Any]:
+    """The document that it printed about a subject."""
     document: dict[str, Any] = json.loads(ended.stdout)
     assert ended.returncode == (0 if document["allowed"] else 1), ended
-    assert document["asked"] == words[0]
+    assert document["asked"] == subject
     return document
 
 
@@ -58,8 +69,9 @@ def test_the_layer_is_the_one_that_answers(paddock: Paddock) -> None:
     words = ("--deny", str(denied), "--deny", str(below.parent), "--freeze-root")
     environments: list[dict[str, str]] = [{}, {"PADDOCK_NO_USERNS": "1"}]
     for env in environments:
-        for path in (outside, denied, below):
-            document = why(paddock, str(path), *words, env=env)
+        paths = (outside, denied, below)
+        documents = why_each(paddock, *([str(path), *words] for path in paths), env=env)
+        for path, document in zip(paths, documents, strict=True):
             layer = document["layer"]
             said = paddock.run(*words, "--", "cat", str(path), env=env).stderr
             expected = "No such file" if "ENOENT" in layer else "Permission denied"
@@ -154,14 +166,14 @@ def test_of_what_a_jail_shows_the_answer_is_what_a_command_sees(
         str(paddock.state): (way, closed, "nothing"),
         home: (own, own, ""),
     }
-    for path, now in zip(rows, looked(paddock, list(rows), *words, env=env), strict=True):
+    documents = why_each(paddock, *([path, *words] for path in rows), env=env)
+    for path, now, document in zip(rows, looked(paddock, list(rows), *words, env=env), documents, strict=True):
         expected, allow = rows[path][0 if seen else 1], rows[path][2]
         system = paddock.who.uid != 0 and path.startswith(("/etc/", "/proc/"))  # its mode comes first there
         assert now[:1] == [expected[0]], (path, now)
         # A directory on the way through a temporary one is a part of that.
         passed = expected == way and path.startswith("/tmp/") and path != f"{paddock.worktree}/.git"
         assert passed or now[1] == expected[1] or (system and now[1] == "EACCES"), (path, now)
-        document = why(paddock, path, *words, env=env)
         assert passed or ("write" in document["allowed"]) == (now[1] == "ok"), (path, document)
         assert ("read" in document["allowed"]) == (now[0] == "ok") or "jail's own" in document["layer"], document
         for outcome in expected:
@@ -193,8 +205,9 @@ def test_of_a_port_the_answer_is_what_a_command_meets(
         risks = {here: "this machine", "[::1]:5432": "this machine", "10.0.0.5:22": "your own network",
                  "169.254.169.254:80": "credentials", "192.0.2.7:443": ""}  # fmt: skip
         for net in ("none", "proxy"):
-            for subject, [now] in zip(risks, looked(paddock, [*risks], *words, "--net", net, env=env), strict=True):
-                document = why(paddock, subject, *words, "--net", net, env=env)
+            came = looked(paddock, [*risks], *words, "--net", net, env=env)
+            documents = why_each(paddock, *([subject, *words, "--net", net] for subject in risks), env=env)
+            for subject, [now], document in zip(risks, came, documents, strict=True):
                 assert document["allowed"] is False
                 assert f"({now})" in document["layer"], (net, subject, now, document["layer"])
                 assert risks[subject] in document["allow"]["risk"]
@@ -232,8 +245,8 @@ def test_hosts(paddock: Paddock) -> None:
         (("127.0.0.1:18433", "--reach", "18432"), False, "--reach 18433"),
         (("127.0.0.1:18434", "--inject", "T=http://localhost:18434"), False, ""),
     )
-    for words, allowed, flag in cases:
-        document = why(paddock, *words)
+    documents = why_each(paddock, *(words for words, _, _ in cases))
+    for (words, allowed, flag), document in zip(cases, documents, strict=True):
         answer = (document["kind"], document["allowed"], document["allow"]["flag"])
         assert (words, *answer) == (words, "host", allowed, flag)
     assert document["reason"] == "it is reached only by the phantom in T, at the URL in T_URL"
