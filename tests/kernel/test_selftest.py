@@ -19,6 +19,8 @@ from tests.support.install import Installed
 
 pytestmark = pytest.mark.timeout(600)
 
+OTHER_FOR_ROOT = ("reads", "writes", "metadata", "git", "processes", "privilege", "limits")
+"""Where capabilities and ids would make a difference."""
 BRIEF = ("reads", "git", "keys", "supervision")
 STRICT = (
     "bwrap --ro-bind /usr /usr --symlink usr/bin /bin --symlink usr/sbin /sbin --symlink usr/lib /lib"
@@ -76,14 +78,14 @@ def names(sandbox: dict[str, Any], verdict: str) -> set[str]:
 
 @pytest.mark.timeout(1_500)
 def test_nothing_escapes_and_everything_works(tester: Who, installed: Installed) -> None:
-    """All attacks on each backend as an ordinary user; as root on the default one, and without those at the border.
+    """All attacks on each backend as an ordinary user; as root on the default one those that root has means for.
 
     What root may do on the other backends is attacked promise by promise (`test_promises_*`).
     """
     backends = promises.BACKENDS if tester.uid else promises.BACKENDS[:1]
     for backend in backends:
         need_backend(backend)
-    concerns = list(catalogue.concerns()) if tester.uid else [name for name in catalogue.concerns() if name != "border"]
+    concerns = [name for name in catalogue.concerns() if tester.uid or name in OTHER_FOR_ROOT]
     document = tried(tester, installed, "--backend", "all" if tester.uid else "namespaces", concerns=concerns)
     assert [each["name"] for each in document["sandboxes"]] == list(backends)
     for sandbox in document["sandboxes"]:
@@ -92,7 +94,7 @@ def test_nothing_escapes_and_everything_works(tester: Who, installed: Installed)
         exempt = {trial["concern"] for trial in sandbox["trials"] if trial["verdict"] == "not promised"}
         allowed = {"hand-off files", "processes", "sockets", "network"} if sandbox["name"] == promises.GUARD else set()
         assert exempt <= allowed
-        assert sandbox["attacks"]["held"] > 200
+        assert sandbox["attacks"]["held"] > (200 if tester.uid else 100)
         assert sandbox["backend"] == sandbox["name"]
 
 
