@@ -177,26 +177,3 @@ def reached(who: Who, repository: Path, commit: str, branch: str) -> bool:
     """Whether a branch has a commit."""
     words = ["git", "merge-base", "--is-ancestor", commit, branch]
     return who.run(words, cwd=repository).returncode == 0
-
-
-def test_what_runs_when_the_service_is_asked_to_end(who: Who, installed: Installed, place: Path) -> None:
-    """Sessions are stopped in order, with the reason in their record; what they committed is on its branch."""
-    made = paddock.make(who, installed, place)
-    service = served.prepare(made)
-    service.settings(stdin_seconds=0.1, term_seconds=0.5)
-    service.start()
-    service.create("sh", "-c", COMMITS.replace("exec sleep", "echo ready; exec sleep"), "sh", "x", name="working")
-    deadline = time.monotonic() + served.PATIENCE
-    while "ready" not in service.log("working") and time.monotonic() < deadline:
-        time.sleep(0.05)
-    family = set(below(service.pid))
-    assert service.end() == 0
-    assert not [pid for pid in family if alive(pid)]
-    shown = who.run(["git", "log", "-1", "--format=%s", "one"], cwd=made.main)
-    assert shown.stdout == "x 6\n"
-    service.start()
-    try:
-        outcome = service.get("/v1/sessions/working").json
-        assert (outcome["state"], outcome["outcome"]["reason"]) == ("ended", "service-stopped")
-    finally:
-        service.end()

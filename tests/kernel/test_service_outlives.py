@@ -24,7 +24,7 @@ from tests.support.identity import AS_A_USER, Who
 from tests.support.install import Installed
 from tests.support.served import PATIENCE, Served, alive
 
-ROUNDS = int(os.environ.get("PADDOCK_RESTARTS", "3"))
+ROUNDS = int(os.environ.get("PADDOCK_RESTARTS", "2"))
 COPIES = int(os.environ.get("PADDOCK_COPIES", "1"))
 """Of each kind of session."""
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from tests.kernel.test_service_tickets import COMMIT, alone, run, running, service, ticket
+from tests.kernel.test_service_tickets import COMMIT, alone, run, running, service
 from tests.support import served
 from tests.support.served import Served
 
@@ -124,10 +124,3 @@ for attempt in range(200):
     done = service.get("/v1/ticket-runs/found?wait=120").json
     assert done["result"]["agents"][0]["status"] == 0, service.log("found.1")
     assert (worktree / "second").read_text() == "2"
-
-
-def test_without_the_option_no_agent_gets_tools_or_a_port(service: Served) -> None:
-    """Nothing is started, and nothing of it is in the environment."""
-    done = run(service, ticket("S-1", "env | grep -c PADDOCK_FILES; test $? = 1"), name="plain")
-    assert done["state"] == "ended"
-    assert service.log("plain.1") == ["0"]
