@@ -12,7 +12,7 @@ from tests.kernel.test_service_attach import Client
 from tests.support import served
 from tests.support.served import Served
 
-SESSIONS = int(os.environ.get("PADDOCK_SESSIONS", "12"))
+SESSIONS = int(os.environ.get("PADDOCK_SESSIONS", "8"))
 CHURN = int(os.environ.get("PADDOCK_CHURN", str(5 * SESSIONS)))
 HELPERS = 3
 

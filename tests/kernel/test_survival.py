@@ -162,10 +162,15 @@ def _only_parent(mark: str) -> str:
 def test_the_moment_of_the_kill_does_not_matter(jail: Jail, namespaces: bool, victim: str) -> None:
     """SIGKILL at random moments from the launcher's first instruction to long after the command's start."""
     chance = random.Random(f"{victim} {namespaces} {jail.who.name}")
+    running, begun = Running(jail, namespaces=namespaces), time.monotonic()
+    running.ready()
+    longest = 1.5 * (time.monotonic() - begun)  # on a busy machine the start takes seconds
+    running.process.kill()
+    assert running.gone(), running.left()
     hit = 0
     for _ in range(ROUNDS):
         running = Running(jail, namespaces=namespaces)
-        time.sleep(chance.uniform(0.0, 0.1))  # the moment is what is tested
+        time.sleep(chance.uniform(0.0, longest))  # the moment is what is tested
         try:
             os.kill(running.process.pid if victim == "launcher" else running.below(), signal.SIGKILL)
             hit += 1

@@ -12,7 +12,7 @@ from tests.support.cluster import ALONE, CLUSTER, RAY, TRY, run
 from tests.support.features import need, need_backend
 from tests.support.programs.scene import SWITCHES
 
-TICKETS = int(os.environ.get("PADDOCK_TICKETS", "6"))
+TICKETS = int(os.environ.get("PADDOCK_TICKETS", "4"))
 """More than a few take minutes, most of it for jails and worktrees of this machine, which is both nodes."""
 _PROXY = ("--net", "proxy", "--allow-domain", "example.org")
 COMMIT = "git add -A && git commit -qm"
@@ -174,7 +174,7 @@ def test_sessions_on_nodes_are_seen_and_stopped_here(public_dir: Path) -> None:
         + ticket("wide", "true") + "cpus = 64\n"
         + ticket("broken", _BROKEN)
         + ticket("heap", _HEAP)
-        + ticket("endless", f"echo y >y; {COMMIT} endless; yes endless") + "timeout = 15\n"
+        + ticket("endless", f"echo y >y; {COMMIT} endless; yes endless") + "timeout = 8\n"
     )  # fmt: skip
     (home / "open.toml").write_text(ticket("open", "true", "--net", "open"))
     (home / "tools.toml").write_text("file_tools = true\n" + ticket("tools", "true"))
