@@ -14,7 +14,8 @@ import pytest
 
 from launcher.jail import cgroup, processes
 from launcher.session import state
-from tests.support.identity import SYSTEM_PATH, Console
+from tests.conftest import IDENTITIES
+from tests.support.identity import AS_A_USER, SYSTEM_PATH, Console
 from tests.support.install import Installed
 from tests.support.paddock import Paddock
 
@@ -116,6 +117,7 @@ def test_memory_is_bounded(bomb: Bomb, kind: str) -> None:
     assert "it used more than 96 MiB of memory (--limit memory=96M)" in errors
 
 
+@AS_A_USER  # the watchdog holds it whoever the user is, and root may look into every directory
 @on_backends(DISK_BOMBS)
 def test_disk_is_bounded(bomb: Bomb, kind: str) -> None:
     """In the private home and temp directories, with or without a name, in one file or many."""
@@ -241,6 +243,7 @@ def test_no_control_group_can_be_changed_from_inside(paddock: Paddock, backend: 
     assert (done.returncode, done.stdout) == (0, "done True True\n"), done.stderr
 
 
+@AS_A_USER
 def test_who_stops_the_launcher_stops_everything_that_would_be_watched(
     paddock: Paddock, backend: dict[str, str], session: str, bomb: Bomb
 ) -> None:
@@ -290,7 +293,11 @@ BY_DEFAULT = {
 }
 
 
-@pytest.mark.parametrize("what", BY_DEFAULT)
+@pytest.mark.parametrize(
+    ("who", "what"),
+    [*((who, "memory") for who in IDENTITIES), *((IDENTITIES[-1], what) for what in BY_DEFAULT if what != "memory")],
+    indirect=["who"],
+)
 def test_a_session_without_limits_is_bounded_by_the_machine(
     paddock: Paddock, backend: dict[str, str], what: str
 ) -> None:
