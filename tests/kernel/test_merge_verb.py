@@ -6,11 +6,11 @@ from pathlib import Path
 
 import pytest
 
+from policy import promises
 from tests.support import paddock
 from tests.support.identity import Who
 from tests.support.install import Installed
 from tests.support.paddock import Paddock
-from tests.support.programs.scene import SWITCHES
 
 _SCRIPT = """
 git config merge.conflictStyle merge
@@ -87,8 +87,7 @@ def test_a_failing_check_stops_like_a_conflict(ground: Paddock) -> None:
     assert "2 of 2 merged" in merge(ground, "--check", "grep seventeen a", "x", "y")
 
 
-@pytest.mark.parametrize("backend", list(SWITCHES))
-def test_the_trees_of_a_check_are_not_where_tmpdir_leads(ground: Paddock, backend: str) -> None:
+def test_the_trees_of_a_check_are_not_where_tmpdir_leads(ground: Paddock) -> None:
     """In a tree of an agent's, who exchanges whatever is made there for a link, the merge wrote through the link."""
     root = ground.main.parent / "z"
     (root / "tmp").mkdir()
@@ -96,7 +95,7 @@ def test_the_trees_of_a_check_are_not_where_tmpdir_leads(ground: Paddock, backen
     outside = paddock.canary(ground.who, root.parent)
     before = paddock.seen(outside)
     words = ("--git", "readonly", "--", *paddock.WHATEVER_COMES, str(root / "tmp"), str(outside))
-    with paddock.session(ground.who, ground.installed, backend, root, *words):
+    with paddock.session(ground.who, ground.installed, promises.NAMESPACES, root, *words):
         environment = {"TMPDIR": str(root / "tmp")}
         ended = ground.call("merge", "--check", "test -e a", "x", cwd=ground.main, env=environment)
         assert (ended.returncode, paddock.seen(outside)) == (0, before), ended

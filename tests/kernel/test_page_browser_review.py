@@ -73,9 +73,13 @@ def trunk(service: Served) -> str:
 
 
 def test_two_worktrees_are_reviewed_forecast_merged_and_taken_back(
-    service: Served, worked: dict[str, Any], tab: Tab
+    service: Served, chromium: Browser, worked: dict[str, Any], tab: Tab
 ) -> None:
-    """The planted .envrc comes first; the order is changed; the merge conflicts, says where, and is undone."""
+    """The planted .envrc comes first; the order is changed; the merge conflicts, says where, and is undone.
+
+    Before that every page is looked at for what makes it hard to use, here, so that the work is made but once.
+    """
+    _not_hard_to_use_or_too_wide(service, worked, chromium)
     go(tab, "/worktrees")
     picture(tab, "worktrees")
     go(tab, f"/worktrees/{worked['login']['worktree_id']}")
@@ -190,9 +194,7 @@ def test_whatever_an_agent_wrote_into_its_work_is_text(service: Served, tab: Tab
     assert tab.run(f"document.querySelectorAll('{foreign}').length") == 0
 
 
-def test_no_review_page_is_hard_to_use_or_too_wide(
-    service: Served, worked: dict[str, Any], chromium: Browser
-) -> None:  # fmt: skip
+def _not_hard_to_use_or_too_wide(service: Served, worked: dict[str, Any], chromium: Browser) -> None:
     """By axe-core, in light and dark, on a desk and on a phone."""
     rules = browser.axe().read_text(encoding="utf-8")
     tab = chromium.tab(invited(service))
