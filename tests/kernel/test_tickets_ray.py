@@ -104,13 +104,8 @@ def test_the_trunk_is_the_same_whoever_works_on_the_tickets(public_dir: Path) ->
               for each in $(git worktree list | sed -n 's/.* \\[agent.*//;s/ .*//p' | tail -n +2); do
                   paddock worktree remove --force $each >&2 || true; done; }
 
-    begun=$(date +%s%N); tickets run ~/tickets.toml --name here --json >~/here.out
-    echo $(($(date +%s%N) - begun)) >~/here.took
+    tickets run ~/tickets.toml --name here --json >~/here.out
     trees here; again
-    begun=$(date +%s%N); ray_run ~/tickets.toml --name there --json >~/there.out
-    echo $(($(date +%s%N) - begun)) >~/there.took
-    trees there; again
-
     ray_run ~/tickets.toml --name killed --json >~/killed.out & job=$!
     await ended_at_least "$THIRD" killed
     await run_at_least 2
@@ -127,7 +122,7 @@ def test_the_trunk_is_the_same_whoever_works_on_the_tickets(public_dir: Path) ->
         500 + 30 * TICKETS,
     )
     results = {name: json.loads((home / f"{name}.out").read_text().splitlines()[-1])
-               for name in ("here", "there", "killed")}  # fmt: skip
+               for name in ("here", "killed")}  # fmt: skip
     for name, found in results.items():
         assert found["state"] == "ended", (name, found["result"])
         assert {step["state"] for step in found["steps"]} == {"merged"}
@@ -135,17 +130,17 @@ def test_the_trunk_is_the_same_whoever_works_on_the_tickets(public_dir: Path) ->
             assert (agent["status"], agent["reason"]) == (0, "exited")
         left = {name: each["files"] for name, each in found["result"]["uncommitted"].items()}
         assert list(left.values()) == [["left"]] * TICKETS, (name, left, found["result"]["agents"])
-    assert {step["attempt"] for step in results["here"]["steps"] + results["there"]["steps"]} == {1}
+    assert {step["attempt"] for step in results["here"]["steps"]} == {1}
     assert {step["attempt"] for step in results["killed"]["steps"]} & {2, 3}, "it says who was started again"
     for kind in ("files", "library", "commits", "tags"):
         told = {name: (home / f"{name}.{kind}").read_text() for name in results}
         if kind in ("commits", "tags"):
-            assert told["here"] == told["there"] == told["killed"]
+            assert told["here"] == told["killed"]
             assert len(told["here"].split()) == TICKETS
             continue
         # Object ids of the submodule's merges have times in them.
         lines = {name: [line for line in text.splitlines() if "commit" not in line] for name, text in told.items()}
-        assert lines["here"] == lines["there"] == lines["killed"]
+        assert lines["here"] == lines["killed"]
     assert (home / "left").read_text() == ""
 
 
@@ -276,7 +271,7 @@ def test_an_ordinary_users_tickets_are_held_by_each_backend(public_dir: Path, ba
     left | sort >~/left
     """, user=True, further={"TOKEN": str(token), **variables})  # fmt: skip
     found = json.loads((home / "user.out").read_text().splitlines()[-1])
-    assert found["state"] == "ended", found
+    assert (found["state"], {step["attempt"] for step in found["steps"]}) == ("ended", {1}), found
     assert (home / "laid").read_text() == "\nl\n" * len(backends)
     assert len((home / "stashes").read_text().split()) == len(backends)
     for number in range(len(backends)):
