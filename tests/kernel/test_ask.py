@@ -15,6 +15,7 @@ from typing import Any
 import pytest
 
 from policy import asking, promises
+from tests.conftest import IDENTITIES
 from tests.support.acp_editor import PlainEditor, request
 from tests.support.features import need, need_backend
 from tests.support.identity import AS_A_USER, Console
@@ -102,6 +103,11 @@ def test_a_yes_lets_the_waiting_client_in(world: World, paddock: Paddock, backen
     assert reached(world, before) == 2
 
 
+@pytest.mark.parametrize(
+    ("backend", "who"),
+    [*((each, IDENTITIES[-1]) for each in ALL), *((promises.GUARD, each) for each in IDENTITIES[:-1])],
+    indirect=True,
+)
 def test_once_is_for_who_waits(world: World, paddock: Paddock, backend: str) -> None:
     """The next client is a question of its own, and a no is final."""
     before = len(world.seen())
