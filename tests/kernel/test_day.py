@@ -17,8 +17,9 @@ def test_a_day_is_written_down(installed: Installed) -> None:
     assert {*cli.VERBS} == {name.partition(" ")[0] for name in forms.texts()}
     assert "internal-error" not in said
     assert "/launcher/" not in said, "a traceback of Paddock's own"
-    known = {part for name, _ in texts.refusals() for part in name.split(" | ")}
+    told = sorted(texts.refusals())
+    known = {part for name, _ in told for part in name.split(" | ")}
     assert {name for name in refusals() if "-" in name} <= known
     WRITTEN.parent.mkdir(exist_ok=True)
-    WRITTEN.write_text("\n".join([said, *(f"{name}\n    {text}" for name, text in sorted(texts.refusals())),
+    WRITTEN.write_text("\n".join([said, *(f"{name}\n    {text}" for name, text in told),
                                   *(f"{place}: {text}" for place, text in texts.others())]))  # fmt: skip

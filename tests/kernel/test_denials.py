@@ -13,7 +13,7 @@ import pytest
 from tests.support import features, guarded, identity
 from tests.support.features import need
 from tests.support.guarded import Guarded
-from tests.support.identity import Who
+from tests.support.identity import AS_A_USER, Who
 from tests.support.install import Installed
 from tests.support.paddock import Paddock
 
@@ -324,6 +324,7 @@ def test_a_killed_launcher_leaves_what_it_has_heard(as_root: Guarded, audited: N
     assert [line["path"] for line in guarded.denials(as_root, "killed")] == [str(secret)]
 
 
+@AS_A_USER
 def test_the_last_session_is_meant_also_where_nothing_was_denied(paddock: Paddock) -> None:
     """An older session's denials are named, and not shown as if they were the last one's."""
     need("landlock")
