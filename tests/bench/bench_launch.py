@@ -16,7 +16,8 @@ from tests.support.paddock import Paddock, below, content
 
 FLOOR = "python3 -I -S -c pass"
 READONLY = ("run", "--net", "none", "--git", "readonly")
-GOALS = {"paddock --version": 1.5, "paddock run": 3.2, "paddock run --git readonly": 3.2, "the same, guard": 2.5}
+READS = "paddock run --git readonly"
+GOALS = {"paddock --version": 1.5, "paddock run": 3.2, READS: 3.2, f"{READS}, guard": 2.5}
 PEERS = {
     "unshare, all namespaces": ("unshare", "--user", "--mount", "--pid", "--net", "--ipc", "--uts", "--fork"),
     "bwrap --unshare-all": ("bwrap", "--unshare-all", "--die-with-parent", "--ro-bind", "/", "/", "--proc", "/proc",
@@ -46,12 +47,12 @@ def ways(paddock: Paddock) -> dict[str, Way]:
             found[name] = run(*words, true)
     found["paddock --version"] = run(ours, "--version")
     found["paddock run"] = run(ours, "run", "--net", "none", "--", true)
-    found["paddock run --git readonly"] = run(ours, *READONLY, "--", true)
+    found[READS] = run(ours, *READONLY, "--", true)
     for name, (env, options) in harness.backends().items():
         if name != promises.NAMESPACES:
-            found[f"the same, {name.rpartition('+')[2]}"] = run(ours, *READONLY, *options, "--", true, **env)
-    found["the same, with a proxy"] = run(ours, *READONLY[:1], *READONLY[3:], "--allow-domain=example.com", "--", true)
-    return {**found, "the same, the first time": first}
+            found[f"{READS}, {name.rpartition('+')[2]}"] = run(ours, *READONLY, *options, "--", true, **env)
+    proxy = run(ours, *READONLY[:1], *READONLY[3:], "--allow-domain=example.com", "--", true)
+    return {**found, f"{READS}, with a proxy": proxy, f"{READS}, the first time": first}
 
 
 def resident(paddock: Paddock, words: Sequence[str], ours: bytes) -> float:

@@ -234,7 +234,7 @@ def cells(result: Result) -> tuple[str, ...]:
         goal += f", missed by {result.ratio / result.goal - 1:.0%}"
     return (
         result.name, shown(result.taken, result.unit), f"{result.floor}: {shown(result.base, result.unit)}",
-        f"{result.ratio:.2f}", f"{result.spread:.2f}", goal,
+        f"{result.ratio:.2f}" if result.ratio >= 0.01 else "< 0.01", f"{result.spread:.2f}", goal,
     )  # fmt: skip
 
 
