@@ -87,7 +87,7 @@ def write(found: Mapping[str, Sequence[Result]]) -> None:
 
 
 def main(words: Sequence[str]) -> int:
-    """Exit status 0; 2 for words that mean nothing."""
+    """Exit status 0. Raises SystemExit(2) for words that mean nothing."""
     parser = argparse.ArgumentParser(prog="make bench ARGS=...", description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("names", nargs="*", metavar="NAME", help=f"a part: {', '.join(TITLES)}")
     parser.add_argument("--quick", action="store_true", help="fewer rounds, and nothing is written")
