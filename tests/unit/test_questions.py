@@ -357,6 +357,7 @@ def test_who_comes_to_answer_shows_that_he_lives_in_no_jail(ends: tuple[socket.s
             finally:
                 each.close()
         assert gone == 4
+        await turns()  # it hears that they have left, and closes its ends
 
     with listener:
         looped(test())
