@@ -26,7 +26,6 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -180,12 +179,21 @@ class Ground:
             settings.write_text(_filled(sandbox.settings, filled), encoding="utf-8")
         return _filled(sandbox.words, filled | {"settings": shlex.quote(str(settings))})
 
+    def typed(self, sandbox: Sandbox, *command: str) -> list[str]:
+        """The whole command line."""
+        line = _filled(self.words(sandbox), {"tree": str(self.tree), "main": str(self.main)})
+        return [*shlex.split(line), *command]
+
+    @property
+    def uid(self) -> int | None:
+        """Whom to become; not by setpriv(1), whose start would be measured too."""
+        return self.who.uid if self.who.prefix else None
+
     def start(self, sandbox: Sandbox, *command: str) -> "subprocess.Popen[str]":
         """Starts a command in a sandbox, in the worktree, and returns at once."""
-        line = _filled(self.words(sandbox), {"tree": str(self.tree), "main": str(self.main)})
-        uid = self.who.uid if self.who.prefix else None  # no setpriv(1), whose start would be measured too
+        uid = self.uid
         return subprocess.Popen(
-            (*shlex.split(line), *command), cwd=self.tree, env=self.who.environment(dict(sandbox.environment)),
+            self.typed(sandbox, *command), cwd=self.tree, env=self.who.environment(dict(sandbox.environment)),
             stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
             user=uid, group=uid, extra_groups=None if uid is None else (),
         )  # fmt: skip
@@ -250,7 +258,13 @@ def _measure(ground: Ground, started: Sequence[Sandbox], rows: dict[str, dict[st
     print("measuring start-up, memory and work", file=sys.stderr)
     true = shutil.which("true", path=identity.SYSTEM_PATH) or "/bin/true"
     bare = Sandbox("true", "")
-    starts = harness.turns({each.name: partial(ground.run, each, true) for each in (bare, *started)}, rounds)
+    ways = {
+        each.name: harness.command(
+            ground.typed(each, true), ground.tree, ground.who.environment(dict(each.environment)), ground.uid
+        )
+        for each in (bare, *started)
+    }
+    starts = harness.turns(ways, rounds)
     works: dict[str, list[list[float]]] = {}
     for _ in range(WORK_ROUNDS):
         for each in (bare, *started):
