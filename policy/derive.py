@@ -190,6 +190,8 @@ def derive(
             crossed.append((path, granted, source))
         if mounts and granted in PRIVATE:
             warnings.append(f"{source} {path}: a jail has its own {granted}; name what is needed below it")
+        elif mounts and beneath(granted, "/dev/shm"):
+            warnings.append(f"{source} {path}: a jail has its own /dev/shm, which shows nothing of the machine's")
         if host.kind(granted) == "socket":
             warnings.append(socket_warning(granted, source))
     narrowed, ignored = ingredients.narrowed(root, asked)

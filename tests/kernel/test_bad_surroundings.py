@@ -134,9 +134,12 @@ exec(code)
 
 
 @pytest.mark.parametrize("backend", promises.BACKENDS)
-def test_a_worktree_in_shared_memory(user: Who, installed: Installed, backend: str) -> None:
-    """A jail with mounts has a /dev of its own, so it cannot show a worktree there, and says so; the guard can."""
+def test_a_worktree_or_a_grant_in_shared_memory(
+    user: Who, installed: Installed, public_dir: Path, backend: str
+) -> None:
+    """A jail with mounts has a /dev of its own, so it cannot show what is there, and says so; the guard can."""
     need_backend(backend)
+    (public_dir / "elsewhere").mkdir()
     place = Path(tempfile.mkdtemp(prefix="paddock-test-", dir="/dev/shm"))
     try:
         made = paddocks.make(user, installed, user.give(place))
@@ -146,5 +149,9 @@ def test_a_worktree_in_shared_memory(user: Who, installed: Installed, backend: s
             assert (ended.returncode, said(ended.stderr).reference) == (125, "worktree-place"), ended
         else:
             assert (ended.returncode, ended.stdout) == (0, "works\n"), ended
+        elsewhere = paddocks.make(user, installed, user.give(public_dir / "elsewhere"))
+        ended = elsewhere.run(*options, "--rw", str(made.worktree), "--", "ls", str(made.worktree), env=dict(variables))
+        told = "a jail has its own /dev/shm, which shows nothing of the machine's" in ended.stderr
+        assert (told, ended.returncode != 0) == (promises.has_mounts(backend),) * 2, ended
     finally:
         shutil.rmtree(place)
