@@ -243,7 +243,7 @@ class WorktreeRepository:
 
 
 def _plain(text: str) -> str:
-    """A path from a document, see `policy.sandbox_context.path_to_json`."""
+    """A path from a document, as `policy.sandbox_context.absolute_path` reads it, which brings pydantic along."""
     if not text.startswith("file:"):
         return text
     from urllib.parse import unquote_to_bytes
