@@ -72,6 +72,17 @@ def pytest(*arguments: str) -> int:
             return process.wait() or FAILED
 
 
+def forget_the_interpreters_settings() -> None:
+    """Forgets what the caller tells interpreters, but for where modules are.
+
+    Images of containers set PYTHONDONTWRITEBYTECODE. With it each of the thousands of interpreters that tests start
+    from these sources compiles them again.
+    """
+    for name in [name for name in os.environ if name.startswith("PYTHON") and name != "PYTHONPATH"]:
+        del os.environ[name]
+
+
 if __name__ == "__main__":
+    forget_the_interpreters_settings()
     work_in_memory()
     sys.exit(main(sys.argv[1:]))
