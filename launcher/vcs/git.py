@@ -12,6 +12,7 @@ that PATH, and output has no limit.
 import copy
 import os
 import re
+import select
 import selectors
 import shutil
 import signal
@@ -607,8 +608,16 @@ def _stamp(files: Iterable[str]) -> dict[str, object]:
     return {path: _identity(path) for path in files}
 
 
+_DYING = 5.0
+"""Seconds in which the kernel ends processes that were killed; what is behind a disk that hangs may take longer."""
+
+
 def kill(process: "subprocess.Popen[bytes]") -> None:
-    """Ends a process of `Git.start` and all of its process group, takes its exit status, and closes its pipes."""
+    """Ends a process of `Git.start` and all of its process group, takes its exit status, and closes its pipes.
+
+    In a jail the kernel ends what is below the process only after it: nothing of it is left when its pipes have no
+    other end any more.
+    """
     if process.returncode is None:
         # Not reaped yet, so the group's number cannot belong to anybody else.
         try:
@@ -616,6 +625,11 @@ def kill(process: "subprocess.Popen[bytes]") -> None:
         except ProcessLookupError:
             pass
         process.wait()
+        for stream in (process.stdout, process.stderr):
+            if stream is not None and not stream.closed:
+                ends = select.poll()
+                ends.register(stream, 0)  # POLLHUP is always told (poll(2))
+                ends.poll(_DYING * 1000)
     for stream in (process.stdin, process.stdout, process.stderr):
         if stream is not None:
             try:

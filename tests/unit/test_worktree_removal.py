@@ -11,6 +11,7 @@ from launcher.vcs import jailed_git
 from launcher.vcs.harvest.decide import kept_places
 from launcher.vcs.private import lock as private_lock
 from launcher.vcs.private import record
+from launcher.vcs.worktrees import condition
 from launcher.vcs.worktrees.models import Options, Worktree
 from launcher.vcs.worktrees.worktree_service import WorktreeService
 from policy.errors import Refusal
@@ -241,6 +242,7 @@ def test_a_fifo_that_git_would_read_patterns_from_holds_nobody_up(
         patch.setattr(jailed_git, "SOON", 0.3)
         (stake,) = place.service.status(made).at_stake()
         assert str(patterns) in stake
+        assert condition.processes_at_work(made.path) == ()  # nothing of the git that was ended
         assert refused(place, made).reference == "worktree-dirty"
         with pytest.raises(Refusal) as raised:
             place.service.remove(made, force=True)
