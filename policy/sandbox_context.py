@@ -7,11 +7,9 @@ Sources: data-model.md (WorktreeSandboxContext, SubmoduleWorktreeContext), contr
 reading of their differences in SPEC-NOTES.
 """
 
-import os
 from collections import Counter
 from pathlib import Path
 from typing import Annotated, Self
-from urllib.parse import unquote_to_bytes
 
 from pydantic import (
     BaseModel,
@@ -23,69 +21,14 @@ from pydantic import (
     model_validator,
 )
 
-_URI = "file:///"
-
-
-def absolute_path(value: object) -> Path:
-    """`value` as an absolute path without `.`, `..`, doubled or trailing slashes.
-
-    Args:
-        value: a str (surrogateescape), bytes, PathLike, or the `file:///` form that JSON output uses for names
-            that are not UTF-8. A relative path is taken from the current directory; `~` is an ordinary name.
-
-    Raises:
-        ValueError: empty, with a NUL byte, not encodable, relative without a current directory, or with a `..`
-            behind a name: only the disk knows where that leads, because the name may be a symbolic link.
-    """
-    if not isinstance(value, str | bytes | os.PathLike):
-        raise ValueError(f"a path is expected, not {type(value).__name__}")
-    text = os.fsdecode(value)
-    if text.startswith(_URI):
-        text = os.fsdecode(unquote_to_bytes(text[len(_URI) - 1 :]))
-    if not text:
-        raise ValueError("the path is empty; give an absolute path")
-    if "\0" in text:
-        raise ValueError(f"the path {text!r} holds a NUL byte, which no file name can")
-    os.fsencode(text)  # UnicodeEncodeError is a ValueError that names the place
-    names: list[str] = []
-    if not text.startswith("/"):
-        try:
-            names = [name for name in os.getcwd().split("/") if name]
-        except OSError as error:
-            raise ValueError(f"the path {text!r} is relative and the current directory is gone: {error}") from error
-    climbing = True  # getcwd() holds no symbolic link, so leading `..` may be taken away from it
-    for name in text.split("/"):
-        if name in ("", "."):
-            continue
-        if name == "..":
-            if not climbing:
-                raise ValueError(f"the path {text!r} has '..' after a name; give the resolved absolute path")
-            names = names[:-1]
-        else:
-            climbing = False
-            names.append(name)
-    return Path("/" + "/".join(names))
-
-
-def path_to_json(path: Path) -> str:
-    """`path` as JSON can hold it: itself, or percent-encoded behind `file://` when its bytes are not UTF-8.
-
-    A validated path starts with a slash, so the two forms cannot be confused.
-    """
-    text = str(path)
-    try:
-        text.encode("utf-8")
-    except UnicodeEncodeError:
-        return path.as_uri()
-    return text
+from policy.documents import absolute_path, label, path_to_json
 
 
 def _plain_name(value: object) -> object:
-    """Undecodable bytes become `\\xNN`: a name is a label, so it need not lead back to the bytes."""
     if isinstance(value, str):
         if "\0" in value:
             raise ValueError("a NUL character cannot be part of a name or an id")
-        return value.encode("utf-8", "surrogateescape").decode("utf-8", "backslashreplace")
+        return label(value)
     return value
 
 

@@ -232,7 +232,7 @@ def list_worktrees(repository: str | None) -> dict[str, Any]:
     return {
         "worktrees": [
             {
-                **_worktree(each), "work": str(at), "head": at.head,
+                **each.document(), "work": str(at), "head": at.head,
                 "waiting": _waiting(where.state, each.worktree_id),
             }
             for each in found for at in (far[each.worktree_id],)
@@ -247,7 +247,7 @@ def add_worktree(repository: str, ticket: str, branch: str | None, start: str | 
     from launcher.vcs.worktrees.models import Options
 
     service = ticket_work.service(places.places(os.environ))
-    return _worktree(service.add(repository, ticket, Options(branch=branch, start=start)))
+    return service.add(repository, ticket, Options(branch=branch, start=start)).document()
 
 
 def remove_worktree(repository: str, name: str, keep_branch: bool) -> dict[str, Any]:
@@ -321,11 +321,6 @@ def _known(name: str) -> "Worktree":
     if found is None:
         raise Refusal("worktree-unknown", f"Paddock knows no worktree {name}", hint="paddock worktree list --all")
     return found
-
-
-def _worktree(worktree: "Worktree") -> dict[str, Any]:
-    kept = worktree.model_dump(mode="json", exclude={"staging"})
-    return {"worktree_id": worktree.worktree_id, **kept, "context": worktree.context().model_dump(mode="json")}
 
 
 def merge(repository: str, children: list[str], into: str | None, commits: list[str]) -> dict[str, Any]:

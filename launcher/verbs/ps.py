@@ -63,7 +63,7 @@ def session_lines(sessions: list[dict[str, Any]]) -> list[str]:
 def worktrees(sessions: list[dict[str, Any]]) -> dict[str, tuple[str, str]]:
     """Root of each session's worktree -> (ticket, branch that is checked out), "" for what it has not."""
     roots = {session["worktree"] for session in sessions if session["worktree"]}
-    from launcher.vcs.worktrees.store import labels_of  # 90 ms of pydantic
+    from launcher.vcs.worktrees.store import labels_of
 
     return labels_of(paddock_places.places(os.environ).state, roots)
 

@@ -23,6 +23,7 @@ from launcher.vcs.worktrees.store import WorktreeRepository, root_of
 from launcher.vcs.worktrees.worktree_service import WorktreeService
 from launcher.verbs import style, table
 from policy import launch
+from policy.documents import plain
 from policy.errors import Refusal, printable
 
 if TYPE_CHECKING:
@@ -84,12 +85,6 @@ def _of_this_repository(rows: list[Worktree], state: str) -> list[Worktree]:
     return [row for row in rows if os.fspath(row.main.common_dir) == here.common_dir]
 
 
-def document(worktree: Worktree) -> dict[str, Any]:
-    """A worktree as JSON: what is kept of it, and the context that an agent in it works in."""
-    kept = worktree.model_dump(mode="json", exclude={"staging"})
-    return {"worktree_id": worktree.worktree_id, **kept, "context": worktree.context().model_dump(mode="json")}
-
-
 def worktree_add(
     ticket: str,
     *,
@@ -120,7 +115,7 @@ def worktree_add(
     )
     made = service(quiet=as_json).add(start(repo), ticket, options)
     if as_json:
-        print(json.dumps(document(made), indent=2))
+        print(json.dumps(made.document(), indent=2))
         return 0
     print(f"{printable(made.path)} on branch {made.main.branch}, from {made.main.base[:12]}")
     for part in made.submodules:
@@ -168,7 +163,8 @@ def worktree_list(*, every: bool, repo: str | None, as_json: bool) -> int:
     others = _checkouts(rows, None if every else _common_dir(repo))
     if as_json:
         documents: list[dict[str, Any]] = [
-            {**document(row), "work": far[row.worktree_id]._asdict(), "waiting": waits[row.worktree_id]} for row in rows
+            {**row.document(), "work": far[row.worktree_id]._asdict(), "waiting": waits[row.worktree_id]}
+            for row in rows
         ]
         documents += [
             {"path": root, "state": kind, "branch": branch, "waiting": waiting}
@@ -207,7 +203,7 @@ def worktree_status(name: str | None, *, repo: str | None, as_json: bool) -> int
     if as_json:
         more = {} if brings is None else {"history": brings.document()}
         documents = [
-            {**now.model_dump(mode="json"), "work": far[row.worktree_id]._asdict(), "at_stake": now.at_stake(), **more}
+            {**plain(now), "work": far[row.worktree_id]._asdict(), "at_stake": now.at_stake(), **more}
             for row, now in found
         ]
         documents += [
@@ -257,7 +253,7 @@ def _brings(row: Worktree, now: Condition) -> "History | None":
 
 def _without_this(now: Condition) -> Condition:
     """The same condition; this command itself does not count as being at work there."""
-    return now.model_copy(update={"in_use": tuple(pid for pid in now.in_use if pid != os.getpid())})
+    return now._replace(in_use=tuple(pid for pid in now.in_use if pid != os.getpid()))
 
 
 def _print(row: Worktree, now: Condition, far: Progress) -> None:
@@ -453,7 +449,7 @@ def worktree_remove(name: str, *, force: bool, keep_branch: bool, repo: str | No
 def worktree_adopt(directory: str, *, ticket: str | None, as_json: bool) -> int:
     """Exit status 0 when it is known from now on."""
     adopted = service(quiet=as_json).adopt(start(directory), ticket)
-    print(json.dumps(document(adopted), indent=2) if as_json else f"adopted {printable(adopted.path)}")
+    print(json.dumps(adopted.document(), indent=2) if as_json else f"adopted {printable(adopted.path)}")
     return 0
 
 

@@ -82,7 +82,7 @@ def test_what_a_killed_process_has_begun_is_settled_before_it_is_counted(place: 
     child = children.create_child(trunk, "begun")
     row = place.service.store.get(child.worktree_id)
     assert row is not None
-    place.service.store.save(row.model_copy(update={"state": State.CREATING}))
+    place.service.store.save(row._replace(state=State.CREATING))
     held, let = threading.Event(), threading.Event()
 
     def hold() -> None:

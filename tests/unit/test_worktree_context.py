@@ -7,7 +7,8 @@ from pathlib import Path
 import pytest
 from pydantic import BaseModel, ValidationError
 
-from policy.sandbox_context import MainWorktreeContext, SubmoduleWorktreeContext, WorktreeSandboxContext, absolute_path
+from policy.documents import absolute_path
+from policy.sandbox_context import MainWorktreeContext, SubmoduleWorktreeContext, WorktreeSandboxContext
 
 ODD = Path(os.fsdecode(b"/wt/odd-\xff\xfe"))
 

@@ -49,7 +49,7 @@ def test_who_made_a_worktree_is_asked_without_the_rest(place: Place, tmp_path: P
     for made in (plain, odd):
         assert store.made(made.worktree_id) == (made.path, str(made.main.git_dir))
     assert store.made("unknown") is None
-    store.save(plain.model_copy(update={"adopted": True}))
+    store.save(plain._replace(adopted=True))
     assert store.made(plain.worktree_id) is None
     with sqlite3.connect(store.path) as database:
         database.execute("UPDATE worktrees SET document = '[]'")

@@ -13,6 +13,7 @@ from typing import Annotated, Literal, NamedTuple, Protocol, Self
 from pydantic import BaseModel, BeforeValidator, ConfigDict, StringConstraints, model_validator
 
 from launcher.vcs.merge.target import Place
+from policy.documents import label
 from policy.errors import printable
 from policy.sandbox_context import AbsolutePath, Name, WorktreeSandboxContext
 
@@ -21,9 +22,7 @@ from policy.sandbox_context import AbsolutePath, Name, WorktreeSandboxContext
 
 def _label(value: object) -> object:
     """Bytes that are not UTF-8 become `\\xNN`: results are read by people, programmes and language models as text."""
-    if isinstance(value, str):
-        return value.encode("utf-8", "surrogateescape").decode("utf-8", "backslashreplace")
-    return value
+    return label(value) if isinstance(value, str) else value
 
 
 Text = Annotated[str, BeforeValidator(_label)]

@@ -12,6 +12,7 @@ from launcher.safefs.guarded_files import Inside
 from launcher.vcs import checkout
 from launcher.vcs.disk import Present
 from launcher.vcs.private.swap import BUSY
+from policy.documents import written
 
 if TYPE_CHECKING:
     from launcher.vcs.worktrees.models import Part, Worktree
@@ -73,7 +74,7 @@ def record(worktree: "Worktree") -> None:
     pairs = [text for part in worktree.submodules for text in (part.name, os.fspath(part.git_dir))]
     if pairs:
         _replace(f"{git_dir}/{checkout.MODULES}", "\0".join(pairs))
-    _replace(f"{git_dir}/{RECORD}", worktree.model_dump_json())
+    _replace(f"{git_dir}/{RECORD}", written(worktree))
 
 
 def unlock(part: "Part") -> None:

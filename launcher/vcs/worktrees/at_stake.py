@@ -6,8 +6,7 @@ agent's: it is moved as it is, and no unjailed git is ever started on it.
 
 import os
 from pathlib import Path
-
-from pydantic import BaseModel, ConfigDict
+from typing import NamedTuple
 
 from launcher.safefs.guarded_files import Inside
 from launcher.safefs.remove import remove_tree
@@ -30,7 +29,7 @@ _GOING = ("refs/paddock/*", "refs/bisect/*", "refs/worktree/*", "refs/rewritten/
 one that goes with the worktree), and those that each worktree has to itself (git-worktree(1), "refs")."""
 
 
-class Kept(BaseModel):
+class Kept(NamedTuple):
     """Commits of an agent that a harvest kept in a ref of their own, and that nobody has merged.
 
     Attributes:
@@ -39,8 +38,6 @@ class Kept(BaseModel):
         store: git directory that has the ref.
         commits: how many of them no branch, tag or remote-tracking branch has.
     """
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
 
     ref: str
     path: str
@@ -174,7 +171,7 @@ def with_populated(worktree: Worktree) -> Worktree:
                     base=head,
                 )
             )
-    return worktree.model_copy(update={"submodules": (*worktree.submodules, *found)}) if found else worktree
+    return worktree._replace(submodules=(*worktree.submodules, *found)) if found else worktree
 
 
 def put_aside(part: Part, places: list[str], directory: str) -> list[str]:

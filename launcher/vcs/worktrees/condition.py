@@ -8,7 +8,6 @@ from itertools import islice
 from typing import NamedTuple
 
 import psutil
-from pydantic import BaseModel, ConfigDict
 
 from launcher.safefs import walk
 from launcher.safefs.guarded_files import Inside
@@ -81,7 +80,7 @@ MOST_FILES = 20_000
 """Files that are looked at; the answer is known to be incomplete then."""
 
 
-class Ignored(BaseModel):
+class Ignored(NamedTuple):
     """Ignored files of one part of a worktree.
 
     Attributes:
@@ -90,8 +89,6 @@ class Ignored(BaseModel):
         size: their bytes.
         more: whether there are more than were looked at.
     """
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
 
     names: tuple[str, ...] = ()
     files: int = 0
@@ -203,7 +200,7 @@ UNREAD = "what git cannot read"
 """How the `problem` of a part begins whose files are closed to this user, or to git without privileges."""
 
 
-class PartCondition(BaseModel):
+class PartCondition(NamedTuple):
     """How one part of a worktree is.
 
     Attributes:
@@ -224,8 +221,6 @@ class PartCondition(BaseModel):
         ignored: what git ignores there; it goes with the files.
         problem: why nothing more could be found out; empty when all is well.
     """
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
 
     name: str
     branch: str | None = None
@@ -258,7 +253,7 @@ class PartCondition(BaseModel):
         return [f"submodule {self.name}: {text}" for text in found] if self.name else found
 
 
-class Condition(BaseModel):
+class Condition(NamedTuple):
     """How a worktree is.
 
     Attributes:
@@ -275,8 +270,6 @@ class Condition(BaseModel):
         in_use: processes that have their current directory in it.
         locked: reason of the user's own `git worktree lock`; None without one.
     """
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
 
     worktree_id: str
     path: str

@@ -7,19 +7,14 @@ import os
 from collections.abc import Callable
 from enum import StrEnum
 from pathlib import Path
-from typing import NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
-from pydantic import BaseModel, ConfigDict
-
+from policy.documents import plain
 from policy.errors import Refusal
 from policy.launch import Boundaries, worktree_id
-from policy.sandbox_context import (
-    AbsolutePath,
-    MainWorktreeContext,
-    Name,
-    SubmoduleWorktreeContext,
-    WorktreeSandboxContext,
-)
+
+if TYPE_CHECKING:
+    from policy.sandbox_context import WorktreeSandboxContext
 
 
 class State(StrEnum):
@@ -31,11 +26,7 @@ class State(StrEnum):
     MISSING = "missing"
 
 
-class _Frozen(BaseModel):
-    model_config = ConfigDict(frozen=True, extra="forbid")
-
-
-class Part(_Frozen):
+class Part(NamedTuple):
     """One linked worktree: that of the main repository, or of one submodule in it.
 
     Attributes:
@@ -50,13 +41,13 @@ class Part(_Frozen):
     """
 
     name: str
-    worktree_id: Name
-    path: AbsolutePath
-    common_dir: AbsolutePath
-    git_dir: AbsolutePath
-    branch: Name | None
+    worktree_id: str
+    path: Path
+    common_dir: Path
+    git_dir: Path
+    branch: str | None
     branch_made: bool
-    base: Name
+    base: str
 
     @property
     def linked(self) -> bool:
@@ -69,7 +60,7 @@ class Part(_Frozen):
         return None if self.branch is None else f"refs/heads/{self.branch}"
 
 
-class Unpopulated(_Frozen):
+class Unpopulated(NamedTuple):
     """A submodule whose directory is left empty, and why.
 
     Attributes:
@@ -79,38 +70,38 @@ class Unpopulated(_Frozen):
         why: ``not granted``, or what is in the way.
     """
 
-    name: Name
-    worktree_id: Name
-    path: AbsolutePath
+    name: str
+    worktree_id: str
+    path: Path
     why: str
 
 
-class Worktree(_Frozen):
+class Worktree(NamedTuple):
     """A worktree with its submodules.
 
     Attributes:
         ticket: what it was made for; its directory's name when it was adopted.
         main: the worktree itself.
+        created: seconds since the epoch.
+        state: see `State`.
+        staging: directory in which it grows (or vanishes) beside its own place.
         submodules: its submodule worktrees, each behind the one that it is nested in.
         unpopulated: submodules that were left out.
         parent_worktree_id: id of the worktree it was made from.
         parent_path: root of that worktree.
-        created: seconds since the epoch.
         adopted: whether it was there before Paddock knew of it.
-        state: see `State`.
-        staging: directory in which it grows (or vanishes) beside its own place.
     """
 
-    ticket: Name
+    ticket: str
     main: Part
+    created: float
+    state: State
+    staging: Path
     submodules: tuple[Part, ...] = ()
     unpopulated: tuple[Unpopulated, ...] = ()
-    parent_worktree_id: Name | None = None
-    parent_path: AbsolutePath | None = None
-    created: float
+    parent_worktree_id: str | None = None
+    parent_path: Path | None = None
     adopted: bool = False
-    state: State
-    staging: AbsolutePath
 
     @property
     def worktree_id(self) -> str:
@@ -129,17 +120,24 @@ class Worktree(_Frozen):
 
     def with_state(self, state: State) -> "Worktree":
         """A copy in another state."""
-        return self.model_copy(update={"state": state})
+        return self._replace(state=state)
 
-    def context(self) -> WorktreeSandboxContext:
+    def document(self) -> dict[str, Any]:
+        """It as JSON: what is kept of it, and the context that an agent in it works in."""
+        kept = plain(self)
+        del kept["staging"]
+        return {"worktree_id": self.worktree_id, **kept, "context": self.context().model_dump(mode="json")}
+
+    def context(self) -> "WorktreeSandboxContext":
         """The boundaries of an agent that works here: `submodule_worktree_ids` names all submodules, granted or not."""
         granted = tuple((part.name, os.fspath(part.path)) for part in self.submodules)
         ungranted = tuple((left.name, os.fspath(left.path)) for left in self.unpopulated)
         return context_of(Boundaries(self.path, self.worktree_id, granted, ungranted), self.parent_worktree_id)
 
 
-def context_of(boundaries: Boundaries, parent: str | None = None) -> WorktreeSandboxContext:
+def context_of(boundaries: Boundaries, parent: str | None = None) -> "WorktreeSandboxContext":
     """The boundaries of a worktree, made from the worktree with the id `parent`, as the specification's model."""
+    from policy.sandbox_context import MainWorktreeContext, SubmoduleWorktreeContext, WorktreeSandboxContext  # pydantic
 
     def submodule(name: str, path: str, *, granted: bool) -> SubmoduleWorktreeContext:
         return SubmoduleWorktreeContext(

@@ -9,8 +9,6 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from pydantic import ValidationError
-
 from launcher.safefs.guarded_files import Inside
 from launcher.vcs.disk import Present
 from launcher.vcs.git import Git
@@ -21,6 +19,7 @@ from launcher.vcs.worktrees.models import Part, State, Step, Worktree
 from launcher.vcs.worktrees.removal import Removal, if_missing
 from launcher.vcs.worktrees.store import WorktreeRepository
 from policy import launch
+from policy.documents import read
 from policy.errors import Refusal
 
 # Worktrees that git has forgotten (`git worktree prune`, `git gc`) while work of theirs is still somewhere else.
@@ -273,8 +272,8 @@ class Recovery:
             if content is None:
                 continue
             try:
-                noted = Worktree.model_validate_json(content)
-            except ValidationError:
+                noted = read(Worktree, content)
+            except ValueError:
                 continue  # of another version, or damaged: `adopt` makes a new one
             entry = admin_files.points_to(git_dir)
             if os.fspath(noted.main.git_dir) != git_dir or entry is None:
@@ -317,17 +316,15 @@ def _moved(worktree: Worktree, path: str) -> Worktree:
 
     def there(part: Part) -> Part:
         place = os.path.normpath(os.path.join(path, os.path.relpath(part.path, old)))
-        return part.model_copy(update={"path": Path(place), "worktree_id": launch.worktree_id(place)})
+        return part._replace(path=Path(place), worktree_id=launch.worktree_id(place))
 
-    return worktree.model_copy(
-        update={
-            "main": there(worktree.main),
-            "submodules": tuple(map(there, worktree.submodules)),
-            "unpopulated": tuple(
-                left.model_copy(update={"path": place, "worktree_id": launch.worktree_id(os.fspath(place))})
-                for left in worktree.unpopulated
-                for place in (Path(path, left.path.relative_to(old)),)
-            ),
-            "staging": Path(models.staging(path)),
-        }
+    return worktree._replace(
+        main=there(worktree.main),
+        submodules=tuple(map(there, worktree.submodules)),
+        unpopulated=tuple(
+            left._replace(path=place, worktree_id=launch.worktree_id(os.fspath(place)))
+            for left in worktree.unpopulated
+            for place in (Path(path, left.path.relative_to(old)),)
+        ),
+        staging=Path(models.staging(path)),
     )

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, TypeVar
 from launcher.vcs import checkout
 from launcher.vcs.disk import Present
 from launcher.vcs.private import ref_files
+from policy.documents import absolute_path, read, written
 from policy.errors import Refusal, unusable
 
 if TYPE_CHECKING:
@@ -66,7 +67,7 @@ class WorktreeRepository:
         try:
             known = json.loads(rows[0][0])
             main = known["main"]
-            return None if known["adopted"] else (_plain(main["path"]), _plain(main["git_dir"]))
+            return None if known["adopted"] else (str(absolute_path(main["path"])), str(absolute_path(main["git_dir"])))
         except (ValueError, TypeError, KeyError, AttributeError) as error:
             self._set_aside()
             raise _damaged(self.path, repr(error)) from None
@@ -96,7 +97,7 @@ class WorktreeRepository:
             os.fsencode(worktree.main.common_dir),
             os.fsencode(worktree.main.path),
             worktree.state.value,
-            worktree.model_dump_json(),
+            written(worktree),
         )
         statement = (
             "INSERT INTO worktrees VALUES (?, ?, ?, ?, ?) ON CONFLICT (worktree_id) DO UPDATE SET "
@@ -161,14 +162,12 @@ class WorktreeRepository:
         return f"{self._state}/locks/worktree-{worktree_id}"
 
     def _read(self, statement: str, values: tuple[object, ...]) -> "list[Worktree]":
-        from pydantic import ValidationError
-
         from launcher.vcs.worktrees.models import Worktree
 
         rows = self._act(lambda database: database.execute(statement, values).fetchall())
         try:
-            return [Worktree.model_validate_json(row[0]) for row in rows]
-        except ValidationError as error:
+            return [read(Worktree, row[0]) for row in rows]
+        except ValueError as error:
             self._set_aside()
             raise _damaged(self.path, str(error)) from None
 
@@ -240,15 +239,6 @@ class WorktreeRepository:
                 os.rename(self.path + suffix, f"{self.path}.{mark}{suffix}")
             except FileNotFoundError:
                 pass
-
-
-def _plain(text: str) -> str:
-    """A path from a document, as `policy.sandbox_context.absolute_path` reads it, which brings pydantic along."""
-    if not text.startswith("file:"):
-        return text
-    from urllib.parse import unquote_to_bytes
-
-    return os.fsdecode(unquote_to_bytes(text.removeprefix("file://")))
 
 
 def root_of(name: str, rows: "list[Worktree]", *, branches: bool = True) -> str | None:

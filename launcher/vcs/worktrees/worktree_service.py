@@ -8,6 +8,7 @@ import time
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from launcher.vcs import checkout, jailed_git
 from launcher.vcs.checkout import Checkout
@@ -38,7 +39,9 @@ from policy import launch
 from policy.errors import Refusal
 from policy.launch import Boundaries
 from policy.plan import beneath
-from policy.sandbox_context import WorktreeSandboxContext
+
+if TYPE_CHECKING:
+    from policy.sandbox_context import WorktreeSandboxContext
 
 NOBODY = UserConfig()
 """A user without a git configuration."""
@@ -276,7 +279,7 @@ class WorktreeService:
 # Worktrees by id and context, as the workflow asks for them (`launcher.workflow.worktrees.WorktreeService`).
 
 
-def context_of_checkout(found: Checkout) -> WorktreeSandboxContext:
+def context_of_checkout(found: Checkout) -> "WorktreeSandboxContext":
     """The context of a worktree with all its populated submodules granted.
 
     The ids are those that a launch there has, and those of the worktrees that the service makes.
@@ -301,13 +304,13 @@ class ChildWorktrees:
         self._service = service
         self.workers = workers
 
-    def open_trunk(self, root: str | Path) -> WorktreeSandboxContext:
+    def open_trunk(self, root: str | Path) -> "WorktreeSandboxContext":
         """Notes a worktree that the user works in, so that its id means something, and gives its context."""
         found = checkout.find(os.path.abspath(root), Present(), exact=True)
         self._service.store.note_trunk(launch.worktree_id(found.root), found.root)
         return self._known(found.root) or context_of_checkout(found)
 
-    def worktree_context(self, worktree_id: str) -> WorktreeSandboxContext | None:
+    def worktree_context(self, worktree_id: str) -> "WorktreeSandboxContext | None":
         """The boundaries of a worktree with all its submodules; None when it is unknown or no longer exists."""
         row = self._service.store.get(worktree_id)
         path = row.path if row is not None else self._service.store.trunk(worktree_id)
@@ -335,7 +338,7 @@ class ChildWorktrees:
             self._service.settle(common_dir)
             time.sleep(_BUSY_PAUSE)
 
-    def create_child(self, parent: WorktreeSandboxContext, name: str) -> WorktreeSandboxContext:
+    def create_child(self, parent: "WorktreeSandboxContext", name: str) -> "WorktreeSandboxContext":
         """Makes a worktree on a branch of its own beside the parent's (FR-006), with the submodules granted there."""
         granted = tuple(submodule.submodule_name for submodule in parent.submodule_worktrees)
         options = Options(submodules=granted if parent.ungranted_submodules else None, workers=self.workers)
@@ -368,6 +371,6 @@ class ChildWorktrees:
             )
         self._service.remove(row)
 
-    def _known(self, path: str) -> WorktreeSandboxContext | None:
+    def _known(self, path: str) -> "WorktreeSandboxContext | None":
         row = self._service.store.at(path)
         return row.context() if row is not None and row.state is State.READY else None
