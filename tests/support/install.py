@@ -112,6 +112,7 @@ def source_files() -> list[Path]:
     )
 
 
+@functools.cache
 def base_python() -> Path:
     """An interpreter >= 3.11 which an ordinary user can execute (root's own often lies in root's home).
 
