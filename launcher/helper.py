@@ -4,7 +4,7 @@
     jails DESCRIPTOR PARENT     a command in a jail for each message that comes over the socket
     shim DESCRIPTOR PREFIX      the process that a supervised session belongs to (`launcher.service.shim`)
     launchers DESCRIPTOR PREFIX what the launchers of a programme's sandboxes are forked from (`launcher.sandbox`)
-    job PARENT NAME             a function of `launcher.service.job`; Python is started without `-S`
+    jobs DESCRIPTOR PARENT      what the service's jobs are forked from (`launcher.service.job`); without `-S`
     screen PARENT LINES         what a terminal showed, so many lines of it (`launcher.service.screen`)
     patches PARENT LINES        a diff, so many lines of each file (`launcher.vcs.worktrees.patches`)
     engine SOCKET RUN           who talks to a cluster for a ticket run (`launcher.engines.broker`); the same
@@ -24,11 +24,10 @@ def main() -> int:
     """Runs the programme; returns the exit status."""
     sys.path.insert(0, __file__.rpartition("/")[0].rpartition("/")[0])
     programme, first, second = sys.argv[1:]
-    if programme == "job":
+    if programme == "jobs":
         from launcher.service import job
 
-        job.main(first, second)
-        return 0
+        return job.serve(int(first), int(second))
     if programme == "screen":
         from launcher.jail import processes
         from launcher.service import screen

@@ -1,14 +1,16 @@
 """The process of one job (`launcher.service.jobs`): arguments, result and refusal are JSON."""
 
+import gc
 import json
 import os
-import sys
 import threading
+import time
 from collections.abc import Callable, Sequence
 from contextlib import nullcontext
 from typing import TYPE_CHECKING, Any, NoReturn
 
-from launcher.jail import init, processes
+from launcher import wire
+from launcher.jail import init, processes, syscalls
 from launcher.vcs.private import record
 from policy.errors import Refusal
 from policy.launch import worktree_id
@@ -25,20 +27,68 @@ _OUT = 100
 
 _writing = threading.Lock()
 
+_IDLE = 15.0
+"""Seconds without a job after which the process ends that they are forked from; with all modules it has 60 MB."""
 
-def main(parent: str, name: str) -> NoReturn:
-    """Carries out the job `name` and ends this process. Each line of its output is a step, the last one the answer.
+
+def serve(descriptor: int, parent: int) -> int:
+    """Forks a process for each job that a socket asks for, until that is closed or long without one.
+
+    Python is started once, and what a kind of job imports is imported before the first one is forked: most jobs took
+    longer for that than for their work. Each is a child of `parent` (CLONE_PARENT), which waits for it.
 
     Args:
-        parent: process id of the service, whose end is this process's, too.
-        name: out of `TABLE`.
+        descriptor: the socket. A request is a frame with the job's name, and the job's own socket.
+        parent: process id of the service, whose end is this process's and all jobs', too.
     """
-    processes.tie_to_parent(int(parent))
-    arguments = json.load(sys.stdin)
+    processes.tie_to_parent(parent)
+    gc.disable()  # a collection would write to pages that are shared
+    while True:
+        given: list[int] = []
+        try:
+            kind, name = wire.receive(descriptor, given, deadline=time.monotonic() + _IDLE, most=100)
+        except TimeoutError:
+            return 0
+        if not kind:
+            return 0
+        _load(name.decode())
+        gc.freeze()
+        if processes.fork(syscalls.CLONE_PARENT) == 0:
+            try:
+                os.close(descriptor)
+                gc.enable()
+                _carry_out(name.decode(), given[0], parent)
+            finally:
+                os._exit(1)
+        os.close(given[0])
+
+
+def _load(name: str) -> None:
+    """Imports what most of the time of such a job was spent on."""
+    from launcher.session import harvesting as harvesting
+    from launcher.vcs.worktrees import recovery as recovery
+
+    if name.partition(".")[0] in ("tickets", "worktree", "merge", "repository"):
+        from launcher.service import ticket_work as ticket_work
+    if name == "tickets.files":
+        from launcher.service import ticket_files as ticket_files
+    if name == "collect":
+        from launcher.vcs.worktrees import retention as retention
+
+
+def _carry_out(name: str, connection: int, parent: int) -> NoReturn:
+    """Carries out the job `name` and ends this process.
+
+    Its socket gives the arguments, up to the end, and takes lines: the process's id, each step, the answer.
+    """
+    processes.tie_to_parent(parent)
+    os.setsid()
+    os.dup2(connection, _OUT, inheritable=False)
+    os.close(connection)
+    _write({"process": os.getpid()})
+    with open(_OUT, "rb", closefd=False) as stream:
+        arguments = json.load(stream)
     answer: dict[str, Any]
-    # What libraries print is no part of the answer.
-    os.dup2(1, _OUT, inheritable=False)
-    os.dup2(2, 1)
     try:
         answer = {"result": TABLE[name](**arguments)}
     except Refusal as refusal:
@@ -49,7 +99,7 @@ def main(parent: str, name: str) -> NoReturn:
         traceback.print_exc()
         answer = {"refusal": init.failure(f"{name} failed unexpectedly", error).as_dict()}
     _write(answer)
-    os._exit(0)
+    os._exit(0)  # not the interpreter's end: threads may still be at work for nothing
 
 
 def _say(step: dict[str, Any]) -> None:

@@ -3,6 +3,8 @@
 In a process because it would hold up the service's one thread; on a thread it could not be, because jails end with the
 thread that started them (prctl(2), PR_SET_PDEATHSIG), and a harvest starts some. A job dies with the service; harvests
 and merges have journals for that.
+
+Each is forked from a process that has Python and the modules already: those took 0.1 to 0.3 s of each job.
 """
 
 import asyncio
@@ -10,11 +12,15 @@ import contextlib
 import json
 import logging
 import os
+import signal
+import socket
+import subprocess
 import sys
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
+from launcher import wire
 from policy.errors import Refusal
 
 log = logging.getLogger("paddock.service")
@@ -29,7 +35,9 @@ class Jobs:
     def __init__(self, most: int = 2) -> None:
         """Args: how many at the same time; others wait."""
         self._turns = asyncio.Semaphore(most)
-        self._running: set[asyncio.subprocess.Process] = set()
+        self._starter = _Starter()
+        self._running: set[_Process] = set()
+        self._ending: set[asyncio.Future[None]] = set()
 
     async def run(
         self,
@@ -50,56 +58,137 @@ class Jobs:
         Refusals: the job's own; job-lost when it ended without an answer.
         """
         async with self._turns:
-            process = await asyncio.create_subprocess_exec(
-                sys.executable, "-I", _HELPER, "job", str(os.getpid()), name,
-                stdin=asyncio.subprocess.PIPE, stdout=asyncio.subprocess.PIPE, cwd="/", limit=MOST_ANSWER,
-                start_new_session=True,
-            )  # fmt: skip
+            starting = asyncio.ensure_future(self._starter.start(name))
+            try:
+                process = await asyncio.shield(starting)
+            except asyncio.CancelledError:
+                starting.add_done_callback(self._unwanted)  # it is there in a moment, and somebody has to wait for it
+                raise
             self._running.add(process)
             try:
                 answer = await _answer(process, json.dumps(arguments).encode(), step)
             except BaseException:
-                if process.returncode is None:
-                    process.terminate()
-                    await process.wait()
+                process.terminate()
+                await process.wait()
                 raise
             finally:
                 self._running.discard(process)
         if answer is None:
             raise Refusal("job-lost", f"the job for {name} ended without an answer",
-                          context=f"status {process.returncode}; the log may say more")  # fmt: skip
+                          context=f"status {process.status}; the log may say more")  # fmt: skip
         if "refusal" in answer:
             raise Refusal.of(answer["refusal"])
         result: dict[str, Any] = answer["result"]
         return result
 
+    def _unwanted(self, starting: "asyncio.Future[_Process]") -> None:
+        if not starting.cancelled() and starting.exception() is None:
+            process = starting.result()
+            process.terminate()
+            ending = asyncio.ensure_future(process.wait())
+            self._ending.add(ending)
+            ending.add_done_callback(self._ending.discard)
+
     async def close(self) -> None:
         """Ends those that run."""
         for process in tuple(self._running):
-            if process.returncode is None:
-                process.terminate()
+            process.terminate()
         for process in tuple(self._running):
             await process.wait()
+        self._starter.close()
 
 
-async def _answer(
-    process: asyncio.subprocess.Process, arguments: bytes, step: Callable[[dict[str, Any]], None]
-) -> dict[str, Any] | None:
+class _Process:
+    """A job's process, a child of this one."""
+
+    def __init__(self, pid: int, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self._pid, self.reader, self.writer = pid, reader, writer
+        self.status: int | None = None
+
+    def terminate(self) -> None:
+        if self.status is None:
+            os.kill(self._pid, signal.SIGTERM)  # not waited for yet, so the number is still its own
+
+    async def wait(self) -> None:
+        """Until it has ended: `status` then."""
+        self.writer.close()
+        loop, ended = asyncio.get_running_loop(), asyncio.Event()
+        if self.status is None:
+            pidfd = os.pidfd_open(self._pid)
+            loop.add_reader(pidfd, ended.set)
+            try:
+                await ended.wait()
+            finally:
+                loop.remove_reader(pidfd)
+                os.close(pidfd)
+        if self.status is None:
+            self.status = os.waitstatus_to_exitcode(os.waitpid(self._pid, 0)[1])
+
+
+class _Starter:
+    """The process that jobs are forked from (`launcher.service.job.serve`), started for the first one.
+
+    It ends when it has had nothing to do for a while; the next job starts another one.
+    """
+
+    def __init__(self) -> None:
+        self._process: subprocess.Popen[bytes] | None = None
+        self._socket: socket.socket | None = None
+
+    async def start(self, name: str) -> _Process:
+        """Refusals: job-lost."""
+        for _ in range(2):  # the second time where it ended in this moment
+            ours, theirs = socket.socketpair()
+            with theirs:
+                self._ask(name, theirs)
+            reader, writer = await asyncio.open_connection(sock=ours, limit=MOST_ANSWER)
+            try:
+                line = await reader.readline()
+            except BaseException:
+                writer.close()
+                raise
+            if line.endswith(b"\n"):
+                return _Process(int(json.loads(line)["process"]), reader, writer)
+            writer.close()
+        raise Refusal("job-lost", f"the job for {name} could not be started", context="the log may say more")
+
+    def _ask(self, name: str, own: socket.socket) -> None:
+        if self._socket is None:
+            self._socket, theirs = socket.socketpair()
+            with theirs:
+                self._process = subprocess.Popen(
+                    [sys.executable, "-I", _HELPER, "jobs", str(theirs.fileno()), str(os.getpid())], cwd="/",
+                    stdin=subprocess.DEVNULL, stdout=2, pass_fds=(theirs.fileno(),), start_new_session=True,
+                )  # fmt: skip
+            asyncio.get_running_loop().add_reader(self._socket.fileno(), self.close)  # its end; it never says a word
+        with contextlib.suppress(OSError):
+            wire.send(self._socket.fileno(), wire.frame(b"J", name.encode()), (own.fileno(),))
+
+    def close(self) -> None:
+        """Has it end; jobs that run go on."""
+        if self._socket is not None and self._process is not None:
+            asyncio.get_running_loop().remove_reader(self._socket.fileno())
+            self._socket.close()
+            self._process.kill()
+            self._process.wait()
+            self._socket = self._process = None
+
+
+async def _answer(process: _Process, arguments: bytes, step: Callable[[dict[str, Any]], None]) -> dict[str, Any] | None:
     """The last line of a job that has ended; None when it is no answer."""
-    assert process.stdin is not None
-    assert process.stdout is not None
     answer: dict[str, Any] | None = None
     with contextlib.suppress(BrokenPipeError, ConnectionResetError):
-        process.stdin.write(arguments)
-        await process.stdin.drain()
-    process.stdin.close()
-    async for line in process.stdout:
-        if not line.endswith(b"\n"):
-            break  # it was killed
-        content: dict[str, Any] = json.loads(line)
-        if "step" in content:
-            step(content["step"])
-        else:
-            answer = content
+        process.writer.write(arguments)
+        await process.writer.drain()
+        process.writer.write_eof()
+    with contextlib.suppress(ConnectionResetError):
+        async for line in process.reader:
+            if not line.endswith(b"\n"):
+                break  # it was killed
+            content: dict[str, Any] = json.loads(line)
+            if "step" in content:
+                step(content["step"])
+            else:
+                answer = content
     await process.wait()
     return answer

@@ -223,12 +223,10 @@ def test_a_blob_of_half_a_gigabyte_is_refused(planted: Planted) -> None:
 
 def _job(here: Paddock, name: str = "harvest.waiting") -> list[dict[str, Any]]:
     """What a job of the service says that runs without any service."""
-    program = "import os, sys; from launcher.service.job import main; main(str(os.getppid()), sys.argv[1])"
-    ended = here.who.run([str(here.installed.python), "-I", "-c", program, name], cwd=here.place, stdin="{}")
+    program = "import json, sys; from launcher.service.job import TABLE; print(json.dumps(TABLE[sys.argv[1]]()))"
+    ended = here.who.run([str(here.installed.python), "-I", "-c", program, name], cwd=here.place)
     assert ended.returncode == 0, ended.stderr
-    said = json.loads(ended.stdout)
-    assert "result" in said, said
-    found: list[dict[str, Any]] = said["result"]["worktrees"]
+    found: list[dict[str, Any]] = json.loads(ended.stdout)["worktrees"]
     return found
 
 
