@@ -17,7 +17,6 @@ from collections.abc import Callable
 from typing import Any
 
 from launcher.service import ticket_engine as engines
-from launcher.service import ticket_work
 from launcher.service.database import Database
 from launcher.service.jobs import Jobs
 from launcher.service.schema import FINAL, Reason, SessionRequest
@@ -48,6 +47,7 @@ from launcher.service.ticket_sessions import (
     interrupted,
     went_well,
 )
+from launcher.service.ticket_words import orchestrator_of
 from launcher.session import places
 from policy.errors import Refusal
 
@@ -447,7 +447,7 @@ class TicketRuns:
 
         found: dict[str, Any] = {}
         if own is not None:
-            place = {"session_id": ticket_work.orchestrator_of(run), "worktree": own["worktree"]}
+            place = {"session_id": orchestrator_of(run), "worktree": own["worktree"]}
             found = {"trunk": request.repository, "orchestrator": became(own, place), "agents": []}
         if prepared is None:
             return found

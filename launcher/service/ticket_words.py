@@ -1,8 +1,13 @@
-"""What became of a ticket, from the result of its run, in few words: for the terminal and for the page."""
+"""Words of ticket runs: what became of a ticket, for the terminal and for the page; what an orchestrator is called."""
 
 from typing import Any
 
 from launcher.service.schema import Reason, SessionState
+
+
+def orchestrator_of(run: str) -> str:
+    """The session id of who hands out the tickets of a run."""
+    return f"{run}/tickets"
 
 
 def landed(result: dict[str, Any]) -> str:

@@ -14,6 +14,7 @@ from launcher.bridges.files.tool_calls import CALLS
 from launcher.service.database import Database
 from launcher.service.tables import StoredRequestContexts
 from launcher.service.ticket_schema import aggregation, of_ticket
+from launcher.service.ticket_words import orchestrator_of
 from launcher.session import cache, configuration, harvesting, places, planning, recognition
 from launcher.session.machine import Machine
 from launcher.vcs import checkout, git_config, jailed_git
@@ -138,11 +139,6 @@ class _Work:
             "worktree_id": worktree.worktree_id,
             "options": run_options(worktree),
         }
-
-
-def orchestrator_of(run: str) -> str:
-    """The session id of who hands out the tickets of a run."""
-    return f"{run}/tickets"
 
 
 def tools_for(request: AgentRequest) -> ToolContext:
