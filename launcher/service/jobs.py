@@ -140,7 +140,7 @@ class _Starter:
         for _ in range(2):  # the second time where it ended in this moment
             ours, theirs = socket.socketpair()
             with theirs:
-                self._ask(name, theirs)
+                asked = self._ask(name, theirs)
             reader, writer = await asyncio.open_connection(sock=ours, limit=MOST_ANSWER)
             try:
                 line = await reader.readline()
@@ -150,9 +150,12 @@ class _Starter:
             if line.endswith(b"\n"):
                 return _Process(int(json.loads(line)["process"]), reader, writer)
             writer.close()
+            if self._process is asked:
+                self.close()
         raise Refusal("job-lost", f"the job for {name} could not be started", context="the log may say more")
 
-    def _ask(self, name: str, own: socket.socket) -> None:
+    def _ask(self, name: str, own: socket.socket) -> "subprocess.Popen[bytes] | None":
+        """The process that was asked."""
         if self._socket is None:
             self._socket, theirs = socket.socketpair()
             with theirs:
@@ -163,6 +166,7 @@ class _Starter:
             asyncio.get_running_loop().add_reader(self._socket.fileno(), self.close)  # its end; it never says a word
         with contextlib.suppress(OSError):
             wire.send(self._socket.fileno(), wire.frame(b"J", name.encode()), (own.fileno(),))
+        return self._process
 
     def close(self) -> None:
         """Has it end; jobs that run go on."""

@@ -62,10 +62,9 @@ class Paged:
             sent |= {"origin": f"http://{host}", "sec-fetch-site": "same-origin", HEADER.decode(): self.csrf}
         sent |= headers or {}
         transport = httpx.ASGITransport(app=self._with_state, raise_app_exceptions=True)
+        given = {name: value for name, value in sent.items() if value}
         async with httpx.AsyncClient(transport=transport, base_url=f"http://{host}") as client:
-            return await client.request(
-                method, path, headers={name: value for name, value in sent.items() if value}, data=form, content=body
-            )
+            return await client.request(method, path, headers=given, data=form, content=body)
 
     async def _with_state(self, scope: Any, receive: Any, send: Any) -> None:  # noqa: ANN401  # as ASGI has them
         scope["state"] = {"peer": Peer(0, os.geteuid(), 0), "abort": lambda: None}
@@ -122,4 +121,5 @@ def paged(place: Path) -> Iterator[Paged]:
         made.enter()
         yield made
     finally:
+        asyncio.run(made.service.jobs.close())
         made.database.close()
