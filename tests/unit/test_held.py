@@ -59,7 +59,8 @@ def test_the_next_one_removes_what_a_killed_holder_left(ground: Ground, step: st
         forked.run(lambda: _add(ground, step).release())
     assert ".keep" in _endings(ground)
     sweep(str(ground.root / ".git"))
-    assert _endings(ground) == ([".idx", ".pack"] if step == "release" else [])
+    rest, newer = ({".idx", ".pack"}, {".rev"}) if step == "release" else (set(), set())  # git writes .rev since 2.41
+    assert set(_endings(ground)) - newer == rest
     ground.git("fsck", "--strict")
 
 
