@@ -239,13 +239,18 @@ class TicketRuns:
                 if state is not None:
                     self.records.move(name, state, result)
             finally:
+                self._stopped.discard(name)
+                self._tasks.pop(name, None)
                 if state is not None:
                     engines.end(name)
                     self.records.keep_environment(name, None)
-                    self._database.later(lambda: self.records.contexts_of.expire_run(name))
-                self._stopped.discard(name)
-                self._tasks.pop(name, None)
+                    self._database.later(lambda: self._expire(name))
                 self.records.over(name)
+
+    def _expire(self, name: str) -> None:
+        """Ends the contexts of a run that is over; not of one that goes on by now: this may have waited for a disk."""
+        if name not in self._tasks:
+            self.records.contexts_of.expire_run(name)
 
     async def _finish_merges(self) -> None:
         """Finishes the merges that an earlier service began, before anything else is merged."""

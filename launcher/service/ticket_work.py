@@ -520,10 +520,19 @@ def merge(
         ``merged``, ``conflicted`` and ``pending``: statuses (`launcher.vcs.merge.descriptors.AgentMergeStatus`),
         ``results``, and the ``nodes`` as they are then.
 
-    Refusals: merging could not begin.
+    Refusals: merging could not begin; context-lost: nobody knows any more where a ticket's agent worked. Without this
+    it would count as one that has no worktree, and so nothing to merge.
     """
     work = _Work(database, nodes, who)
     sent = TicketAgentRequests.model_validate(dispatch)
+    for child in sent.requests:
+        known = work.contexts.get(child.context_id) if child.session_id in outputs else None
+        if child.session_id in outputs and (known is None or known.worktree_context is None):
+            raise Refusal(
+                "context-lost", f"nothing is known any more of the worktree of ticket {child.ticket_id}",
+                context=f"the context of session {child.session_id} has expired; nothing was merged",
+                hint=f"paddock tickets resume {child.session_id.partition('/')[0]}",
+            )  # fmt: skip
     merged: list[AgentMergeStatus] = []
     conflicted: list[AgentMergeStatus] = []
     pending: tuple[AgentMergeStatus, ...] = ()

@@ -63,7 +63,7 @@ class Contexts(StoredRequestContexts):
 
     def __init__(self, now: Callable[[], datetime] = lambda: datetime.now(UTC)) -> None:
         place = tempfile.mkdtemp()
-        weakref.finalize(self, shutil.rmtree, place)
+        weakref.finalize(self, shutil.rmtree, place, ignore_errors=True)
         super().__init__(Database(f"{place}/service.db"), now=now)
 
 
