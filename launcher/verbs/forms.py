@@ -272,7 +272,7 @@ def values(taken: Form, options: cli.Parsed) -> dict[str, Any]:
         if row.kind == cli.FLAG:
             found[parameter] = bool(given)
         elif row.kind == cli.MANY:
-            found[parameter] = given or []
+            found[parameter] = [row.value(each, taken.name) for each in given] if isinstance(given, list) else []
         else:
             found[parameter] = row.value(given, taken.name) if isinstance(given, str) else None
     return found

@@ -36,7 +36,7 @@ _OURS = {
 
 
 def selftest(
-    *, backend: str | None, prefix: list[str], concern: list[str], html: str | None, as_json: bool, verbose: bool
+    *, backend: list[str], prefix: list[str], concern: list[str], html: str | None, as_json: bool, verbose: bool
 ) -> int:
     """Exit status 0 when every attack was held and every control works, in all sandboxes; else 1."""
     unknown = [name for name in concern if name not in catalogue.concerns()]
@@ -59,9 +59,10 @@ def selftest(
     return 0 if all(result.whole for result in found) else 1
 
 
-def _sandboxes(backend: str | None, prefix: Sequence[str]) -> list[Sandbox]:
+def _sandboxes(backends: Sequence[str], prefix: Sequence[str]) -> list[Sandbox]:
     """What is tried: Paddock's own backends, then other sandboxes by their command lines."""
-    names = list(_OURS)[1:] if backend == "all" else [backend] if backend else [] if prefix else ["auto"]
+    names = list(_OURS)[1:] if "all" in backends else list(dict.fromkeys(backends))
+    names = names if names or prefix else ["auto"]
     launch = (sys.executable, "-I", "-m", "launcher", "run")
     found = [_OURS[name]._replace(words=(*launch, *_OURS[name].words)) for name in names]
     for line in prefix:

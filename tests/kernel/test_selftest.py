@@ -21,6 +21,9 @@ pytestmark = pytest.mark.timeout(600)
 
 OTHER_FOR_ROOT = ("reads", "writes", "metadata", "git", "processes", "privilege", "limits")
 """Where capabilities and ids would make a difference."""
+BORDER = "border"
+NAMES = {promises.NAMESPACES: "namespaces", promises.GUARD: "guard", promises.BUBBLEWRAP: "bubblewrap"}
+"""What `--backend` calls them."""
 BRIEF = ("reads", "git", "keys", "supervision")
 STRICT = (
     "bwrap --ro-bind /usr /usr --symlink usr/bin /bin --symlink usr/sbin /sbin --symlink usr/lib /lib"
@@ -82,19 +85,36 @@ def test_nothing_escapes_and_everything_works(tester: Who, installed: Installed)
 
     What root may do on the other backends is attacked promise by promise (`test_promises_*`).
     """
-    backends = promises.BACKENDS if tester.uid else promises.BACKENDS[:1]
+    if not tester.uid:
+        _whole(tester, installed, promises.BACKENDS[:1], OTHER_FOR_ROOT, least=100)
+        return
+    _whole(tester, installed, promises.BACKENDS, [name for name in catalogue.concerns() if name != BORDER], least=150)
+
+
+def test_nothing_escapes_at_the_border(user: Who, installed: Installed) -> None:
+    """What its user does next with what an agent has prepared.
+
+    Paddock's own jails do it, whatever held the agent; and a tree that was held by bubblewrap is left as one that was
+    in namespaces: both mount over its `.git`.
+    """
+    _whole(user, installed, (promises.NAMESPACES, promises.GUARD), [BORDER], least=25)
+
+
+def _whole(
+    who: Who, installed: Installed, backends: "tuple[str, ...]", concerns: "tuple[str, ...] | list[str]", *, least: int
+) -> None:
     for backend in backends:
         need_backend(backend)
-    concerns = [name for name in catalogue.concerns() if tester.uid or name in OTHER_FOR_ROOT]
-    document = tried(tester, installed, "--backend", "all" if tester.uid else "namespaces", concerns=concerns)
-    assert [each["name"] for each in document["sandboxes"]] == list(backends)
-    for sandbox in document["sandboxes"]:
+    of = (word for name in backends for word in ("--backend", NAMES[name]))
+    sandboxes = tried(who, installed, *of, concerns=concerns)["sandboxes"]
+    assert [each["name"] for each in sandboxes] == list(backends)
+    for sandbox in sandboxes:
         wrong = [trial for trial in sandbox["trials"] if trial["verdict"] in ("ESCAPED", "BROKEN")]
         assert wrong == [], sandbox["name"]
         exempt = {trial["concern"] for trial in sandbox["trials"] if trial["verdict"] == "not promised"}
         allowed = {"hand-off files", "processes", "sockets", "network"} if sandbox["name"] == promises.GUARD else set()
         assert exempt <= allowed
-        assert sandbox["attacks"]["held"] > (200 if tester.uid else 100)
+        assert sandbox["attacks"]["held"] > least
         assert sandbox["backend"] == sandbox["name"]
 
 
