@@ -198,7 +198,10 @@ def test_a_programme_that_nobody_may_read_changes_nothing(jail: Guarded) -> None
 @AS_A_USER
 def test_the_command_keeps_nothing_of_the_guards(jail: Guarded) -> None:
     """Neither the listener nor a pipe of ours is left in the command."""
-    assert jail.tried("result = sorted(map(int, os.listdir('/proc/self/fd')))") in ([0, 1, 2, 3], [0, 1, 2])
+    libffi = "'/libffi.so' in os.path.realpath(f'/proc/self/fd/{name}')"  # newer than 3.4 it keeps its own file open
+    found = jail.tried(f"result = sorted(int(name) for name in os.listdir('/proc/self/fd') if not {libffi})")
+    assert found[:3] == [0, 1, 2]
+    assert len(found) <= 4  # the listing's own
 
 
 # Runs the command in argv[2:] where the named call is EPERM, as under somebody else's filter.
