@@ -28,7 +28,7 @@ _OUT = 100
 _writing = threading.Lock()
 
 _IDLE = 15.0
-"""Seconds without a job after which the process ends that they are forked from; with all modules it has 60 MB."""
+"""Seconds without a job after which the process ends that they are forked from; with all modules it has 80 MB."""
 
 
 def serve(descriptor: int, parent: int) -> int:
