@@ -4,6 +4,7 @@ import base64
 import binascii
 import hmac
 import json
+import re
 import socket
 import time
 from collections.abc import Callable
@@ -46,8 +47,8 @@ class Relay:
     """
 
     __slots__ = (
-        "_discards", "_done", "_ended", "_ends", "_fds", "_finished", "_gate", "_loop", "_pending", "_refused",
-        "_relays", "last",
+        "_closing", "_discards", "_done", "_ended", "_ends", "_fds", "_finished", "_gate", "_loop", "_pending",
+        "_refused", "_relays", "last",
     )  # fmt: skip
 
     def __init__(
@@ -60,6 +61,7 @@ class Relay:
         gate: hello.Handshake | None = None,
         refused: Callable[[ValueError], None] = lambda error: None,
         one_way: bool = False,
+        closing: "Closing | None" = None,
     ) -> None:
         """Prepares; `start` begins.
 
@@ -71,6 +73,7 @@ class Relay:
             gate: judges a TLS handshake; until it is done.
             refused: called with what the gate has raised, before both sides are closed.
             one_way: nothing of the client's is passed on.
+            closing: changes the head of what the server sends.
         """
         self._loop = running()
         self._ends = (client, server)
@@ -83,6 +86,7 @@ class Relay:
         self._ended = [False, False]
         self._finished = [one_way, False]
         self._discards = one_way
+        self._closing = closing
         self.last = time.monotonic()
         relays.add(self)
 
@@ -144,6 +148,10 @@ class Relay:
                 return
             if self._gate.done:
                 self._gate = None
+        if side == SERVER and self._closing is not None:
+            data = self._closing.answer(bytes(data))
+            if self._closing.done:
+                self._closing = None
         if not data:
             return
         count = self._send(side, data)
@@ -179,6 +187,9 @@ class Relay:
     def _end(self, side: int) -> None:
         """Ends the other side once it has been sent everything."""
         self._loop.remove_reader(self._fds[side])
+        if side == SERVER and self._closing is not None:
+            kept, self._closing = self._closing.kept, None
+            self._take(side, kept)
         self._ended[side] = True
         if side == CLIENT and self._discards:
             return
@@ -196,6 +207,45 @@ class Relay:
             return
         if all(self._finished):
             self.close()
+
+
+_MOST_HEAD = 64 << 10
+_HEAD_END = re.compile(rb"\r?\n\r?\n")
+_LINE_END = re.compile(rb"\r?\n(?![ \t])")
+_INTERIM = re.compile(rb"HTTP/1\.\d 1(?!01)\d\d\b")
+_OF_CONNECTION = re.compile(rb"(?:connection|keep-alive|proxy-connection)[ \t]*:", re.IGNORECASE)
+
+
+class Closing:
+    """Has an answer say that its connection ends with it, which is for who ends it to say (RFC 9112 section 9.6).
+
+    A server that only ends it lets a client take it for kept alive, and use it again in that moment.
+
+    Attributes:
+        kept: what waits for the end of a head; is passed on as it is where the server ends before.
+        done: the head has been passed on.
+    """
+
+    def __init__(self) -> None:
+        """Nothing has come yet."""
+        self.kept, self.done = b"", False
+
+    def answer(self, data: bytes) -> bytes:
+        """What goes to the client for what came from the server, up to `done`."""
+        looked_at = max(0, len(self.kept) - 3)
+        self.kept += data
+        passed = b""
+        while not self.done and (end := _HEAD_END.search(self.kept, looked_at)):
+            head, self.kept, looked_at = self.kept[: end.end()], self.kept[end.end() :], 0
+            self.done = not _INTERIM.match(head)
+            if self.done and head.startswith(b"HTTP/1.") and not head[8:].startswith(b" 101"):
+                first, *fields = _LINE_END.split(head[: end.start()])
+                own = (field for field in fields if not _OF_CONNECTION.match(field))
+                head = b"\r\n".join((first, b"Connection: close", *own, b"", b""))
+            passed += head
+        if self.done or len(self.kept) > _MOST_HEAD:  # what is longer, nobody reads as a head
+            passed, self.kept, self.done = passed + self.kept, b"", True
+        return passed
 
 
 class Exchange:

@@ -16,6 +16,7 @@ import h11
 from launcher.egress.exchange import (
     TOKEN_MISSING,
     ClientLeft,
+    Closing,
     Exchange,
     Relay,
     http_answer,
@@ -303,7 +304,7 @@ async def _forward(
     exchange: Exchange, connection: h11.Connection, head: Head, server: socket.socket, through: Upstream | None
 ) -> None:
     # The body's sender may wait for more of a body that nobody wants any more: the relay's end cancels it.
-    relay = Relay(exchange.client, server, exchange.relays, done=current().cancel, one_way=True)
+    relay = Relay(exchange.client, server, exchange.relays, done=current().cancel, one_way=True, closing=Closing())
     try:
         writer = h11.Connection(h11.CLIENT)
         await send_all(server, writer.send(for_server(head, through)) or b"")

@@ -166,7 +166,7 @@ def test_a_newcomer_with_a_mirror_only_allows_the_bundle(
     assert not [entry for entry in served.seen(before) if entry["kind"] == "request"]
     ended = jailed(f"{USUAL[bundle]}; env; ! grep -rs swordfish ~ /proc/self/environ", f"--allow-domain=@{bundle}")
     assert ended.returncode == 0, ended
-    assert "reached" in ended.stdout
+    assert "reached" in ended.stdout, ended
     assert "swordfish" not in ended.stdout + ended.stderr
     assert "private.example:80 needs a credential, which does not enter the jail" in ended.stderr
     assert {e["address"] for e in served.seen(before) if e["kind"] == "request"} == {"10.9.9.9"}
@@ -193,7 +193,7 @@ def test_pip_asks_nobody_else_and_keeps_to_its_constraints(
     before = len(served.seen())
     ended = jailed(f"{PIP}; ! {PIP.replace('demo &&', 'other &&')}", "--allow-domain=@python")
     assert ended.returncode == 0, ended
-    assert "reached" in ended.stdout
+    assert "reached" in ended.stdout, ended
     assert {e["address"] for e in served.seen(before) if e["kind"] == "request"} == {"10.9.9.9"}
     assert "pypi" not in ended.stderr
     written(paddock, pins="demo==2.0\n")
@@ -262,7 +262,7 @@ def test_a_mirror_on_this_machine_is_reached_at_its_port(
     before = len(served.seen())
     ended = jailed(f"{PIP}; ! curl -sS --noproxy '*' http://127.0.0.1:80/", "--allow-domain=@python")
     assert ended.returncode == 0, ended
-    assert "reached" in ended.stdout
+    assert "reached" in ended.stdout, ended
     seen = [entry for entry in served.seen(before) if entry["kind"] == "request"]
     assert {(entry["side"], entry["port"]) for entry in seen} == {("machine", 8000)}
 
