@@ -101,7 +101,11 @@ def read(kind: type[T], document: "str | bytes") -> T:
     Raises:
         ValueError: it is no such document; says where and why.
     """
-    found = _checked(kind, json.loads(document), kind.__name__)
+    try:
+        content = json.loads(document)
+    except RecursionError:
+        raise ValueError(f"{kind.__name__}: it is nested too deeply") from None
+    found = _checked(kind, content, kind.__name__)
     assert isinstance(found, kind)
     return found
 
@@ -129,10 +133,10 @@ def _checked(kind: type, value: object, where: str) -> object:
             return absolute_path(_of(str, value, where))
         if issubclass(kind, StrEnum):
             return kind(_of(str, value, where))
-    except ValueError as error:
+        if kind is float and type(value) is int:
+            return float(value)
+    except (ValueError, OverflowError) as error:
         raise ValueError(f"{where}: {error}") from None
-    if kind is float and type(value) is int:
-        return float(value)
     return _of(kind, value, where)
 
 

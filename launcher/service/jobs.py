@@ -68,8 +68,7 @@ class Jobs:
             try:
                 answer = await _answer(process, json.dumps(arguments).encode(), step)
             except BaseException:
-                process.terminate()
-                await process.wait()
+                await asyncio.shield(self._end(process))
                 raise
             finally:
                 self._running.discard(process)
@@ -83,11 +82,15 @@ class Jobs:
 
     def _unwanted(self, starting: "asyncio.Future[_Process]") -> None:
         if not starting.cancelled() and starting.exception() is None:
-            process = starting.result()
-            process.terminate()
-            ending = asyncio.ensure_future(process.wait())
-            self._ending.add(ending)
-            ending.add_done_callback(self._ending.discard)
+            self._end(starting.result())
+
+    def _end(self, process: "_Process") -> "asyncio.Future[None]":
+        """Ends a job, and waits for it whatever becomes of who began it: nobody else takes its exit status."""
+        process.terminate()
+        ending = asyncio.ensure_future(process.wait())
+        self._ending.add(ending)
+        ending.add_done_callback(self._ending.discard)
+        return ending
 
     async def close(self) -> None:
         """Ends those that run."""
@@ -139,8 +142,12 @@ class _Starter:
         """Refusals: job-lost."""
         for _ in range(2):  # the second time where it ended in this moment
             ours, theirs = socket.socketpair()
-            with theirs:
-                asked = self._ask(name, theirs)
+            try:
+                with theirs:
+                    asked = self._ask(name, theirs)
+            except BaseException:
+                ours.close()
+                raise
             reader, writer = await asyncio.open_connection(sock=ours, limit=MOST_ANSWER)
             try:
                 line = await reader.readline()
@@ -157,12 +164,17 @@ class _Starter:
     def _ask(self, name: str, own: socket.socket) -> "subprocess.Popen[bytes] | None":
         """The process that was asked."""
         if self._socket is None:
-            self._socket, theirs = socket.socketpair()
-            with theirs:
-                self._process = subprocess.Popen(
-                    [sys.executable, "-I", _HELPER, "jobs", str(theirs.fileno()), str(os.getpid())], cwd="/",
-                    stdin=subprocess.DEVNULL, stdout=2, pass_fds=(theirs.fileno(),), start_new_session=True,
-                )  # fmt: skip
+            ours, theirs = socket.socketpair()
+            try:
+                with theirs:
+                    self._process = subprocess.Popen(
+                        [sys.executable, "-I", _HELPER, "jobs", str(theirs.fileno()), str(os.getpid())], cwd="/",
+                        stdin=subprocess.DEVNULL, stdout=2, pass_fds=(theirs.fileno(),), start_new_session=True,
+                    )  # fmt: skip
+            except BaseException:
+                ours.close()  # or it would be taken for one that has a process
+                raise
+            self._socket = ours
             asyncio.get_running_loop().add_reader(self._socket.fileno(), self.close)  # its end; it never says a word
         with contextlib.suppress(OSError):
             wire.send(self._socket.fileno(), wire.frame(b"J", name.encode()), (own.fileno(),))

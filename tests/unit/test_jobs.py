@@ -1,8 +1,10 @@
 """`launcher.service.jobs`: jobs are forked from one process, and none outlives who wanted it."""
 
 import asyncio
+import errno
 import os
 import signal
+import subprocess
 import sys
 import time
 from collections.abc import Callable, Coroutine
@@ -164,5 +166,24 @@ def test_an_interpreter_that_does_not_start_is_told(monkeypatch: pytest.MonkeyPa
         with pytest.raises(Refusal) as raised:
             await own.run("steps", {})
         assert raised.value.reference == "job-lost"
+
+    carried_out(story)
+
+
+def test_a_moment_without_room_for_a_process_passes(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The system refuses one process (fork(2), EAGAIN): that job fails, and the next one is carried out."""
+    start, refused = subprocess.Popen, [OSError(errno.EAGAIN, "no more processes")]
+
+    def popen(*words: Any, **options: Any) -> subprocess.Popen[bytes]:  # noqa: ANN401  # as `Popen` takes them
+        if refused:
+            raise refused.pop()
+        return start(*words, **options)
+
+    monkeypatch.setattr(subprocess, "Popen", popen)
+
+    async def story(own: Jobs) -> None:
+        with pytest.raises(OSError, match="no more processes"):
+            await own.run("echo", {"text": "a"})
+        assert await own.run("echo", {"text": "a"}) == {"text": "a"}
 
     carried_out(story)

@@ -69,6 +69,8 @@ def test_names_that_are_no_text_become_labels() -> None:
         ('{"name": "a", "since": 1, "far": 7}', "Tree.far: str is expected, not int"),
         ('{"name": "a", "since": 1, "near": {"path": "/", "colour": "blue"}}', "Tree.near.colour: 'blue' is not"),
         ("{", "Expecting property name"),
+        ('{"name": "a", "since": 1' + "0" * 400 + "}", "Tree.since: int too large"),
+        ("[" * 100_000, "Tree: it is nested too deeply"),
     ],
 )
 def test_what_is_no_such_document_is_refused(document: str, said: str) -> None:
