@@ -122,17 +122,20 @@ class Live:
     @property
     def alive(self) -> bool:
         """Whether it has not ended yet."""
-        if self._pidfd == -1:
-            return False
-        poll = select.poll()
-        poll.register(self._pidfd, select.POLLIN)
-        return not poll.poll(0)
+        return self._pidfd != -1 and not self._awaited(0)
 
     def kill(self) -> None:
-        """Ends everything in the jail at once."""
+        """Ends everything in the jail at once, and waits for that: the last of it may be in the middle of a write."""
         with contextlib.suppress(OSError):
             if self._pidfd != -1:
                 signal.pidfd_send_signal(self._pidfd, signal.SIGKILL)
+                self._awaited(_PATIENCE)
+
+    def _awaited(self, seconds: float) -> bool:
+        """Whether it has ended by then. An init ends after all of its PID namespace (pid_namespaces(7))."""
+        poll = select.poll()
+        poll.register(self._pidfd, select.POLLIN)
+        return bool(poll.poll(seconds * 1000))
 
     def close(self) -> None:
         """Ends everything in the jail; of a worktree, what was committed is harvested. A second call does nothing."""

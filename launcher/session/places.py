@@ -139,4 +139,7 @@ def make_private(path: str) -> None:
         os.mkdir(path, 0o700)
     except FileExistsError:
         return  # another launch was quicker, or it is something else: the caller looks
-    os.chmod(path, 0o700)
+    try:
+        os.chmod(path, 0o700)
+    except FileNotFoundError:
+        return  # removed in this moment, as what nobody uses: the caller looks

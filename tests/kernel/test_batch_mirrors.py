@@ -139,6 +139,25 @@ def test_a_removal_that_is_killed_leaves_no_half_mirror(scene: Scene) -> None:
     assert list(scene.mirrors.iterdir()) == [scene.mirror]
 
 
+def test_a_mirror_that_is_removed_while_it_is_made_is_made_again(scene: Scene) -> None:
+    """Between mkdir(2) and chmod(2) nobody holds it."""
+    (gone,) = base.prune(0)[0]
+    assert gone.name == str(scene.mirror)
+    scene.do(
+        """
+        import os
+        change = os.chmod
+        def late(path, mode):
+            os.chmod = change
+            os.rmdir(path)
+            change(path, mode)
+        os.chmod = late
+        take()
+        assert os.chmod is change
+        """
+    )
+
+
 def test_whoever_takes_in_a_base_has_it_however_often_mirrors_are_removed(scene: Scene) -> None:
     """Three processes take it in again and again, while another one removes what is free in each moment."""
     again = """
