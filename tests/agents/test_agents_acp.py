@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.support import agent_scene
+from tests.support import agent_home, agent_scene
 from tests.support.agent_scene import EXECUTED, Scene
 from tests.support.features import need
 from tests.support.models.script import Run, Step, Write
@@ -38,15 +38,20 @@ def forged(scene: Scene) -> Run:
 def test_an_agent_of_an_editor_works_in_its_worktree_and_reaches_nothing_else(
     scene: Scene, make: Callable[[Scene], agent_scene.Agent], tmp_path: Path
 ) -> None:
-    """It writes, reads, executes and commits there; outside, neither its tools nor the editor do, whoever asks."""
+    """It writes, reads, executes and commits there; outside, neither its tools nor the editor do, whoever asks.
+
+    Nor is it told what its user has at home, as nobody brought it; and it asks the editor for no permission.
+    """
     need("userns")
     agent = make(scene)
+    agent_home.furnish(scene, make.__name__)
     *script, last = scene.script()
     told = agent_scene.talk(scene, agent, [*script, forged(scene), last], tmp_path / "stderr")
     assert (told.stop_reason, told.status) == ("end_turn", 0), told.stderr
     scene.judge(scene.model.script, hosts=agent.hosts)
     assert told.editor.written == [f"{scene.worktree}/made.txt"] * agent.through_editor
-    assert told.editor.run == []
+    assert (told.editor.run, told.editor.allowed) == ([], [])
+    assert agent_home.told(scene) == set(), told.stderr
     assert "1 commit harvested to one" in told.stderr
     if agent.through_terminal:  # a jail's further commands have no way to what its first one holds open
         assert "/proc/2/fd/1: Permission denied" in scene.model.results[-2]

@@ -5,6 +5,8 @@ from collections.abc import Callable
 import pytest
 
 from policy import promises
+from tests.support import agent_home
+from tests.support.agent_home import INSTRUCTIONS, SERVER_KEY, SKILL
 from tests.support.agent_scene import ELSEWHERE, EXECUTED, SECRET, Scene
 from tests.support.features import need
 from tests.support.programs.scene import SWITCHES
@@ -25,9 +27,16 @@ Agent = Callable[[Scene], list[str]]
 @pytest.mark.parametrize("backend", promises.BACKENDS)
 @pytest.mark.parametrize("agent", [claude, codex])
 def test_an_agent_works_in_its_worktree_and_reaches_nothing_else(scene: Scene, agent: Agent, backend: str) -> None:
-    """It writes, reads, executes and commits there; outside, its file tool and its shell do none of that."""
+    """It writes, reads, executes and commits there; outside, its file tool and its shell do none of that.
+
+    It is told what its user brings, by his own configuration; and codex says that its sandbox is off.
+    """
     need("bubblewrap" if backend == promises.BUBBLEWRAP else "userns")
     environment, options = SWITCHES[backend]
+    agent_home.furnish(scene, agent.__name__)
+    scene.who.run(
+        ["sh", "-c", "mkdir -p ~/.config/paddock; printf '[bring]\nagents = true\n' >~/.config/paddock/config.toml"]
+    )
     scene.model.script = scene.script()
     ended = scene.run(*options, "--", *agent(scene), env=environment)
     assert ended.returncode == 0, ended.stdout + ended.stderr
@@ -35,6 +44,9 @@ def test_an_agent_works_in_its_worktree_and_reaches_nothing_else(scene: Scene, a
     commits = backend != promises.GUARD
     scene.judge(scene.model.script, commits=commits)
     assert ("1 commit harvested to one" in ended.stderr) is commits
+    assert agent_home.told(scene) == {INSTRUCTIONS, SKILL, SERVER_KEY}, ended.stderr
+    assert "failed to" not in ended.stderr
+    assert ("sandbox: danger-full-access" in ended.stderr) is (agent is codex)
 
 
 @pytest.mark.parametrize(

@@ -11,7 +11,7 @@ import trustme
 from tests.support import agent_scene
 from tests.support.agent_scene import KEY, Agent, Scene
 from tests.support.features import need
-from tests.support.models.script import Run, Step
+from tests.support.models.script import Run, Step, Write
 
 VENDORS = ("api.anthropic.com", "api.openai.com", "generativelanguage.googleapis.com")
 
@@ -51,17 +51,11 @@ def codex_key() -> Agent:
 
 
 def opencode() -> Agent:
-    return _opencode("anthropic", "ANTHROPIC_API_KEY")
-
-
-def opencode_openai() -> Agent:
-    return _opencode("openai", "OPENAI_API_KEY")
-
-
-def _opencode(vendor: str, variable: str) -> Agent:
-    settings = {"model": f"{vendor}/m", "provider": {vendor: {"models": {"m": {"name": "M"}}}}}
+    """Two keys: one vendor's model works, and the other one's finds a title for that."""
+    models = {"models": {"m": {"name": "M"}}}
+    settings = {"model": "anthropic/m", "small_model": "openai/m", "provider": {"anthropic": models, "openai": models}}
     environment = {"OPENCODE_CONFIG_CONTENT": json.dumps(settings), "OPENCODE_DISABLE_MODELS_FETCH": "1"}
-    return Agent(("opencode", "acp"), {variable: KEY, **environment})
+    return Agent(("opencode", "acp"), {"ANTHROPIC_API_KEY": KEY, "OPENAI_API_KEY": KEY, **environment})
 
 
 def goose() -> Agent:
@@ -75,16 +69,12 @@ def goose_anthropic() -> Agent:
 
 
 def gemini() -> Agent:
-    return Agent(
-        ("gemini", "--acp"), {"GEMINI_API_KEY": KEY}, login="gemini-api-key", options=agent_scene.THROUGH_EDITOR
-    )
+    return Agent(("gemini", "--acp"), {"GEMINI_API_KEY": KEY}, login="gemini-api-key")
 
 
 def qwen() -> Agent:
     environment = {"OPENAI_API_KEY": KEY, "OPENAI_MODEL": "m"}
-    return Agent(
-        ("qwen", "--acp", "--auth-type", "openai"), environment, login="openai", options=agent_scene.THROUGH_EDITOR
-    )
+    return Agent(("qwen", "--acp", "--auth-type", "openai"), environment, login="openai")
 
 
 def copilot() -> Agent:
@@ -100,20 +90,25 @@ def copilot() -> Agent:
 
 @pytest.mark.parametrize(
     "make",
-    [claude, claude_token, codex, codex_key, opencode, opencode_openai, goose, goose_anthropic, gemini, qwen, copilot],
+    [claude, claude_token, codex, codex_key, opencode, goose, goose_anthropic, gemini, qwen, copilot],
 )
 def test_an_agent_works_by_a_phantom_and_the_key_is_nowhere_in_its_jail(
     scene: Scene, vendors: dict[str, str], make: Callable[[], Agent], tmp_path: Path
 ) -> None:
-    """Its vendor, by TLS, sees the user's key; its own shell finds none, wherever it looks."""
+    """Its vendor, by TLS, sees the user's key; its own shell finds none, wherever it looks.
+
+    Where nobody chose what an editor's file tools are for, it writes by its own, and asks for no permission either.
+    """
     need("userns")
     agent = make()
-    script: list[Step] = [Run(f"python3 search.py {KEY[::-1]}")]
+    script: list[Step] = [Write(f"{scene.worktree}/made.txt", "made\n"), Run(f"python3 search.py {KEY[::-1]}")]
     told = agent_scene.talk(scene, agent, script, tmp_path / "stderr", environment=vendors)
-    assert (told.stop_reason, told.status) == ("end_turn", 0), told.stderr
-    keys = {value for request in scene.model.requests for value in request.headers.values() if KEY in value}
-    assert keys, "the vendor saw no key"
-    assert all(any(KEY in value for value in request.headers.values()) for request in scene.model.requests)
-    assert "looked at" in scene.model.results[0]
-    assert "found" not in scene.model.results[0]
+    assert (told.stop_reason, told.status, told.editor.allowed) == ("end_turn", 0, []), told.stderr
+    assert (scene.worktree / "made.txt").read_text() == "made\n"
+    seen = [(request.path, request.headers) for request in scene.model.requests]
+    assert [path for path, headers in seen if not any(KEY in value for value in headers.values())] == []
+    vendors_asked = {"/v1/messages" in path for path, _ in seen}
+    assert vendors_asked == {True, False} if make is opencode else len(vendors_asked) == 1, seen
+    assert "looked at" in scene.model.results[1]
+    assert "found" not in scene.model.results[1]
     assert json.dumps([request.body for request in scene.model.requests]).find(KEY) == -1

@@ -189,7 +189,7 @@ PACKAGES = frozenset(rule.partition(":")[0] for rule in egress_rules.require("@n
 
 
 THROUGH_EDITOR = ("--fs", "editor")
-"""Options for agents whose file tool uses the editor's: the default is tried where their questions are."""
+"""Options for agents whose file tool uses the editor's: the default is tried where their keys are."""
 
 
 @dataclass(frozen=True)
@@ -242,6 +242,7 @@ def opencode(scene: Scene) -> Agent:
 
 def goose(scene: Scene) -> Agent:
     environment = {"GOOSE_PROVIDER": "openai", "GOOSE_MODEL": "m", "OPENAI_HOST": scene.model.url}
+    environment["GOOSE_MODE"] = "approve"  # it asks nobody by itself, so here its user wants to be asked
     return Agent(("goose", "acp", "--with-builtin", "developer"), environment, through_terminal=True)
 
 
