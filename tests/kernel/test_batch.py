@@ -174,7 +174,7 @@ def test_a_mistake_is_refused_with_its_line_before_anything_starts(user_paddock:
     before = left(user_paddock)
     commands: list[list[str | Path]] = [["batch", path, *(each.replace("ROWS", str(path)) for each in words)]
                 for path, (_, words, _) in zip(paths, MISTAKES, strict=True)]  # fmt: skip
-    errors = user_paddock.refused_each(*commands, loaded=("launcher.verbs.batch",))
+    errors = user_paddock.refused_each(*commands)
     for path, (content, _, reference), said in zip(paths, MISTAKES, errors, strict=True):
         assert (content, said.reference) == (content, reference)
         assert not content or reference != "rows-invalid" or f"{path}: line 2: " in said.text, said

@@ -118,9 +118,7 @@ def test_bad_command_lines_are_refused(user_paddock: Paddock) -> None:
         (("--http", "unix:/nonexistent/socket"), "http-unusable"),
         (("more",), "usage"),
     )
-    errors = user_paddock.refused_each(
-        *(["files", *words] for words, _ in cases), loaded=("launcher.bridges.files.mcp_server",)
-    )
+    errors = user_paddock.refused_each(*(["files", *words] for words, _ in cases))
     assert [(words, error.reference) for (words, _), error in zip(cases, errors, strict=True)] == [*cases]
     assert user_paddock.call("files", "--session", "a=.").returncode == 0
     assert user_paddock.refused("files", cwd=user_paddock.place).reference == "not-a-worktree"

@@ -2,7 +2,6 @@
 
 import fcntl
 import itertools
-import json
 import os
 import re
 import subprocess
@@ -15,7 +14,8 @@ from types import TracebackType
 
 import psutil
 
-from tests.support import repository
+from launcher import cli
+from tests.support import repository, warmed
 from tests.support.features import need_backend
 from tests.support.identity import Who, Word
 from tests.support.install import Installed, base_python
@@ -129,31 +129,8 @@ echo content > one/file
 """
 
 
-# Runs command lines as the command does once it has imported itself, each in a child of its own.
-_EACH = """
-import importlib, json, os, sys
-from launcher.__main__ import main
-from launcher.session import planning
-from launcher.verbs import forms, run, why
-for name in sys.argv[1:]:
-    importlib.import_module(name)
-def said_by(words):
-    out, err = os.memfd_create("out"), os.memfd_create("err")
-    if (pid := os.fork()) == 0:
-        status = 70
-        try:
-            for stream, fd in enumerate((os.open("/dev/null", os.O_RDONLY), out, err)):
-                os.dup2(fd, stream)
-            status = main(["paddock", *words])
-            sys.stdout.flush()
-        finally:
-            os._exit(status)
-    status = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
-    read = [os.pread(fd, 1 << 20, 0).decode("utf-8", "surrogateescape") for fd in (out, err)]
-    os.close(out), os.close(err)
-    return [status, *read]
-print(json.dumps([said_by(words) for words in json.load(sys.stdin)]))
-"""
+BEGUN = frozenset({"run", "exec", "acp", "learn", "serve", "selftest"})
+"""Verbs that prepare themselves or their process for what they start: they are started, too."""
 
 
 @dataclass(frozen=True)
@@ -206,10 +183,13 @@ class Paddock:
     def call(
         self, *words: Word, cwd: Path | None = None, env: Mapping[str, str] | None = None, stdin: str = ""
     ) -> "subprocess.CompletedProcess[str]":
-        """Runs `paddock WORDS...` in the worktree to its end."""
-        return self.who.run(
-            self.words(*words), cwd=cwd or self.worktree, env={**self.env, **(env or {})}, stdin=stdin, timeout=120
-        )
+        """Runs `paddock WORDS...` in the worktree to its end; verbs that do not become something else in a process that
+        has already loaded the command, see `warmed`.
+        """
+        cwd, env = cwd or self.worktree, {**self.env, **(env or {})}
+        if words and words[0] in cli.VERBS and words[0] not in BEGUN:
+            return warmed.run(self.who, self.installed.python, words, cwd=cwd, env=env, stdin=stdin)
+        return self.who.run(self.words(*words), cwd=cwd, env=env, stdin=stdin, timeout=120)
 
     def run(self, *words: Word, **options: object) -> "subprocess.CompletedProcess[str]":
         """Runs `paddock run WORDS...`; see `call`."""
@@ -229,24 +209,17 @@ class Paddock:
         return said(ended.stderr)
 
     def each(
-        self, *commands: Sequence[Word], env: Mapping[str, str] | None = None, loaded: Sequence[str] = ()
+        self, *commands: Sequence[Word], cwd: Path | None = None, env: Mapping[str, str] | None = None
     ) -> list["subprocess.CompletedProcess[str]"]:
-        """As `call` with each of these, in children of one process that has loaded what they need, and these modules:
-        how the command starts is tried elsewhere.
-        """
-        given = json.dumps([list(map(str, words)) for words in commands])
-        forking: list[Word] = [self.installed.python, "-I", "-c", _EACH, *loaded]
-        ended = self.who.run(forking, cwd=self.worktree, env={**self.env, **(env or {})}, stdin=given, timeout=120)
-        assert ended.returncode == 0, ended
-        return [
-            subprocess.CompletedProcess(list(map(str, words)), *came)
-            for words, came in zip(commands, json.loads(ended.stdout), strict=True)
-        ]
+        """As `call` with each of these."""
+        return [self.call(*words, cwd=cwd, env=env) for words in commands]
 
-    def refused_each(self, *commands: Sequence[Word], loaded: Sequence[str] = ()) -> list[Said]:
-        """As `refused` with each of these; see `each`."""
+    def refused_each(
+        self, *commands: Sequence[Word], cwd: Path | None = None, env: Mapping[str, str] | None = None
+    ) -> list[Said]:
+        """As `refused` with each of these."""
         found = []
-        for ended in self.each(*commands, loaded=loaded):
+        for ended in self.each(*commands, cwd=cwd, env=env):
             assert (ended.returncode, ended.stdout) == (125, ""), ended
             found.append(said(ended.stderr))
         return found

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from launcher.vcs.private import record
+from tests.support import warmed
 from tests.support.identity import Who
 from tests.support.install import Installed
 from tests.support.repository import Repo
@@ -315,9 +316,9 @@ class Planted:
 
     def start(self, **spec: object) -> "subprocess.CompletedProcess[str]":
         """Runs a harvest to its end, or to its kill."""
-        words = [str(self.installed.python), "-I", "-c", PROGRAM.read_text(), json.dumps(spec), str(self.directory)]
-        environment = spec.get("environment")
-        return self.who.run(words, timeout=120, env=environment if isinstance(environment, dict) else None)
+        env, words = spec.get("environment"), (json.dumps(spec), self.directory)
+        env = env if isinstance(env, dict) else None
+        return warmed.run(self.who, self.installed.python, words, env=env, program=PROGRAM.read_text())
 
     def host(self, *words: str, at: Path | None = None) -> str:
         """Runs git as the user, outside."""
