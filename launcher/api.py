@@ -2,10 +2,11 @@
 
 import os
 import subprocess
-import sys
 from collections.abc import Mapping, Sequence
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
+
+from launcher import programmes
 
 if TYPE_CHECKING:
     from launcher.bridges.files.mcp_server import SESSION_HEADER as SESSION_HEADER
@@ -206,7 +207,7 @@ def spawn(
     Returns:
         The launcher's process; its exit status is the command's, or 125 to 127 where that was not started.
     """
-    words = [sys.executable, "-I", "-m", "launcher", "run", "--worktree", os.fspath(worktree), *options, "--", *command]
+    words = programmes.paddock("run", "--worktree", os.fspath(worktree), *options, "--", *command)
     return subprocess.Popen(words, text=True, **popen)
 
 

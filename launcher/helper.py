@@ -8,8 +8,9 @@
     screen PARENT LINES         what a terminal showed, so many lines of it (`launcher.service.screen`)
     patches PARENT LINES        a diff, so many lines of each file (`launcher.vcs.worktrees.patches`)
     engine SOCKET RUN           who talks to a cluster for a ticket run (`launcher.engines.broker`); the same
+    paddock PREFIX WORDS...     a command line, as the `paddock` script starts it
 
-Started by path, because `-I` knows no other directory than Python's own.
+Started by path: see `launcher.programmes`.
 """
 
 import sys
@@ -23,7 +24,13 @@ if TYPE_CHECKING:
 def main() -> int:
     """Runs the programme; returns the exit status."""
     sys.path.insert(0, __file__.rpartition("/")[0].rpartition("/")[0])
-    programme, first, second = sys.argv[1:]
+    programme, first, *rest = sys.argv[1:]
+    if programme == "paddock":
+        from launcher import start
+
+        sys.prefix = sys.exec_prefix = first
+        start.start(["paddock", *rest])
+    (second,) = rest
     if programme == "jobs":
         from launcher.service import job
 

@@ -11,13 +11,13 @@ import os
 import platform
 import stat
 import subprocess
-import sys
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator
 from importlib import metadata
 from typing import Any, NamedTuple
 
+from launcher import programmes
 from launcher.engines import base, row, ticket
 from launcher.engines.base import Mirror, Part
 from launcher.engines.row import Cause, Job, Outcome
@@ -93,7 +93,7 @@ def known(asked: bytes) -> bytes:
 
 
 def _doctor() -> None:
-    words = [sys.executable, "-I", "-m", "launcher", "doctor"]
+    words = programmes.paddock("doctor")
     done = subprocess.run(words, stdin=subprocess.DEVNULL, capture_output=True, cwd="/", timeout=_READY, check=False)
     if done.returncode:
         lines = (done.stdout + done.stderr).decode("utf-8", "replace").strip().splitlines()[-3:]

@@ -20,7 +20,7 @@ import time
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from launcher import wire
+from launcher import programmes, wire
 from launcher.jail import minder
 from launcher.service.shim import attempt
 from launcher.session import exec_client
@@ -31,7 +31,6 @@ _PIECE = 1 << 16
 _PATIENCE = 10.0
 """Seconds for a jail to take a command, and to end by itself."""
 
-_HELPER = os.path.join(os.path.dirname(os.path.dirname(__file__)), "helper.py")
 _ENVIRONMENT = {"LC_ALL": "C.UTF-8"}
 
 
@@ -241,7 +240,7 @@ class _Launchers:
     @staticmethod
     def _begun() -> socket.socket:
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-        words = [sys.executable, "-I", "-S", _HELPER, "launchers", str(theirs.fileno()), sys.prefix]
+        words = programmes.helper("launchers", str(theirs.fileno()), sys.prefix, site=False)
         with theirs:
             process = subprocess.Popen(
                 words, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, env=_ENVIRONMENT, cwd="/",

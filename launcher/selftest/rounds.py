@@ -16,6 +16,7 @@ from itertools import groupby
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from launcher import programmes
 from launcher.selftest.catalogue import ATTACK, Trial
 from launcher.selftest.ground import PRIZES, Ground
 from launcher.selftest.witnesses import Bystander, Listeners, SystemV, Terminal, survivors
@@ -149,7 +150,7 @@ class Scene:
         tree = str(base / "tree")
         add = ["git", "worktree", "add", "-q", "-b", "agent/job", tree]
         if sandbox.paddock and not plainly:
-            add = [sys.executable, "-I", "-m", "launcher", "worktree", "add", "job", "--path", tree]
+            add = programmes.paddock("worktree", "add", "job", "--path", tree)
         elsewhere = {"temp": Path("/tmp") / name, "shared": Path("/dev/shm") / name}
         self._ground = Ground(base, elsewhere, self._tokens, self._environment, add)
         stack.callback(self._ground.remove)

@@ -15,17 +15,14 @@ import os
 import signal
 import socket
 import subprocess
-import sys
 from collections.abc import Callable, Mapping
-from pathlib import Path
 from typing import Any
 
-from launcher import wire
+from launcher import programmes, wire
 from policy.errors import Refusal
 
 log = logging.getLogger("paddock.service")
 
-_HELPER = str(Path(__file__).resolve().parents[1] / "helper.py")
 MOST_ANSWER = 64 << 20
 
 
@@ -168,7 +165,7 @@ class _Starter:
             try:
                 with theirs:
                     self._process = subprocess.Popen(
-                        [sys.executable, "-I", _HELPER, "jobs", str(theirs.fileno()), str(os.getpid())], cwd="/",
+                        programmes.helper("jobs", str(theirs.fileno()), str(os.getpid())), cwd="/",
                         stdin=subprocess.DEVNULL, stdout=2, pass_fds=(theirs.fileno(),), start_new_session=True,
                     )  # fmt: skip
             except BaseException:

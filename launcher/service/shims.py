@@ -16,6 +16,7 @@ from collections import deque
 from pathlib import Path
 from typing import Any
 
+from launcher import programmes
 from launcher.service import packets
 from launcher.service.packets import SHIM_SOCKET
 from launcher.session.state import control_address
@@ -181,7 +182,6 @@ def _try_write(path: str, name: str, text: str) -> None:
 
 log = logging.getLogger("paddock.service")
 
-_HELPER = str(Path(__file__).resolve().parents[1] / "helper.py")
 _EMPTY = {"LC_ALL": "C.UTF-8"}
 _ANSWER_SECONDS = 10.0
 
@@ -212,7 +212,7 @@ class Shim:
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         try:
             process = subprocess.Popen(
-                [sys.executable, "-I", "-S", _HELPER, "shim", str(theirs.fileno()), sys.prefix],
+                programmes.helper("shim", str(theirs.fileno()), sys.prefix, site=False),
                 stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=None, env=_EMPTY, cwd="/",
                 pass_fds=(theirs.fileno(),),
             )  # fmt: skip

@@ -11,18 +11,15 @@ import os
 import select
 import socket
 import subprocess
-import sys
 import threading
-from pathlib import Path
 from typing import Any
 
-from launcher import wire
+from launcher import programmes, wire
 from launcher.service.packets import ENGINE_END
 from launcher.service.ticket_schema import TicketRequest
 from launcher.session import places
 from policy.errors import Refusal
 
-_HELPER = str(Path(__file__).resolve().parents[1] / "helper.py")
 _OF_RAY = "RAY_"
 _PATIENCE = 600.0
 """Seconds for a cluster to be joined, and for every node's doctor."""
@@ -86,7 +83,7 @@ class Engine:
     def _started(self) -> dict[str, Any] | None:
         """Starts the process; the Refusal that it answers with, as a dictionary, or None."""
         # Not by asyncio, which ends its processes when the service ends.
-        words = [sys.executable, "-I", _HELPER, "engine", self.place, self._run]
+        words = programmes.helper("engine", self.place, self._run)
         own = {name: value for name, value in os.environ.items() if not name.startswith(_OF_RAY)}
         process = subprocess.Popen(
             words, stdin=subprocess.PIPE, stdout=subprocess.PIPE, cwd="/", start_new_session=True, env=own

@@ -17,6 +17,7 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import NamedTuple
 
+from launcher import programmes
 from launcher.session.attempts import command_lines
 from launcher.session.places import Places, made
 from launcher.session.state import SHORT_TEMP_BASE
@@ -189,7 +190,7 @@ def _jailed(base: Path, given: dict[str, str], inherited: int, options: tuple[st
     """Runs the attempts in a jail and returns the backend and what they say."""
     report, prepared = base / "report.json", base / "worktree/given.json"
     command = [
-        *(sys.executable, "-I", "-m", "launcher", "run", "--worktree", given["worktree"], "--freeze-root"),
+        *programmes.paddock("run", "--worktree", given["worktree"], "--freeze-root"),
         *("--net", "none", "--ro", given["tree"], "--deny", given["tree"] + "/exception"),
         *("--limit", f"open_files={_OPEN_FILES}", "--report", str(report), *options),
         *("--", sys.executable, "-I", "-S", given["inside"] + "/attempts.py", str(prepared), given["marker"]),

@@ -14,13 +14,12 @@ import os
 import socket
 import stat
 import subprocess
-import sys
 import threading
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import IO, Any
 
-from launcher import wire
+from launcher import programmes, wire
 from launcher.jail import confined
 from launcher.safefs import walk
 from launcher.vcs import written
@@ -142,8 +141,6 @@ _WITHOUT_FILES = frozenset(
 _OF_FILES = frozenset({"--deleted", "--filters", "--ignored", "--killed", "--modified", "--others", "--textconv"})
 _WRITE_INDEX = frozenset({"checkout-index", "read-tree", "update-index", "write-tree"})
 _LIMITS = (("memory", 4 << 30), ("open_files", 1024))
-
-_PROGRAM = os.path.join(os.path.dirname(os.path.dirname(os.path.abspath(__file__))), "helper.py")
 
 
 class JailedGit(Git):
@@ -348,7 +345,7 @@ class _Forked(subprocess.Popen[bytes]):
 
 
 def _helper_words(function: str, descriptor: int) -> list[str]:
-    return [sys.executable, "-I", "-S", _PROGRAM, function, str(descriptor), str(os.getpid())]
+    return programmes.helper(function, str(descriptor), str(os.getpid()), site=False)
 
 
 # Git on files that an agent may have written: a name at which it would wait for ever is found soon.

@@ -5,14 +5,13 @@ import os
 import platform
 import shlex
 import shutil
-import sys
 import tempfile
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-from launcher import cli
+from launcher import cli, programmes
 from launcher.safefs.remove import remove_tree
 from launcher.selftest import catalogue, results
 from launcher.selftest.catalogue import Trial
@@ -63,7 +62,7 @@ def _sandboxes(backends: Sequence[str], prefix: Sequence[str]) -> list[Sandbox]:
     """What is tried: Paddock's own backends, then other sandboxes by their command lines."""
     names = list(_OURS)[1:] if "all" in backends else list(dict.fromkeys(backends))
     names = names if names or prefix else ["auto"]
-    launch = (sys.executable, "-I", "-m", "launcher", "run")
+    launch = programmes.paddock("run")
     found = [_OURS[name]._replace(words=(*launch, *_OURS[name].words)) for name in names]
     for line in prefix:
         try:

@@ -15,6 +15,7 @@ from mcp import Client, StdioServerParameters
 from mcp.client.stdio import stdio_client
 from mcp.client.streamable_http import streamable_http_client
 
+from launcher import programmes
 from launcher.bridges.files import workers
 from launcher.bridges.files.file_worker import FileTools
 from launcher.bridges.files.mcp_server import SESSION_HEADER, TOKEN_HEADER
@@ -156,7 +157,7 @@ def jails(installed: Installed, home: Path) -> Iterator[Jails]:
     start = (python, "-I", "-m")
     places = Places(str(home), f"{home}/.config/paddock", f"{home}/.local/state/paddock", f"{home}/.cache/paddock")
     with (
-        mock.patch.object(workers, "PADDOCK", (*start, "launcher")),
+        mock.patch.object(programmes, "paddock", lambda *words: [str(installed.paddock), *words]),
         mock.patch.object(workers, "WORKER", (*start, "launcher.bridges.files.file_worker")),
         mock.patch.object(workers, "BEGIN", (*start, "launcher.bridges.files.workers")),
         mock.patch.object(workers, "_code", list),

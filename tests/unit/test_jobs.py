@@ -14,7 +14,7 @@ from typing import Any
 import psutil
 import pytest
 
-from launcher.service import jobs
+from launcher import programmes
 from launcher.service.jobs import Jobs
 from policy.errors import Refusal
 
@@ -38,16 +38,22 @@ def steps():
 
 job.TABLE |= {{"refuse": refuse, "fail": fail, "wait": wait, "steps": steps, "echo": lambda text: {{"text": text}}}}
 job._load = lambda name: time.sleep(0.3 if name == "wait" else 0)
-job._IDLE = 0.5
+job._IDLE = float(sys.argv[0].rpartition("-")[2])
 sys.exit(job.serve(int(sys.argv[2]), int(sys.argv[3])))
 """
 
 
 @pytest.fixture(autouse=True)
-def _programme(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    helper = tmp_path / "helper.py"
-    helper.write_text(PROGRAMME)
-    monkeypatch.setattr(jobs, "_HELPER", str(helper))
+def idle(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[float], None]:
+    """Sets how long what jobs are forked from waits for another one; for longer than any test at first."""
+
+    def seconds(number: float) -> None:
+        helper = tmp_path / f"helper.py-{number}"
+        helper.write_text(PROGRAMME)
+        monkeypatch.setattr(programmes, "HELPER", str(helper))
+
+    seconds(60)
+    return seconds
 
 
 def until(found: Callable[[], bool]) -> None:
@@ -110,8 +116,9 @@ def test_a_job_answers_tells_its_steps_and_fails_in_words() -> None:
     carried_out(story)
 
 
-def test_what_jobs_are_forked_from_may_end_at_any_time() -> None:
+def test_what_jobs_are_forked_from_may_end_at_any_time(idle: Callable[[float], None]) -> None:
     """When it was idle, or was killed: the next job starts another one, and one that runs goes on."""
+    idle(0.5)
 
     async def story(own: Jobs) -> None:
         await own.run("steps", {})

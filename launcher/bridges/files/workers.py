@@ -21,7 +21,7 @@ from pydantic import BaseModel, ConfigDict, ValidationError, field_validator
 
 import launcher
 import policy
-from launcher import wire
+from launcher import programmes, wire
 from launcher.bridges.files import file_worker, tool_calls
 from launcher.bridges.files.scope import Scope
 from launcher.bridges.files.tool_calls import Answer, Call, ErrorType, ToolFailed
@@ -510,7 +510,6 @@ class Denials:
                 messages.say(f"paddock: the ledger cannot be written: {error.strerror}")
 
 
-PADDOCK = (sys.executable, "-I", "-m", "launcher")
 WORKER = (sys.executable, "-I", "-m", file_worker.__name__)
 BEGIN = (sys.executable, "-I", "-m", __name__)
 
@@ -527,7 +526,7 @@ class Jail:
 
     def command(self, line: str, directory: str) -> list[str]:
         """The words that run a line of sh(1) there."""
-        return [*PADDOCK, "exec", self.name, "--cwd", directory, "--", "sh", "-c", line]
+        return programmes.paddock("exec", self.name, "--cwd", directory, "--", "sh", "-c", line)
 
     def refused(self, call: Call) -> None:
         """Writes down that a call was refused for its path."""
@@ -606,7 +605,7 @@ class Jails:
 
     def _begun(self, name: str, options: planning.Options, root: str, words: list[str]) -> Jail:
         """The jail of session `name`, with a worker, that `paddock WORDS... -- WORKER` makes or enters."""
-        argv = [*PADDOCK, *words, "--", *WORKER]
+        argv = programmes.paddock(*words, "--", *WORKER)
         task = Task(options=options, root=root, worker=list(WORKER), argv=argv)
         plans: list[Plan | None] = []
 

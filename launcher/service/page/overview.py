@@ -3,16 +3,15 @@
 import asyncio
 import json
 import os
-import sys
 import time
 from collections.abc import Mapping
-from pathlib import Path
 from typing import Annotated, Any
 from urllib.parse import parse_qsl
 
 from fastapi import APIRouter, Query, Request
 from fastapi.responses import HTMLResponse, RedirectResponse, Response, StreamingResponse
 
+from launcher import programmes
 from launcher.ledger import ledgers
 from launcher.service import log_files
 from launcher.service.api import health, routes
@@ -34,7 +33,6 @@ MOST_LINES = 300
 _LOG_BYTES, _OUTPUT_CHARACTERS = 512 << 10, 96 << 10
 """Of a log's end that is read: a line of 64 KiB may be longer there; and of what it says that is shown."""
 _RENDER_SECONDS = 10.0
-_HELPER = str(Path(__file__).resolve().parents[2] / "helper.py")
 _renderers = asyncio.Semaphore(2)
 
 
@@ -188,7 +186,7 @@ async def _rendered(records: list[dict[str, Any]]) -> str:
     """What a terminal showed: an agent wrote it, so a confined process reads it (`launcher.service.screen`)."""
     async with _renderers:
         process = await asyncio.create_subprocess_exec(
-            sys.executable, "-I", _HELPER, "screen", str(os.getpid()), str(MOST_LINES), cwd="/",
+            *programmes.helper("screen", str(os.getpid()), str(MOST_LINES)), cwd="/",
             stdin=asyncio.subprocess.PIPE, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.DEVNULL,
         )  # fmt: skip
         content = "".join(json.dumps(each) + "\n" for each in records).encode()

@@ -12,6 +12,7 @@ from itertools import combinations
 from types import TracebackType
 from typing import Self
 
+from launcher import programmes
 from launcher.safefs.remove import remove_tree
 from launcher.vcs.git import Git, GitFailed, parsed_changes
 from launcher.vcs.gitlinks import gitlinks_of
@@ -276,7 +277,7 @@ class Check:
         return "\n".join([f"the check failed with exit status {status} after merging {label}: {self._command}", *lines])
 
     def _run(self, root: str, said: str) -> tuple[int, str]:
-        words = [sys.executable, "-I", "-m", "launcher", "run", "--worktree", root, "--git", "readonly"]
+        words = programmes.paddock("run", "--worktree", root, "--git", "readonly")
         words += ["--", "sh", "-c", self._command or ""]
         with open(said, "x+b") as output:  # in the scratch directory, of which the session has `root` alone
             ended = subprocess.run(

@@ -9,10 +9,10 @@ import json
 import os
 import shutil
 import subprocess
-import sys
 from collections.abc import Iterator, Sequence
 from typing import Any
 
+from launcher import programmes
 from launcher.safefs.guarded_files import Inside
 from launcher.vcs import history, jailed_git
 from launcher.vcs.git import Change, Git, parsed_changes
@@ -36,7 +36,6 @@ MOST_LINES, MOST_LINES_ALONE = 400, 10_000
 """Lines of a file's differences: among others, and where it is asked for alone."""
 _OUTPUT = 32 << 20
 _SECONDS = 60.0
-_HELPER = os.path.join(os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__)))), "helper.py")
 
 COMMITS, FILES = "commits", "files"
 """The sections: what a merge would bring, and what lies in the files and in no commit that has been harvested."""
@@ -277,7 +276,7 @@ def _read(out: bytes, most: int) -> list[tuple[str, dict[str, Any]]]:
 
     Refusals: review-unreadable.
     """
-    words = [sys.executable, "-I", _HELPER, "patches", str(os.getpid()), str(most)]
+    words = programmes.helper("patches", str(os.getpid()), str(most))
     try:
         done = subprocess.run(words, input=out, stdout=subprocess.PIPE, cwd="/", timeout=_SECONDS, check=True)
         found: list[tuple[str, dict[str, Any]]] = json.loads(done.stdout)
