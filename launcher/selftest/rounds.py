@@ -5,6 +5,7 @@ import json
 import os
 import pty
 import select
+import shlex
 import signal
 import subprocess
 import sys
@@ -39,15 +40,15 @@ _START, _END, _LATE = 30, 30, 2.0
 _NEXT, _PLAINLY = 40, 4
 """Seconds for what a user does next, by Paddock's verbs, which read everything twice, and by others."""
 
-_PRELUDE = """
-paddock() { "$PYTHON" -I -m launcher "$@"; }
-ours() {
+_PRELUDE = f"""
+paddock() {{ {shlex.join(programmes.paddock())} "$@"; }}
+ours() {{
     paddock worktree status job; paddock merge job
-}
-plainly() {
+}}
+plainly() {{
     git -C "$TREE" status; git -C "$TREE" diff; git -C "$TREE" add -A; git -C "$TREE" commit -m more
     git merge -m merged agent/job; git status; :
-}
+}}
 """
 """What a user does with an agent's work: by Paddock's verbs, and with git alone."""
 
