@@ -5,7 +5,6 @@ import json
 import os
 import pty
 import select
-import shlex
 import signal
 import subprocess
 import sys
@@ -23,6 +22,7 @@ from launcher.selftest.ground import PRIZES, Ground
 from launcher.selftest.witnesses import Bystander, Listeners, SystemV, Terminal, survivors
 from policy import promises
 from policy.errors import Refusal
+from policy.pasted import joined
 from policy.plan import SYSTEM_PATH
 
 PLACES = (
@@ -41,7 +41,7 @@ _NEXT, _PLAINLY = 40, 4
 """Seconds for what a user does next, by Paddock's verbs, which read everything twice, and by others."""
 
 _PRELUDE = f"""
-paddock() {{ {shlex.join(programmes.paddock())} "$@"; }}
+paddock() {{ {joined(programmes.paddock())} "$@"; }}
 ours() {{
     paddock worktree status job; paddock merge job
 }}
