@@ -6,25 +6,19 @@ Feature: Agents edit in their own worktree
     And an orchestrator in a worktree of its own
     And the "Ticket" agents "one, two" in worktrees of their own
 
-  @US4.1
-  Scenario: Inside
+  @US4.1 @US4.2 @FR-019
+  Scenario: Inside and not outside, by commands and by the file tools
     When agent "one" does
       | operation | path     |
       | EDIT      | file     |
       | EDIT      | dir/file |
     Then all of it is allowed
-
-  @US4.2
-  Scenario: Outside
     When agent "one" does
       | operation | path               |
       | EDIT      | {two}/file         |
       | EDIT      | ../{two.name}/file |
       | EDIT      | {main}/file        |
     Then all of it is denied
-
-  @FR-019
-  Scenario: By the file tools
     When session "run/dispatch/one" calls
       | tool | path     |
       | edit | dir/file |

@@ -6,8 +6,8 @@ Feature: Agents read in their own worktree
     And an orchestrator in a worktree of its own
     And the "Ticket" agents "one, two" in worktrees of their own
 
-  @US2.1
-  Scenario: Inside
+  @US2.1 @US2.2 @US2.3 @FR-013 @FR-019 @SC-004
+  Scenario: Inside and not outside, by commands and by the file tools
     When agent "one" does
       | operation | path        |
       | READ      | file        |
@@ -15,9 +15,6 @@ Feature: Agents read in their own worktree
       | READ      | dir/../file |
       | READ      | {one}       |
     Then all of it is allowed
-
-  @US2.2 @US2.3 @FR-013 @SC-004
-  Scenario: Outside
     When agent "one" does
       | operation | path                      |
       | READ      | {two}/file                |
@@ -26,9 +23,6 @@ Feature: Agents read in their own worktree
       | READ      | {main}/file               |
       | READ      | {two}                     |
     Then all of it is denied
-
-  @FR-019
-  Scenario: By the file tools
     When session "run/dispatch/one" calls
       | tool  | path        |
       | read  | file        |

@@ -6,17 +6,15 @@ Feature: Agents write in their own worktree
     And an orchestrator in a worktree of its own
     And the "Ticket" agents "one, two" in worktrees of their own
 
-  @US3.1
-  Scenario: Inside
+  @US3.1 @US3.2 @US3.3 @FR-013 @FR-019 @SC-004 @EDGE-4
+  Scenario: Inside and not outside, by commands and by the file tools; the root itself is for reading
     When agent "one" does
       | operation | path          |
-      | WRITE     | file          |
+      | WRITE     | dir/file      |
       | WRITE     | {one}/new     |
       | WRITE     | dir/../newer  |
+      | READ      | {one}         |
     Then all of it is allowed
-
-  @US3.2 @US3.3 @FR-013 @SC-004
-  Scenario: Outside
     When agent "one" does
       | operation | path                     |
       | WRITE     | {two}/file               |
@@ -24,7 +22,21 @@ Feature: Agents write in their own worktree
       | WRITE     | ../new                   |
       | WRITE     | dir/../../{two.name}/new |
       | WRITE     | {main}/file              |
+      | DELETE    | {one}                    |
     Then all of it is denied
+    When session "run/dispatch/one" calls
+      | tool  | path       |
+      | write | file       |
+      | write | {one}/n/ew |
+    Then every answer is "done"
+    And only the worktree of "one" has changed
+    When session "run/dispatch/one" calls
+      | tool  | path                     |
+      | write | {two}/file               |
+      | write | dir/../../{two.name}/new |
+      | write | {one}                    |
+      | write | .git/config              |
+    Then every answer is "SANDBOX_VIOLATION"
 
   @EDGE-2
   Scenario: Symbolic links that lead out
@@ -40,30 +52,3 @@ Feature: Agents write in their own worktree
       | READ      | out       |
       | WRITE     | next      |
     Then all of it is denied
-
-  @EDGE-4
-  Scenario: The root itself is for reading
-    When agent "one" does
-      | operation | path  |
-      | READ      | {one} |
-    Then all of it is allowed
-    When agent "one" does
-      | operation | path  |
-      | DELETE    | {one} |
-    Then all of it is denied
-
-  @FR-019
-  Scenario: By the file tools
-    When session "run/dispatch/one" calls
-      | tool  | path       |
-      | write | file       |
-      | write | {one}/n/ew |
-    Then every answer is "done"
-    And only the worktree of "one" has changed
-    When session "run/dispatch/one" calls
-      | tool  | path                     |
-      | write | {two}/file               |
-      | write | dir/../../{two.name}/new |
-      | write | {one}                    |
-      | write | .git/config              |
-    Then every answer is "SANDBOX_VIOLATION"

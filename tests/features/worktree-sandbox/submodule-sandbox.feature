@@ -4,7 +4,7 @@ Feature: Submodules are granted one by one
   Background:
     Given a repository with the submodules "lib, doc"
 
-  Scenario: Only the designated submodule
+  Scenario: Only the designated submodule, by commands and by the file tools
     Given an orchestrator in a worktree of its own that is granted "lib"
     And the "Ticket" agents "one" in worktrees of their own
     Then "one" is told its own worktree with "lib"
@@ -22,19 +22,6 @@ Feature: Submodules are granted one by one
       | READ      | {main}/doc/file |
       | READ      | {main}/lib/file |
     Then all of it is denied
-
-  Scenario: Every submodule has a worktree of its own
-    Given an orchestrator in a worktree of its own
-    And the "Ticket" agents "one" in worktrees of their own
-    Then "one" is told its own worktree with "lib, doc"
-    When agent "one" does
-      | operation | path     |
-      | EDIT      | doc/file |
-      | EDIT      | lib/file |
-    Then all of it is allowed
-
-  Scenario: By the file tools
-    Given an orchestrator in a worktree of its own that is granted "lib"
     When session "run" calls
       | tool  | path     |
       | read  | lib/file |
@@ -46,3 +33,13 @@ Feature: Submodules are granted one by one
       | write | lib/../doc/new    |
       | list  | {main}/doc        |
     Then every answer is "SANDBOX_VIOLATION"
+
+  Scenario: Every submodule has a worktree of its own
+    Given an orchestrator in a worktree of its own
+    And the "Ticket" agents "one" in worktrees of their own
+    Then "one" is told its own worktree with "lib, doc"
+    When agent "one" does
+      | operation | path     |
+      | EDIT      | doc/file |
+      | EDIT      | lib/file |
+    Then all of it is allowed

@@ -6,12 +6,11 @@ Feature: Every ticket has a worktree
     And an orchestrator in a worktree of its own
     And the "Ticket" agents "one, two" in worktrees of their own
 
-  Scenario: Beside the original, told in the request
+  @FR-008 @FR-009
+  Scenario: Beside the original, told in the request and to the orchestrator; agents do not touch one another's work
     Then "one" is told its own worktree with "lib"
     And "two" is told its own worktree with "lib"
     And the worktrees lie beside the original
-
-  Scenario: Agents do not touch one another's work
     When agent "one" does
       | operation | path |
       | WRITE     | file |
@@ -21,8 +20,5 @@ Feature: Every ticket has a worktree
       | READ      | file |
     Then all of it is allowed
     And only the worktree of "one" has changed
-
-  @FR-008 @FR-009
-  Scenario: The ticket orchestrator is told
     When the prompt of "TICKET_ORCHESTRATOR" is made
     Then it names the orchestrator's worktree

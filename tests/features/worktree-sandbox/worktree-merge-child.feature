@@ -5,20 +5,6 @@ Feature: The trunk's work comes to the agents
     Given a repository with the submodules "lib"
     And an orchestrator in a worktree of its own
 
-  Scenario Outline: Every kind of result tells how it went
-    Given the "<family>" agents "one" in worktrees of their own
-    And "the orchestrator" commits "trunk" to "new"
-    And "one" commits "mine" to "own"
-    When the results come in
-    Then the result of "one" has arrived
-    And "new" of "one" holds "trunk"
-
-    Examples:
-      | family    |
-      | Ticket    |
-      | Planning  |
-      | Discovery |
-
   Scenario: Submodules come first
     Given the "Ticket" agents "one" in worktrees of their own
     And "the orchestrator" commits "trunk" to "lib/new"

@@ -5,12 +5,19 @@ Feature: The agents' work comes to the trunk
     Given a repository with the submodules "lib"
     And an orchestrator in a worktree of its own
 
-  Scenario Outline: All are merged
+  @MF-001 @MF-003 @MF-004 @MF-005 @MF-009 @MF-010 @MF-012 @MF-013
+  Scenario Outline: Agents of every family have worktrees of their own, get the trunk's work, and are merged
     Given the "<family>" agents "one, two" in worktrees of their own
+    Then "one" is told its own worktree with "lib"
+    And "two" is told its own worktree with "lib"
+    Given "the orchestrator" commits "trunk" to "new"
     And "one" commits "1" to "new-1"
     And "two" commits "2" to "new-2"
     When the results come in
-    Then the dispatch says "merged: one, two; conflicted: ; pending: "
+    Then the result of "one" has arrived
+    And the result of "two" has arrived
+    And "new" of "one" holds "trunk"
+    And the dispatch says "merged: one, two; conflicted: ; pending: "
     And "new-1" of "the orchestrator" holds "1"
     And "new-2" of "the orchestrator" holds "2"
 

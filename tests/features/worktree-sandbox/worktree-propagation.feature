@@ -5,10 +5,8 @@ Feature: Every request knows its worktree
     Given a repository with the submodules "lib, doc"
     And an orchestrator in a worktree of its own
 
-  Scenario: The orchestrator's request names its worktree
+  Scenario: The orchestrator's request names its worktree, and a request of any type its parent's
     Then "the orchestrator" is told its own worktree with "lib, doc"
-
-  Scenario: A request of any type names its parent's worktree
     When the orchestrator sends every type of request
     Then every receiver is told the orchestrator's worktree with "lib, doc"
 
