@@ -16,7 +16,7 @@ from policy import promises
 from tests.conftest import IDENTITIES
 from tests.support.features import need_backend
 from tests.support.identity import Console
-from tests.support.paddock import Paddock, Said
+from tests.support.paddock import Paddock, Said, seen
 from tests.support.programs.scene import SWITCHES
 
 BASHRC, RULES, SKILL = "export MINE=1\n", "be brief\n", "how to test\n"
@@ -112,9 +112,9 @@ class User:
 _AGENT = '#!/bin/sh\nfor word in "$@"; do :; done; eval "$word"\n'
 
 
-@pytest.fixture(params=promises.BACKENDS)
+@pytest.fixture
 def user_of(request: pytest.FixtureRequest, paddock: Paddock) -> User:
-    """Root and an ordinary user, on each backend."""
+    """Whoever the test names, on the backend that it names."""
     return User(paddock, request.param)
 
 
@@ -124,10 +124,20 @@ def ordinary(request: pytest.FixtureRequest, user_paddock: Paddock) -> User:
     return User(user_paddock, request.param)
 
 
+MOUNTED_AND_COPIED = pytest.mark.parametrize("ordinary", [promises.NAMESPACES, promises.GUARD], indirect=True)
+"""Of a test of what Paddock itself makes ready in a home, which bubblewrap shows as namespaces do."""
+
+
 def _brought(user: User) -> tuple[str, ...]:
     return ("--bring", "agents", "--bring", f"{user.home}/.bashrc")
 
 
+@pytest.mark.parametrize(
+    ("user_of", "who"),
+    [*((each, IDENTITIES[-1]) for each in promises.BACKENDS),
+     *((each, other) for each in (promises.NAMESPACES, promises.GUARD) for other in IDENTITIES[:-1])],
+    indirect=True,
+)  # fmt: skip
 def test_the_users_own_things_are_there_and_stay_his(user_of: User) -> None:
     """Read-only where there are mounts; else copies, which the command may spoil until the next session."""
     user, before = user_of, user_of.kept()
@@ -149,9 +159,7 @@ def test_nothing_that_an_agent_left_leads_a_mount_or_a_copy_elsewhere(ordinary: 
     user = ordinary
     target = user.paddock.place / "target"
     user.outside(f"mkdir -p {target}/skills; for name in AGENTS.md bashrc; do echo untouched >{target}/$name; done")
-    before, words = user.kept(), _brought(user)
-    listed = f"find {target} -printf '%p %y %i %m %T@\\n' | sort; cat {target}/AGENTS.md {target}/bashrc"
-    known = user.outside(listed)
+    before, words, known = user.kept(), _brought(user), seen(target)
     bashrc = (
         f"rm -f .bashrc; ln -s {target}/bashrc .bashrc",
         "rm -f .bashrc; mkfifo .bashrc",
@@ -174,10 +182,11 @@ def test_nothing_that_an_agent_left_leads_a_mount_or_a_copy_elsewhere(ordinary: 
         user.session(f"cd; {{ {plants[0]}; }} && {{ {plants[1]}; }}")
         out, said = user.session(SHOWN, *words)
         assert out == CONTENT, (plants, said)
-        assert user.outside(listed) == known, plants
+        assert seen(target) == known, plants
     assert user.kept() == before
 
 
+@MOUNTED_AND_COPIED
 def test_an_agent_cannot_keep_its_own_servers_in_the_place_of_the_users(ordinary: User) -> None:
     """Modes are put right, and what is in the way is moved aside, named once."""
     user, words = ordinary, ("--bring", "agents")
@@ -198,6 +207,7 @@ def test_an_agent_cannot_keep_its_own_servers_in_the_place_of_the_users(ordinary
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root makes something that the user cannot move")
+@MOUNTED_AND_COPIED
 def test_what_cannot_be_brought_refuses_the_start(ordinary: User) -> None:
     """The command would take for the user's what is there."""
     user, words = ordinary, ("--bring", "agents")
@@ -288,6 +298,7 @@ def test_a_session_misses_nothing_while_others_start(ordinary: User) -> None:
         assert first.wait() == 0, said
 
 
+@MOUNTED_AND_COPIED
 def test_what_was_brought_is_gone_when_it_is_brought_no_more(ordinary: User) -> None:
     """What the agent has made itself stays: files, servers and settings."""
     user = ordinary
@@ -304,7 +315,7 @@ def test_what_was_brought_is_gone_when_it_is_brought_no_more(ordinary: User) -> 
     assert out.endswith("mine\n")
 
 
-@pytest.mark.parametrize("ordinary", [promises.NAMESPACES, promises.GUARD], indirect=True)
+@MOUNTED_AND_COPIED
 def test_what_appears_changes_and_goes_is_noticed(ordinary: User) -> None:
     """Although the same launch was planned before."""
     user, words = ordinary, ("--bring", "agents")
@@ -344,7 +355,7 @@ def test_secrets_are_refused(user_paddock: Paddock) -> None:
     assert dict(zip(wanted, (error.reference for error in errors), strict=True)) == wanted
 
 
-@pytest.mark.parametrize("ordinary", [promises.NAMESPACES, promises.GUARD], indirect=True)
+@MOUNTED_AND_COPIED
 def test_credentials_in_a_skill_are_left_out(ordinary: User) -> None:
     """Also when they come after the launch was planned; and the user is told of files with other names."""
     user, words = ordinary, ("--bring", "agents")
@@ -366,8 +377,16 @@ def test_explain_and_why_tell_of_it(user_paddock: Paddock) -> None:
     url = "https://u:secretpw@far.example/mcp?apiKey=secretpw&x=1"
     user.outside(rf"""printf '[mcp_servers.far]\nurl = "{url}"\n' >>~/.codex/config.toml""")
     user.outside(r"""printf '[mcp_servers.lost]\ncommand = "no-such-programme"\n' >>~/.codex/config.toml""")
-    words = ("explain", "--plan", *_brought(user), "--", str(user.agent))
-    shown = user.paddock.call(*words).stdout
+    user.outside("touch ~/.vimrc ~/.claude.json")
+    words = (*_brought(user), "--", str(user.agent))
+    secrets = (".claude.json", ".ssh/id", ".codex", ".codex/config.toml")  # bring-secret
+    shown, data, asked, *whys = (
+        ended.stdout
+        for ended in user.paddock.each(
+            ("explain", "--plan", *words), ("explain", "--json", *words), ("why", "--json", f"{user.home}/.vimrc"),
+            *(("why", f"{user.home}/{secret}") for secret in secrets),
+        )
+    )  # fmt: skip
     assert f"bring     ~/.bashrc  [shows {user.home}/dotfiles/bashrc; --bring]" in shown
     where = f"{user.home}/.codex/config.toml"
     assert f"server    tests  [{where}; with your values of KEY]" in shown
@@ -376,18 +395,16 @@ def test_explain_and_why_tell_of_it(user_paddock: Paddock) -> None:
     assert f"server    lost  [{where}; its command no-such-programme is not in the jail]" in shown
     assert "value-of-the-user" not in shown
     assert "secretpw" not in shown
-    assert "value-of-the-user" not in user.paddock.call("explain", "--json", *words[2:]).stdout
-    user.outside("touch ~/.vimrc ~/.claude.json")
-    asked = user.paddock.call("why", "--json", f"{user.home}/.vimrc")
-    assert json.loads(asked.stdout)["allow"]["read"]["flag"] == f"--bring {user.home}/.vimrc"
-    for secret in (".ssh/id", ".claude.json", ".codex", ".codex/config.toml"):  # bring-secret
-        assert "--bring" not in user.paddock.call("why", f"{user.home}/{secret}").stdout
-    assert "risk        logins or state of Claude Code" in user.paddock.call("why", f"{user.home}/.claude.json").stdout
+    assert json.loads(data)
+    assert "value-of-the-user" not in data
+    assert json.loads(asked)["allow"]["read"]["flag"] == f"--bring {user.home}/.vimrc"
+    assert [secret for secret, why in zip(secrets, whys, strict=True) if not why or "--bring" in why] == []
+    assert "risk        logins or state of Claude Code" in whys[0]
     own = "~/.config/paddock"
     user.outside(f"mkdir -p {own}; printf '[bring]\\nfiles = [\"~/.vimrc\"]\\n' >{own}/config.toml")
-    asked = user.paddock.call("why", f"{user.home}/.vimrc")
-    assert "it is brought: ~/.vimrc in the jail shows it, read-only" in asked.stdout
-    assert "--bring" not in asked.stdout
+    asked = user.paddock.call("why", f"{user.home}/.vimrc").stdout
+    assert "it is brought: ~/.vimrc in the jail shows it, read-only" in asked
+    assert "--bring" not in asked
 
 
 def test_init_asks_once_and_writes_to_the_users_own_configuration(user_paddock: Paddock) -> None:
