@@ -164,9 +164,28 @@ def _from_installation_to_purge(built: Path, clean: Path) -> None:
     assert (clean / "changed/home/alice/.local/state/paddock").is_dir()
 
 
+def _fetch(place: Path, tmp_path: Path) -> None:
+    """Has Debian's stable parser and its library in a place, by way of another one."""
+    (tmp_path / "sources").write_text(f"deb {mirror()[1]} stable main\n")
+    for name in ("lists/partial", "archives/partial"):
+        (tmp_path / name).mkdir(parents=True)
+    (tmp_path / "apt.conf").write_text(
+        f'Dir {{ State::Lists "{tmp_path}/lists"; State::Status "/dev/null"; Cache "{tmp_path}"; '
+        f'Etc {{ SourceList "{tmp_path}/sources"; SourceParts "-"; }} }}; '
+        'APT::Sandbox::User "root"; Acquire::Languages "none";'
+    )
+    call("apt-get", "--quiet", "update", APT_CONFIG=f"{tmp_path}/apt.conf")
+    fetch = ("env", f"--chdir={tmp_path}", "apt-get", "--quiet", "download", "apparmor", "libc6")
+    call(*fetch, APT_CONFIG=f"{tmp_path}/apt.conf")
+    for package in tmp_path.glob("*.deb"):
+        call("dpkg-deb", "--extract", package, place)
+
+
 @pytest.fixture
 def parsed(tmp_path: Path) -> Callable[[str], str]:
-    """What a parser that knows user namespaces says of a profile: the machine's own, else that of Debian's stable."""
+    """What a parser that knows user namespaces says of a profile: the machine's own, else Debian's stable one, which is
+    kept between runs.
+    """
     need("debian")
     words: list[str | Path] = ["apparmor_parser"]
 
@@ -176,22 +195,16 @@ def parsed(tmp_path: Path) -> Callable[[str], str]:
         return ended.stderr if ended.returncode else ""
 
     if say(USERNS):
-        (tmp_path / "sources").write_text(f"deb {mirror()[1]} stable main\n")
-        for name in ("lists/partial", "archives/partial"):
-            (tmp_path / name).mkdir(parents=True)
-        (tmp_path / "apt.conf").write_text(
-            f'Dir {{ State::Lists "{tmp_path}/lists"; State::Status "/dev/null"; Cache "{tmp_path}"; '
-            f'Etc {{ SourceList "{tmp_path}/sources"; SourceParts "-"; }} }}; '
-            'APT::Sandbox::User "root"; Acquire::Languages "none";'
-        )
-        call("apt-get", "--quiet", "update", APT_CONFIG=f"{tmp_path}/apt.conf")
-        fetch = ("env", f"--chdir={tmp_path}", "apt-get", "--quiet", "download", "apparmor", "libc6")
-        call(*fetch, APT_CONFIG=f"{tmp_path}/apt.conf")
-        for package in tmp_path.glob("*.deb"):
-            call("dpkg-deb", "--extract", package, tmp_path / "root")
-        (loader,) = (tmp_path / "root").glob("usr/lib/*/ld-linux-*")
-        parser = next((tmp_path / "root").glob("**/sbin/apparmor_parser"))
-        words = [loader, "--library-path", loader.parent, parser, f"--base={tmp_path}/root/etc/apparmor.d"]
+        kept = public_root(STABLE) / "apparmor-stable"
+        with locked(public_root(STABLE) / "apparmor.lock"):
+            if not kept.exists():
+                making = kept.with_suffix(".making")
+                shutil.rmtree(making, ignore_errors=True)
+                _fetch(making, tmp_path)
+                making.rename(kept)
+        (loader,) = kept.glob("usr/lib/*/ld-linux-*")
+        parser = next(kept.glob("**/sbin/apparmor_parser"))
+        words = [loader, "--library-path", loader.parent, parser, f"--base={kept}/etc/apparmor.d"]
     return say
 
 
