@@ -198,16 +198,17 @@ def test_a_key_comes_from_a_file_or_a_command(paddock: Paddock, api: Api) -> Non
         )
         assert ended.stdout == "served\n", ended.stderr
         assert api.seen[-1] == ("/v1/chat", f"Bearer {value}")
-    for source, why in {
+    wrong = {
         "file:~/missing": "No such file",
         "file:key": "the path is relative",
         f"file:{home}": "not a regular file",
         "cmd:exit 3": "status 3",
         "cmd:true": "it is empty",
-    }.items():
-        said = paddock.refused("run", f"{option},from={source}", "--", "true")
-        assert said.reference == "key-missing"
-        assert why in said.text
+    }
+    errors = paddock.refused_each(*(("run", f"{option},from={source}", "--", "true") for source in wrong))
+    for (source, why), said in zip(wrong.items(), errors, strict=True):
+        assert said.reference == "key-missing", source
+        assert why in said.text, source
 
 
 AGENT = '#!/bin/sh\neval "$WORK"\n'
@@ -252,25 +253,23 @@ def test_an_agent_that_asks_about_a_new_key_does_not_ask_about_each_phantom(user
     assert settings["hasCompletedOnboarding"] is True
 
 
-@pytest.mark.parametrize(
-    ("options", "words", "more"),
-    [
+def test_a_key_that_the_user_uses_in_a_way_of_his_own_passes(user_paddock: Paddock) -> None:
+    """He names it himself: in an option, in the command's words, or in a setting that is passed."""
+    cases: tuple[tuple[tuple[str, ...], tuple[str, ...], dict[str, str]], ...] = (
         (("--keys", "pass"), (), {}),
         (("--env", "ANTHROPIC_API_KEY"), (), {}),
         (("--net", "open"), (), {}),
         ((), ("--settings", '{"apiKeyHelper": "echo $ANTHROPIC_API_KEY"}'), {}),
         ((), ('--settings={"apiKeyHelper": "echo $ANTHROPIC_API_KEY"}',), {}),
         ((), (), {"ANTHROPIC_MODEL": "by ANTHROPIC_API_KEY"}),
-    ],
-)
-def test_a_key_that_the_user_uses_in_a_way_of_his_own_passes(
-    user_paddock: Paddock, options: tuple[str, ...], words: tuple[str, ...], more: dict[str, str]
-) -> None:
-    """He names it himself: in an option, in the command's words, or in a setting that is passed."""
-    for _ in range(2):  # the second time by the Plan that was kept
-        ended = as_claude(user_paddock, SHOWN, *words, options=options, env={"ANTHROPIC_API_KEY": KEY, **more})
-        assert ended.stdout.split()[0] == KEY, ended.stderr
-        assert ("the agent gets the key in ANTHROPIC_API_KEY itself, no phantom" in ended.stderr) is not bool(options)
+    )
+    told = "the agent gets the key in ANTHROPIC_API_KEY itself, no phantom"
+    for case in cases:
+        options, words, more = case
+        for _ in range(2):  # the second time by the Plan that was kept
+            ended = as_claude(user_paddock, SHOWN, *words, options=options, env={"ANTHROPIC_API_KEY": KEY, **more})
+            assert ended.stdout.split()[:1] == [KEY], (case, ended.stderr)
+            assert (told in ended.stderr) is not bool(options), (case, ended.stderr)
 
 
 def test_a_prompt_that_names_the_variable_changes_nothing(user_paddock: Paddock) -> None:
@@ -341,12 +340,12 @@ def test_no_file_that_the_jail_could_read_or_make_holds_a_key(user_paddock: Padd
     worktree, home = user_paddock.worktree, user_paddock.who.home
     line = f"echo secret > {home}/key; echo secret > key; ln -s {home}/key link; mkdir d; ln -s {home} d/up"
     user_paddock.who.run(["sh", "-c", line], cwd=worktree)
-    for name in ("key", "link", "d/up/key"):
-        said = user_paddock.refused("run", f"{api.option},from=file:{worktree}/{name}", "--", "true")
-        assert said.reference == "key-missing"
-        assert "where the command can read it, or could have made it" in said.text
-        assert "hint: put it in a file elsewhere, such as ~/.config/keys/TOKEN, or in a variable" in said.text
-    assert user_paddock.refused("run", f"{api.option},from=cmd:yes", "--", "true").reference == "key-missing"
+    sources = (*(f"file:{worktree}/{name}" for name in ("key", "link", "d/up/key")), "cmd:yes")
+    errors = user_paddock.refused_each(*(("run", f"{api.option},from={source}", "--", "true") for source in sources))
+    assert {said.reference for said in errors} == {"key-missing"}
+    for source, said in zip(sources[:3], errors, strict=False):
+        assert "where the command can read it, or could have made it" in said.text, source
+        assert "hint: put it in a file elsewhere, such as ~/.config/keys/TOKEN, or in a variable" in said.text, source
 
 
 def test_a_configuration_that_sets_the_api_has_the_key_passed_and_said(user_paddock: Paddock) -> None:
@@ -376,18 +375,19 @@ def test_the_vendors_host_is_reached_by_the_phantom_alone(user_paddock: Paddock)
     denials = [json.loads(text) for text in user_paddock.call("denials", "--json").stdout.splitlines()]
     assert [denial["host"] for denial in denials] == ["api.anthropic.com"]
     command = ("--provider", "claude-code", "--", "true")
-    lines = user_paddock.call("explain", "--plan", *command, env=key).stdout.splitlines()
-    (line,) = [line for line in lines if line.startswith("key ")]
+    explain, ask = ("explain", "--plan", *command), ("why", "api.anthropic.com", *command)
+    shown, why = (ended.stdout for ended in user_paddock.each(explain, ask, env=key))
+    (line,) = [line for line in shown.splitlines() if line.startswith("key ")]
     assert "ANTHROPIC_API_KEY is a phantom, for GET,HEAD,POST api.anthropic.com:443/v1/messages" in line
     assert "not reached otherwise: api.anthropic.com" in line
-    assert KEY not in "".join(lines)
-    why = user_paddock.call("why", "api.anthropic.com", *command, env=key).stdout
+    assert KEY not in shown
     assert "it is reached only by the phantom in ANTHROPIC_API_KEY, at the URL in ANTHROPIC_BASE_URL" in why
     assert "to allow it --keys pass" in why
     login = user_paddock.who.home / ".claude/.credentials.json"
     user_paddock.who.run(["sh", "-c", f"mkdir -p {login.parent}; echo '{{}}' > {login}"])
-    lines = user_paddock.call("explain", "--plan", *command, env=key).stdout.splitlines()
-    assert "not reached otherwise" not in "".join(lines)
+    shown = user_paddock.call(*explain, env=key).stdout
+    assert "ANTHROPIC_API_KEY is a phantom" in shown
+    assert "not reached otherwise" not in shown
 
 
 @AS_A_USER
@@ -406,20 +406,21 @@ def test_a_budget_that_nothing_can_hold_is_refused(user_paddock: Paddock) -> Non
     """A login, and a key that passes, are not seen; without an agent there is nothing to be held."""
     command = ("--provider", "claude-code", "--", "true")
     key = {"ANTHROPIC_API_KEY": KEY}
-    for options in (("--budget", "tokens=2M"), ("--limit", "requests=3"), ("--budget", "tokens=1", "--keys", "pass")):
-        env = key if "--keys" in options else {}
-        said = user_paddock.refused("run", *options, *command, env=env)
-        assert said.reference == "budget-unheld"
-    words = ("--budget", "tokens=2M", "--provider", "claude-code", "--", "true", "--settings", "ANTHROPIC_API_KEY")
-    assert user_paddock.refused("run", *words, env=key | {"A": "B"}).reference == "budget-unheld"
-    assert user_paddock.run("--budget", "tokens=2M", *command, env=key).returncode == 0
-    said = user_paddock.refused("run", "--budget", "tokens=2M", "--", "true")
-    assert (said.reference, "name the agent that it is" in said.text) == ("budget-unheld", True)
+    budget = ("run", "--budget", "tokens=2M")
+    login, limit, nobody, no_number = user_paddock.refused_each(
+        (*budget, *command), ("run", "--limit", "requests=3", *command), (*budget, "--", "true"),
+        ("run", "--budget", "tokens=many", *command),
+    )  # fmt: skip
+    assert (login.reference, limit.reference, no_number.reference) == ("budget-unheld", "budget-unheld", "usage")
+    assert (nobody.reference, "name the agent that it is" in nobody.text) == ("budget-unheld", True)
+    for words in (("--budget", "tokens=1", "--keys", "pass", *command),
+                  (*budget[1:], *command, "--settings", "ANTHROPIC_API_KEY")):  # fmt: skip
+        assert user_paddock.refused("run", *words, env=key).reference == "budget-unheld", words
+    assert user_paddock.call(*budget, *command, env=key).returncode == 0
     own = user_paddock.who.home / ".config/paddock/config.toml"
     user_paddock.who.run(["sh", "-c", f"mkdir -p {own.parent}; printf 'schema = 1\n[limits]\ntokens = 9' > {own}"])
     assert user_paddock.run("--", "true").returncode == 0
     own.unlink()
-    assert user_paddock.refused("run", "--budget", "tokens=many", *command).reference == "usage"
     lines = user_paddock.call("explain", "--plan", "--budget", "tokens=2M", *command, env=key).stdout
     assert "budget    tokens 2,000,000" in lines
     passed = next(line for line in lines.splitlines() if line.startswith("env       "))
@@ -462,8 +463,8 @@ def test_a_key_that_is_no_key_is_refused(user_paddock: Paddock) -> None:
         "TOKEN=https://example.com,base=A,base=B": "given twice",
         "TOKEN=https://exa_mple.com": "",
     }
-    for text, why in wrong.items():
-        said = user_paddock.refused("run", "--inject", text, "--", "true")
-        assert said.reference == "usage", said.text
-        assert why in said.text
-        assert "hint: paddock help keys" in said.text
+    errors = user_paddock.refused_each(*(("run", "--inject", text, "--", "true") for text in wrong))
+    for (text, why), said in zip(wrong.items(), errors, strict=True):
+        assert said.reference == "usage", (text, said.text)
+        assert why in said.text, text
+        assert "hint: paddock help keys" in said.text, text
