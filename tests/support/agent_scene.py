@@ -250,15 +250,24 @@ def gemini(scene: Scene) -> Agent:
     environment = {
         "GEMINI_API_KEY": KEY,
         "GOOGLE_GEMINI_BASE_URL": scene.model.url,
+        "GEMINI_CLI_NO_RELAUNCH": "true",
     }
-    command = ("gemini", "--acp")
-    return Agent(command, environment, login="gemini-api-key", through_editor=True, options=THROUGH_EDITOR)
+    options = (*THROUGH_EDITOR, *_once(environment))
+    return Agent(("gemini", "--acp"), environment, login="gemini-api-key", through_editor=True, options=options)
 
 
 def qwen(scene: Scene) -> Agent:
     environment = {"OPENAI_API_KEY": KEY, "OPENAI_BASE_URL": f"{scene.model.url}/v1", "OPENAI_MODEL": "m"}
-    command = ("qwen", "--acp", "--auth-type", "openai")
-    return Agent(command, environment, login="openai", through_editor=True, options=THROUGH_EDITOR)
+    environment["QWEN_CODE_NO_RELAUNCH"] = "true"
+    command, options = ("qwen", "--acp", "--auth-type", "openai"), (*THROUGH_EDITOR, *_once(environment))
+    return Agent(command, environment, login="openai", through_editor=True, options=options)
+
+
+def _once(environment: Mapping[str, str]) -> tuple[str, ...]:
+    """What lets an agent know that it need not start itself once more, for other limits of its memory. It does so where
+    its key is tried: each start takes seconds.
+    """
+    return tuple(word for name in environment if name.endswith("_NO_RELAUNCH") for word in ("--env", name))
 
 
 def copilot(scene: Scene) -> Agent:

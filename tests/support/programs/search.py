@@ -1,10 +1,14 @@
-"""Looks for a text, given backwards, in all that a process can read: environments, memory, files. Says where it was."""
+"""Looks for a text, given backwards, in all that a process can read: environments, memory, files. Says where it was.
+
+Files that nobody has touched since long before this one was written cannot hold what was made up for it.
+"""
 
 import os
 import stat
 import sys
 
 WANTED = sys.argv[1][::-1].encode()
+SINCE = os.stat(__file__).st_ctime - 300  # nothing can turn back the time of a change
 SKIPPED = ("/usr", "/lib", "/lib64", "/bin", "/sbin", "/sys", "/nix", "/opt")
 looked = 0
 
@@ -58,6 +62,6 @@ for top, directories, names in os.walk("/"):
             found = os.stat(path)
         except OSError:
             continue
-        if stat.S_ISREG(found.st_mode) and found.st_size < 64 << 20:
+        if stat.S_ISREG(found.st_mode) and found.st_size < 64 << 20 and found.st_ctime > SINCE:
             look(path)
 print("looked at", looked, "files")
