@@ -15,7 +15,7 @@ from launcher import wire
 from launcher.bridges.files import tool_calls, writing
 from launcher.bridges.files.mcp_server import SESSION_HEADER, TOKEN_HEADER
 from launcher.bridges.files.scope import Scope
-from tests.support.file_tools import Server, boundaries, over_stdio
+from tests.support.file_tools import Caller, Server, boundaries, over_stdio
 from tests.support.paddock import Paddock
 
 # All that a command can think of doing to the processes beside it.
@@ -34,19 +34,22 @@ true
 """
 
 
-def test_a_command_cannot_touch_the_worker(user_paddock: Paddock, backend: dict[str, str]) -> None:
-    """Neither kill it, nor speak in its place, nor look into it; and the next call is served."""
-    paddock = user_paddock
+async def mischief(paddock: Paddock, call: Caller) -> None:
+    """A command can neither kill the worker, nor speak in its place, nor look into it; and the next call is served."""
+    assert (await call("read", file_path="file")).text == "content\n"
+    before = {path.name for path in (paddock.state / "sessions").iterdir()}
+    said = await call("shell", command=MISCHIEF)
+    assert said.text == "exit status 0\n"
+    assert (await call("read", file_path="file")).text == "content\n"
+    assert {path.name for path in (paddock.state / "sessions").iterdir()} == before  # it is the same jail
+
+
+def test_a_command_cannot_touch_the_worker_without_namespaces(user_paddock: Paddock) -> None:
+    """With them: below, beside git."""
 
     async def attack() -> None:
-        async with over_stdio(paddock, env=backend) as call:
-            assert (await call("read", file_path="file")).text == "content\n"
-            (paddock.worktree / "mischief.sh").write_text(MISCHIEF)
-            before = {path.name for path in (paddock.state / "sessions").iterdir()}
-            said = await call("shell", command="exec sh mischief.sh")
-            assert said.text == "exit status 0\n"
-            assert (await call("read", file_path="file")).text == "content\n"
-            assert {path.name for path in (paddock.state / "sessions").iterdir()} == before  # it is the same jail
+        async with over_stdio(user_paddock, env={"PADDOCK_NO_USERNS": "1"}) as call:
+            await mischief(user_paddock, call)
 
     anyio.run(attack)
 
@@ -83,7 +86,7 @@ def test_the_kernel_holds_where_the_validator_would_not(paddock: Paddock, backen
     assert not (paddock.place / "new").exists()
 
 
-def test_git_and_handoff_files_stay_and_commits_come_home(user_paddock: Paddock) -> None:
+def test_worker_git_and_handoff_files_stay_and_commits_come_home(user_paddock: Paddock) -> None:
     """By tools and by commands; what only a command could do is undone by nobody, so the jail mounts them read-only.
     The session's jail is one of `paddock run`: its commits reach the branch when it ends.
     """
@@ -103,6 +106,7 @@ def test_git_and_handoff_files_stay_and_commits_come_home(user_paddock: Paddock)
             assert not (await call("write", file_path="work", content="done\n")).failed
             line = "git add work && git -c user.name=A -c user.email=a@example.invalid commit -q -m 'one: Work.'"
             assert (await call("shell", command=line)).text == "exit status 0\n"
+            await mischief(paddock, call)
 
     anyio.run(attack)
     assert (paddock.worktree / ".envrc").read_text() == "true\n"

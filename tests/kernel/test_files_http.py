@@ -19,16 +19,22 @@ def two_worktrees(paddock: Paddock) -> tuple[str, str]:
     return f"--session=one={paddock.worktree}", f"--session=two={other}"
 
 
+@pytest.fixture(scope="module")
+def server(file_paddock: Paddock) -> Iterator[Server]:
+    """One that serves `one` twice and `two`, for tests that leave `file` as it was."""
+    with Server(file_paddock, *two_worktrees(file_paddock), f"--session=beside={file_paddock.worktree}") as made:
+        yield made
+
+
 @pytest.mark.spec("FR-015", "FR-016", "FR-017", "FR-019", "CONTRACT-6", "US5.1")
-def test_two_sessions_side_by_side_are_each_confined(paddock: Paddock) -> None:
+def test_two_sessions_side_by_side_are_each_confined(file_paddock: Paddock, server: Server) -> None:
     """Header and token lead each request to its own worktree, however requests of both are mixed."""
-    words = two_worktrees(paddock)
-    other = paddock.place / "two"
+    paddock, other = file_paddock, file_paddock.place / "two"
 
     async def write(call: Caller, path: str, text: str) -> None:
         assert not (await call("write", file_path=path, content=text)).failed
 
-    async def work(server: Server) -> None:
+    async def work() -> None:
         async with server.client(server.headers("one")) as one, server.client(server.headers("two")) as two:
             async with anyio.create_task_group() as group:
                 for number in range(5):
@@ -45,19 +51,12 @@ def test_two_sessions_side_by_side_are_each_confined(paddock: Paddock) -> None:
             said = await one("shell", command=f"cat {other}/f0")
             assert not said.text.startswith("exit status 0")
 
-    with Server(paddock, *words) as server:
-        assert (server.ready["sessionHeader"], server.ready["tokenHeader"]) == (SESSION_HEADER, TOKEN_HEADER)
-        anyio.run(work, server)
+    assert (server.ready["sessionHeader"], server.ready["tokenHeader"]) == (SESSION_HEADER, TOKEN_HEADER)
+    assert server.ready["tokens"].keys() == {"one", "two", "beside"}, "in strict mode, none for no session"
+    anyio.run(work)
     for number in range(5):
         assert (paddock.worktree / f"f{number}").read_text() == "one"
         assert (other / f"f{number}").read_text() == "two"
-
-
-@pytest.fixture(scope="module")
-def server(file_paddock: Paddock) -> Iterator[Server]:
-    """One that serves `one` twice and `two`, for tests that leave their files as they were."""
-    with Server(file_paddock, *two_worktrees(file_paddock), f"--session=beside={file_paddock.worktree}") as made:
-        yield made
 
 
 @pytest.mark.spec("US5.2", "CONTRACT-6", "FR-015", "FR-016")
@@ -74,6 +73,7 @@ def test_an_unproven_session_is_a_clear_error(file_paddock: Paddock, server: Ser
             {SESSION_HEADER: ""},
             {SESSION_HEADER: "one", TOKEN_HEADER: "x" * 43},
             {SESSION_HEADER: "one", TOKEN_HEADER: other[TOKEN_HEADER]},
+            {SESSION_HEADER: "stranger"},
             {SESSION_HEADER: "stranger", TOKEN_HEADER: good[TOKEN_HEADER]},
             {SESSION_HEADER: "../one", TOKEN_HEADER: good[TOKEN_HEADER]},
             [*good.items(), (SESSION_HEADER, "two")],

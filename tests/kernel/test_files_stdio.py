@@ -84,7 +84,7 @@ def test_every_line_has_its_answer(user_paddock: Paddock) -> None:
         ("", None, None),
         (call % (7, '{"file_path":"a","content":"\\ud83d\\ude00"}'), 7, 0),
     )
-    server = paddock.who.start(paddock.words("files"), cwd=paddock.worktree, env=paddock.env)
+    server = paddock.who.start(paddock.words("files", "--session", "a=."), cwd=paddock.worktree, env=paddock.env)
     assert server.stdin is not None
     assert server.stdout is not None
     for line, identifier, code in lines:
@@ -101,8 +101,8 @@ def test_every_line_has_its_answer(user_paddock: Paddock) -> None:
 
 
 def test_a_worktree_elsewhere_can_be_named(user_paddock: Paddock) -> None:
-    """`--worktree` and `--session ID=DIR` serve another directory than the current one. `paddock denials` tells of what
-    was refused, with what would allow it; once for each path and tool.
+    """`--session ID=DIR` serves another directory than the current one (`--worktree`: test_files_modes.py). `paddock
+    denials` tells of what was refused, with what would allow it; once for each path and tool.
     """
     paddock = user_paddock
     other, outside = paddock.place / "two", paddock.place / "data"
@@ -112,16 +112,15 @@ def test_a_worktree_elsewhere_can_be_named(user_paddock: Paddock) -> None:
     (outside / "set").write_text("x")
     paddock.who.give(outside)
 
-    async def ask(*words: str) -> None:
-        async with over_stdio(paddock, *words) as call:
+    async def ask() -> None:
+        async with over_stdio(paddock, "--session", f"agent={other}") as call:
             assert (await call("list")).text == ".git"
             for _ in range(3):
                 for path in (paddock.worktree / "file", "../data/set"):
                     assert (await call("read", file_path=str(path))).error == "SANDBOX_VIOLATION"
                 assert (await call("shell", command="ls", directory=str(outside))).error == "SANDBOX_VIOLATION"
 
-    anyio.run(ask, "--worktree", str(other))
-    anyio.run(ask, "--session", f"agent={other}")
+    anyio.run(ask)
     (ledger,) = (paddock.state / "ledgers").glob("files-agent-*.jsonl")
     name = ledger.name.partition(".")[0]
     told = list(map(json.loads, paddock.call("denials", name, "--json").stdout.splitlines()))

@@ -7,7 +7,7 @@ from collections.abc import AsyncIterator, Iterable, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager, contextmanager
 from pathlib import Path
 from types import TracebackType
-from typing import NamedTuple
+from typing import NamedTuple, TextIO
 from unittest import mock
 
 import httpx2
@@ -222,6 +222,7 @@ async def over_stdio(
     env: Mapping[str, str] | None = None,
     mode: str = "auto",
     inside: Sequence[Word] = (),
+    errors: TextIO = sys.stderr,
 ) -> AsyncIterator[Caller]:
     """A client of `paddock files WORDS...`, started in the worktree; `inside` stands in front of that command."""
     command, *arguments = paddock.who.command([*inside, *paddock.words("files", *words)])
@@ -231,7 +232,7 @@ async def over_stdio(
         cwd=paddock.worktree,
         env=paddock.who.environment({**paddock.env, **(env or {})}),
     )
-    async with Client(stdio_client(parameters), mode=mode) as client:
+    async with Client(stdio_client(parameters, errlog=errors), mode=mode) as client:
         yield Caller(client)
 
 
