@@ -49,20 +49,10 @@ def judge(scene: Scene, worktree: Path, branch: str) -> None:
     assert not (worktree.parent / "beside.txt").exists()
 
 
-def test_zed_starts_an_agent_in_its_worktree(scene: Scene, tmp_path: Path) -> None:
-    """Zed's settings, with the worktree as project."""
-    need("userns")
-    argv = server(recipe("zed"), "Claude Code, jailed")
-    env, scene.model.script = everyday(scene, scene.worktree)
-    told = acp_editor.converse(
-        scene.who.command(["env", *argv]), cwd=scene.worktree, env=env, stderr=tmp_path / "stderr"
-    )
-    assert told.status == 0, told.stderr
-    judge(scene, scene.worktree, "one")
-
-
-def test_zed_starts_the_others_as_they_are_tried_elsewhere(scene: Scene) -> None:
-    """Their commands are those of `test_agents_acp.py`."""
+def test_zed_starts_agents_as_they_are_tried_elsewhere(scene: Scene) -> None:
+    """Their commands are those of `test_agents_acp.py`, with the worktree as project; the way to the model comes from
+    the user's configuration below.
+    """
     tried = [("paddock", "acp", "--", *make(scene).command) for make in agent_scene.AGENTS]
     text = recipe("zed")
     titles = json.loads(text)["agent_servers"]

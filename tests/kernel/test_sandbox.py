@@ -226,7 +226,7 @@ def test_commands_side_by_side(paddock: Paddock, options: tuple[list[str], dict[
             [each.start() for each in threads]
             [each.join() for each in threads]
             found["each"] = said == [[number, str(number)] for number in range(20)]
-            for _ in range(60):
+            for _ in range(10):
                 box.exec(["true"])
             found["refused"] = [refused(box.exec, ["no-such-command"]) for _ in range(3)][-1]
             found["fds"] = len(os.listdir("/proc/self/fd")) - open_before
