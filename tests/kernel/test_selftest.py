@@ -4,7 +4,7 @@ import json
 import os
 import subprocess
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -19,9 +19,36 @@ from tests.support.install import Installed
 
 pytestmark = pytest.mark.timeout(600)
 
-OTHER_FOR_ROOT = ("reads", "writes", "metadata", "git", "processes", "privilege", "limits")
+OTHER_FOR_ROOT = ("reads", "writes", "metadata", "git", "processes", "privilege")
 """Where capabilities and ids would make a difference."""
 BORDER = "border"
+GUARDED = (
+    "hooks", "a programme that watches files, in settings of the worktree alone", "a filter", "a merge driver",
+    "another repository in the place of the worktree's", "a repository in the place of a directory",
+    "a tree with a directory ..", "links in the place of what is checked out",
+    "a submodule whose update is a command", "a FIFO where git reads", "a FIFO where Paddock reads",
+    "a file that never ends", "the main branch, moved in the agent's repository", "a branch of somebody else's",
+    "rules that grant more the next time", "a launcher of one's own in the worktree",
+    "git of one's own in the worktree", "a changed workflow, where hand-offs are strict",
+    "links where a removal goes", "a worktree that is adopted, with another repository",
+    "commits arrive on the branch", "work of both sides is merged", "a worktree that git made is adopted",
+    "a worktree is removed when its work is merged",
+)  # fmt: skip
+"""At the border after the guard: where the worktree is another one (its `.git` is swapped on the disk, hand-off files
+can be written), and each verb and what it has git do, because those jails are the guard's, too. What stands only for
+one more setting of git's, object or terminal's sequence is read by the same code whatever held the agent."""
+CHOSEN = """
+import sys
+from launcher.verbs import selftest
+class Chosen(selftest.Round):
+    def run(self, trials):
+        guard = ("PADDOCK_NO_USERNS", "1") in self._sandbox.environment
+        return super().run([trial for trial in trials if not guard or trial.name in sys.argv[1:]])
+selftest.Round = Chosen
+backends = ["namespaces", "guard"]
+sys.exit(selftest.selftest(backend=backends, prefix=[], concern=["border"], html=None, as_json=True, verbose=False))
+"""
+"""The verb, which tries on the guard what its words name; both share the round without a sandbox."""
 NAMES = {promises.NAMESPACES: "namespaces", promises.GUARD: "guard", promises.BUBBLEWRAP: "bubblewrap"}
 """What `--backend` calls them."""
 BRIEF = ("reads", "git", "keys", "supervision")
@@ -55,23 +82,18 @@ def called(who: Who, installed: Installed, *words: str, seconds: float = 580) ->
     return who.run([installed.paddock, "selftest", *words], cwd=who.home, timeout=seconds)
 
 
-def tried(
-    who: Who, installed: Installed, *words: str, concerns: "tuple[str, ...] | list[str]", seconds: float = 1_400
-) -> dict[str, Any]:  # fmt: skip
-    """What it says, and that its exit status says the same."""
+def tried(who: Who, installed: Installed, *words: str, concerns: Sequence[str]) -> dict[str, Any]:
+    """What it says."""
     of = (word for name in concerns for word in ("--concern", name))
-    ended = called(who, installed, "--json", *words, *of, seconds=seconds)
+    return said(called(who, installed, "--json", *words, *of, seconds=1_400))
+
+
+def said(ended: "subprocess.CompletedProcess[str]") -> dict[str, Any]:
+    """The document, which its exit status agrees with."""
     assert ended.returncode in (0, 1), ended
     document: dict[str, Any] = json.loads(ended.stdout)
     assert document["whole"] == all(each["whole"] for each in document["sandboxes"]) == (ended.returncode == 0)
     return document
-
-
-def alone(who: Who, installed: Installed, *words: str, concerns: "tuple[str, ...] | list[str]") -> dict[str, Any]:
-    """What it says of its one sandbox."""
-    (sandbox,) = tried(who, installed, *words, concerns=concerns)["sandboxes"]
-    found: dict[str, Any] = sandbox
-    return found
 
 
 def names(sandbox: dict[str, Any], verdict: str) -> set[str]:
@@ -85,10 +107,13 @@ def test_nothing_escapes_and_everything_works(tester: Who, installed: Installed)
 
     What root may do on the other backends is attacked promise by promise (`test_promises_*`).
     """
-    if not tester.uid:
-        _whole(tester, installed, promises.BACKENDS[:1], OTHER_FOR_ROOT, least=100)
-        return
-    _whole(tester, installed, promises.BACKENDS, [name for name in catalogue.concerns() if name != BORDER], least=150)
+    root = not tester.uid
+    concerns = OTHER_FOR_ROOT if root else [name for name in catalogue.concerns() if name != BORDER]
+    backends = promises.BACKENDS[: 1 if root else None]
+    for backend in backends:
+        need_backend(backend)
+    words = (word for name in backends for word in ("--backend", NAMES[name]))
+    _whole(tried(tester, installed, *words, concerns=concerns), backends, least=[100 if root else 150] * len(backends))
 
 
 def test_nothing_escapes_at_the_border(user: Who, installed: Installed) -> None:
@@ -97,48 +122,47 @@ def test_nothing_escapes_at_the_border(user: Who, installed: Installed) -> None:
     Paddock's own jails do it, whatever held the agent; and a tree that was held by bubblewrap is left as one that was
     in namespaces: both mount over its `.git`.
     """
-    _whole(user, installed, (promises.NAMESPACES, promises.GUARD), [BORDER], least=25)
+    need_backend(promises.GUARD)
+    ended = user.run([installed.python, "-I", "-c", CHOSEN, *GUARDED], cwd=user.home, timeout=580)
+    whole, guarded = _whole(said(ended), (promises.NAMESPACES, promises.GUARD), least=(25, 12))
+    assert len(whole["trials"]) == sum(trial.concern == BORDER for trial in catalogue.trials())
+    assert sorted(trial["name"] for trial in guarded["trials"]) == sorted(GUARDED)
 
 
-def _whole(
-    who: Who, installed: Installed, backends: "tuple[str, ...]", concerns: "tuple[str, ...] | list[str]", *, least: int
-) -> None:
-    for backend in backends:
-        need_backend(backend)
-    of = (word for name in backends for word in ("--backend", NAMES[name]))
-    sandboxes = tried(who, installed, *of, concerns=concerns)["sandboxes"]
+def _whole(document: dict[str, Any], backends: Sequence[str], *, least: Sequence[int]) -> list[dict[str, Any]]:
+    """The sandboxes of a document, one for each backend, where nothing escaped and all works."""
+    sandboxes: list[dict[str, Any]] = document["sandboxes"]
     assert [each["name"] for each in sandboxes] == list(backends)
-    for sandbox in sandboxes:
+    for sandbox, held in zip(sandboxes, least, strict=True):
         wrong = [trial for trial in sandbox["trials"] if trial["verdict"] in ("ESCAPED", "BROKEN")]
         assert wrong == [], sandbox["name"]
         exempt = {trial["concern"] for trial in sandbox["trials"] if trial["verdict"] == "not promised"}
         allowed = {"hand-off files", "processes", "sockets", "network"} if sandbox["name"] == promises.GUARD else set()
         assert exempt <= allowed
-        assert sandbox["attacks"]["held"] > least
+        assert sandbox["attacks"]["held"] > held
         assert sandbox["backend"] == sandbox["name"]
+    return sandboxes
 
 
-def test_without_a_sandbox_the_attacks_have_their_effects(user: Who, installed: Installed) -> None:
-    """So that none is held because it could not have worked."""
-    sandbox = alone(user, installed, "--prefix", "", concerns=BRIEF)
-    assert sandbox["name"] == "no sandbox"
-    assert sandbox["attacks"]["held"] == 0
-    assert names(sandbox, "ESCAPED") >= {
+def test_what_other_sandboxes_let_through_is_seen(user: Who, installed: Installed) -> None:
+    """Without one the attacks have their effects, so none is held because it could not have worked.
+
+    Of bubblewrap one that shows everything, and one that shows the worktree and the repository that git needs.
+    """
+    need("bubblewrap")
+    prefixes = (word for line in ("", "bwrap --dev-bind / / --", STRICT) for word in ("--prefix", line))
+    bare, loose, strict = tried(user, installed, *prefixes, concerns=BRIEF)["sandboxes"]
+    assert bare["name"] == "no sandbox"
+    assert bare["attacks"]["held"] == 0
+    assert names(bare, "ESCAPED") >= {
         "reads: an SSH key", "git: a hook of the repository", "git: move the main branch",
         "keys: the key in the environment", "supervision: a daemon, when the launcher is killed",
     }  # fmt: skip
-    assert names(sandbox, "BROKEN") == set()
-
-
-def test_the_holes_of_plain_bubblewrap_are_seen(user: Who, installed: Installed) -> None:
-    """One that shows everything, and one that shows the worktree and the repository that git needs."""
-    need("bubblewrap")
-    loose = alone(user, installed, "--prefix", "bwrap --dev-bind / / --", concerns=BRIEF)
+    assert names(bare, "BROKEN") == set()
     assert names(loose, "ESCAPED") >= {
         "reads: an SSH key", "git: a hook of the repository", "keys: the key in the environment",
         "supervision: a session of its own",
     }  # fmt: skip
-    strict = alone(user, installed, "--prefix", STRICT, concerns=BRIEF)
     assert strict["name"].startswith("bwrap --ro-bind")
     assert names(strict, "held") >= {"reads: an SSH key", "supervision: a session of its own"}
     assert names(strict, "ESCAPED") >= {"git: a hook of the repository", "git: the token in the repository's settings"}
