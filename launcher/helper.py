@@ -23,13 +23,15 @@ if TYPE_CHECKING:
 
 def main() -> int:
     """Runs the programme; returns the exit status."""
-    sys.path.insert(0, __file__.rpartition("/")[0].rpartition("/")[0])
+    root = __file__.rpartition("/")[0].rpartition("/")[0]
     programme, first, *rest = sys.argv[1:]
     if programme == "paddock":
+        sys.path.append(root)  # behind Python's own modules, as the script has it
         from launcher import start
 
         sys.prefix = sys.exec_prefix = first
         start.start(["paddock", *rest])
+    sys.path.insert(0, root)
     (second,) = rest
     if programme == "jobs":
         from launcher.service import job
