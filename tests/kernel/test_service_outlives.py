@@ -282,7 +282,7 @@ def test_an_upgrade_takes_the_code_away(who: Who, installed: Installed, place: P
     own = another(installed, place / "own")
     service = served.prepare(paddock.make(who, own, place))
     service.settings(helpers=1, stdin_seconds=0.2, term_seconds=0.5, harvest_seconds=0.5)
-    service.start()
+    service.start(loaded=False)
     try:
         script = f"{COMMIT} made; echo ready; read x; echo got $x; exit 7"
         for name in ("ends", "stays"):
@@ -297,7 +297,7 @@ def test_an_upgrade_takes_the_code_away(who: Who, installed: Installed, place: P
         assert output(frames) == b"ready\ngot it\n"
         assert json.loads(frames[-1][1])["outcome"]["status"] == 7, frames[-1][1]
         os.rename(own.packages / "gone", own.packages / "launcher")
-        service.start()
+        service.start(loaded=False)
         stays = service.get("/v1/sessions/stays").json
         assert stays["state"] == "running", json.dumps(stays)
         assert service.get("/v1/sessions/ends").json["outcome"]["status"] == 7

@@ -28,7 +28,8 @@ ray() { "$PYTHON" -m ray.scripts.scripts "$@" >>"$HOME/ray.log" 2>&1; }
 mkdir -p -m 700 ~/.ray
 head -c 32 /dev/urandom | od -An -tx1 | tr -d ' \\n' >~/.ray/auth_token
 chmod 600 ~/.ray/auth_token
-ray start --head --port=6390 --num-cpus=1 --include-dashboard=false --disable-usage-stats --node-ip-address=127.0.0.1
+ray start --head --port=6390 --num-cpus=1 --include-dashboard=false --disable-usage-stats --node-ip-address=127.0.0.1 \\
+    --no-monitor --include-log-monitor=false
 main='import sys; from launcher.__main__ import main; sys.exit(main(["paddock", *sys.argv[1:]]))'
 paddock() { "$PYTHON" -c "$main" "$@"; }
 cd "$MAIN"
@@ -45,7 +46,8 @@ node() {
     HOME=~/$1 unshare -u sh -c '
         hostname '$1'
         readlink /proc/self/ns/uts >~/uts
-        exec "$PYTHON" -m ray.scripts.scripts start --address=127.0.0.1:6390 --num-cpus=1 --disable-usage-stats
+        exec "$PYTHON" -m ray.scripts.scripts start --address=127.0.0.1:6390 --num-cpus=1 --disable-usage-stats \\
+            --include-log-monitor=false
     ' >>~/ray.log 2>&1
 }
 node second
@@ -100,7 +102,8 @@ def run(
         "HOME": str(home), "PATH": "/usr/sbin:/usr/bin:/sbin:/bin", "PYTHON": str(install.install().python),
         "MAIN": str(main), "SUITE": str(install.public_root()), "RAY_AUTH_MODE": "token",
         "PYTHONPATH": str(install.libraries(RAY)), "RAY_USAGE_STATS_ENABLED": "0", "LC_ALL": "C.UTF-8",
-        "RAY_health_check_period_ms": "1000", "RAY_health_check_failure_threshold": "3", **(further or {}),
+        "RAY_health_check_period_ms": "1000", "RAY_health_check_failure_threshold": "3",
+        "RAY_prestart_worker_first_driver": "0", "RAY_enable_worker_prestart": "0", **(further or {}),
     }  # fmt: skip
     words = ["unshare", "-n", "-m", "-u", "-p", "-f", "--kill-child", "--mount-proc", "bash", "-c", _NAMESPACES, "bash"]
     words += [*(DROP if user else ()), "bash", "-c", script]

@@ -19,11 +19,12 @@ from typing import Any, NamedTuple
 
 import psutil
 
-from tests.support import identity, install, paddock
+from tests.support import identity, install, paddock, warmed
 from tests.support.identity import Who
 from tests.support.paddock import Paddock
 
 PATIENCE = 60.0
+_SERVING = ("launcher.verbs.forms", "launcher.verbs.serve", "launcher.service.daemon", "uvicorn.lifespan.off")
 
 
 class Answer:
@@ -53,7 +54,7 @@ class Served:
         self.runtime = runtime
         self.env = {**made.env, "XDG_RUNTIME_DIR": str(runtime)}
         self.usual: dict[str, object] = {}
-        self.process: subprocess.Popen[bytes] | None = None
+        self.process: subprocess.Popen[bytes] | warmed.Process | None = None
         self.said = runtime.parent / "serve.log"
 
     @property
@@ -67,17 +68,29 @@ class Served:
         assert self.process is not None
         return self.process.pid
 
-    def start(self, env: Mapping[str, str] | None = None) -> None:
-        """Starts it and waits until it answers."""
-        with open(self.said, "ab") as log:
-            self.process = subprocess.Popen(
-                self.paddock.who.command(self.paddock.words("serve")),
-                cwd=self.paddock.place,
-                env=self.paddock.who.environment({**self.env, **(env or {})}),
-                stdin=subprocess.DEVNULL,
-                stdout=subprocess.DEVNULL,
-                stderr=log,
+    def start(self, env: Mapping[str, str] | None = None, *, loaded: bool = True) -> None:
+        """Starts it and waits until it answers.
+
+        Args:
+            env: further variables.
+            loaded: in a child of a process that has its code (`warmed`), and not by the command.
+        """
+        made, env = self.paddock, {**self.env, **(env or {})}
+        if loaded:
+            python = made.installed.python
+            self.process = warmed.start(
+                made.who, python, ["serve"], cwd=made.place, env=env, log=self.said, loaded=_SERVING
             )
+        else:
+            with open(self.said, "ab") as log:
+                self.process = subprocess.Popen(
+                    made.who.command(made.words("serve")),
+                    cwd=made.place,
+                    env=made.who.environment(env),
+                    stdin=subprocess.DEVNULL,
+                    stdout=subprocess.DEVNULL,
+                    stderr=log,
+                )
         deadline = time.monotonic() + PATIENCE
         while time.monotonic() < deadline:
             assert self.process.poll() is None, self.said.read_text()

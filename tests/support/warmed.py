@@ -5,49 +5,66 @@ elsewhere, and costs more than what most verbs do.
 import atexit
 import json
 import os
+import select
+import signal
 import subprocess
 import threading
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
+from launcher.jail import syscalls
 from tests.support.identity import MARKER, Who, Word
 
 PATIENCE = 120
+PR_SET_CHILD_SUBREAPER = 36
 
-# What a child has imported is imported here, too, so that the next one has it.
+# What a child has imported is imported here, too, so that the next one has it. One that stays, which writes to a log,
+# belongs to whom orphans come to.
 _SERVING = r"""
 import contextlib, gc, importlib, json, os, signal, sys, traceback
 from launcher.__main__ import main
 asked, answers = os.fdopen(os.dup(0)), os.fdopen(os.dup(1), "w")
+def perform(program, words, env, cwd, streams):
+    status = 70
+    try:
+        os.chdir(cwd)
+        os.environ.clear()
+        os.environ.update(env)
+        for number, fd in enumerate(streams):
+            os.dup2(fd, number)
+        os.close(asked.fileno()), os.close(answers.fileno())
+        if program:
+            status, sys.argv[1:] = 0, words
+            exec(program, {"__name__": "__main__"})
+        else:
+            status = main(["paddock", *words])
+    except SystemExit as error:
+        status = error.code or 0
+    except BaseException:
+        traceback.print_exc()
+    finally:
+        sys.stdout.flush(), sys.stderr.flush()
+        os.pwrite(modules, " ".join(sys.modules).encode(), 0)
+        os._exit(status)
 for line in asked:
-    program, words, env, cwd, stdin, patience = json.loads(line)
-    streams = [os.memfd_create(name) for name in ("in", "out", "err", "modules")]
+    program, words, env, cwd, stdin, patience, log, loaded = json.loads(line)
+    for name in loaded:
+        importlib.import_module(name)
+    *streams, modules = [os.memfd_create(name) for name in ("in", "out", "err", "modules")]
     os.pwrite(streams[0], stdin.encode("utf-8", "surrogateescape"), 0)
     if (pid := os.fork()) == 0:
-        status = 70
-        try:
+        if not log:
             signal.alarm(patience)
-            os.chdir(cwd)
-            os.environ.clear()
-            os.environ.update(env)
-            for number, fd in enumerate(streams[:3]):
-                os.dup2(fd, number)
-            if program:
-                status, sys.argv[1:] = 0, words
-                exec(program, {"__name__": "__main__"})
-            else:
-                status = main(["paddock", *words])
-        except SystemExit as error:
-            status = error.code or 0
-        except BaseException:
-            traceback.print_exc()
-        finally:
-            sys.stdout.flush(), sys.stderr.flush()
-            os.pwrite(streams[3], " ".join(sys.modules).encode(), 0)
-            os._exit(status)
+            perform(program, words, env, cwd, streams)
+        null = os.open("/dev/null", os.O_RDWR)
+        if (pid := os.fork()) == 0:
+            perform(program, words, env, cwd, (null, null, os.open(log, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o644)))
+        os.pwrite(streams[1], str(pid).encode(), 0)
+        os._exit(0)
     status = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
-    _, *said, imported = [os.pread(fd, os.fstat(fd).st_size, 0).decode("utf-8", "surrogateescape") for fd in streams]
-    for fd in streams:
+    *said, imported = [os.pread(fd, os.fstat(fd).st_size, 0).decode("utf-8", "surrogateescape")
+                       for fd in (*streams[1:], modules)]
+    for fd in (*streams, modules):
         os.close(fd)
     print(json.dumps([status, *said]), file=answers, flush=True)
     for name in {*imported.split()} - {*sys.modules}:
@@ -81,21 +98,88 @@ def run(
         stdin: text that the command reads.
         program: Python, in the place of the command.
     """
+    given = [str(word) for word in words]
+    came = _ask(who, python, (program, given, who.environment(env), str(cwd or who.home), stdin, PATIENCE, "", ()))
+    return subprocess.CompletedProcess(given, *came)
+
+
+def start(
+    who: Who,
+    python: Path,
+    words: Sequence[Word],
+    *,
+    cwd: Path,
+    env: Mapping[str, str],
+    log: Path,
+    loaded: Sequence[str],
+) -> "Process":
+    """A command that stays: nothing on its input and output, and a file for its errors.
+
+    Args:
+        who: acts.
+        python: the interpreter of the installation.
+        words: behind ``paddock``.
+        cwd: directory to start in.
+        env: variables on top of the user's own.
+        log: takes its errors.
+        loaded: modules that it needs, to be imported before.
+    """
+    request = ("", list(map(str, words)), who.environment(env), str(cwd), "", PATIENCE, str(log), loaded)
+    status, pid, said = _ask(who, python, request)
+    assert status == 0, said
+    return Process(int(pid))
+
+
+class Process:
+    """A child of this process, which has not started it: what `subprocess.Popen` offers to those who end one."""
+
+    def __init__(self, pid: int) -> None:
+        self.pid = pid
+        self._status: int | None = None
+
+    def poll(self) -> int | None:
+        """Its exit status once it has ended."""
+        if self._status is None and (ended := os.waitpid(self.pid, os.WNOHANG))[0]:
+            self._status = os.waitstatus_to_exitcode(ended[1])
+        return self._status
+
+    def wait(self, timeout: float = PATIENCE) -> int:
+        """Waits for that."""
+        if (status := self.poll()) is None:
+            fd = os.pidfd_open(self.pid)
+            ready, _, _ = select.select([fd], [], [], timeout)
+            os.close(fd)
+            status = self.poll() if ready else None
+        if status is None:
+            raise subprocess.TimeoutExpired(str(self.pid), timeout)
+        return status
+
+    def send_signal(self, number: int) -> None:
+        """Sends a signal, unless it has ended."""
+        if self.poll() is None:
+            os.kill(self.pid, number)
+
+    def kill(self) -> None:
+        """Sends SIGKILL."""
+        self.send_signal(signal.SIGKILL)
+
+
+def _ask(who: Who, python: Path, request: tuple[object, ...]) -> tuple[int, str, str]:
     key = (who.prefix, python, os.getpid(), threading.get_ident())
     process = _started.get(key) or _start(who, python)
     _started[key] = process
     assert process.stdin is not None
     assert process.stdout is not None
-    given = [str(word) for word in words]
-    request = (program, given, who.environment(env), str(cwd or who.home), stdin, PATIENCE)
     try:
         process.stdin.write(json.dumps(request) + "\n")
         process.stdin.flush()
-        came = json.loads(process.stdout.readline())
+        status, out, err = json.loads(process.stdout.readline())
     except BaseException:  # nobody reads this answer any more
         _end(_started.pop(key))
         raise
-    return subprocess.CompletedProcess(given, *came)
+    if threading.current_thread() is not threading.main_thread():
+        _end(_started.pop(key))
+    return status, out, err
 
 
 def pids() -> set[int]:
@@ -104,6 +188,7 @@ def pids() -> set[int]:
 
 
 def _start(who: Who, python: Path) -> "subprocess.Popen[str]":
+    syscalls.prctl(PR_SET_CHILD_SUBREAPER, 1)  # which a forked child of this process is not
     if not _started:
         atexit.register(_end_all, os.getpid())
     env = {name: value for name, value in who.environment().items() if name != MARKER}
