@@ -188,8 +188,8 @@ def ground(request: pytest.FixtureRequest, paddock: Paddock) -> Iterator[Ground]
 
 
 IN_NAMESPACES = pytest.mark.parametrize("ground", [promises.NAMESPACES], indirect=True)
-"""Of what the vendor, the user's file and the process that refreshes do: on which backend the agent asks, is no matter.
-"""
+"""Of what the vendor, the user's file, the process that refreshes and the launcher, which makes phantoms, do: on which
+backend the agent asks, is no matter."""
 
 
 @contextmanager
@@ -303,6 +303,7 @@ def test_a_token_that_the_vendor_refuses_is_refreshed_when_the_agent_asks(ground
     assert len(ground.vendor.refreshed) == 2  # one of the first half, one of this: those after it found a good one
 
 
+@pytest.mark.parametrize("ground", [promises.NAMESPACES, promises.GUARD], indirect=True)  # two ways to one judge
 def test_what_is_not_the_logins_is_refused(ground: Ground) -> None:
     """Foreign tokens, other paths, other methods, a phantom elsewhere: and what may be read is read."""
     foreign = f'{CURL} -H "Authorization: Bearer {token("acc", 1)}" https://{API}/v1/chat'
@@ -360,6 +361,7 @@ def test_what_is_not_the_logins_is_refused(ground: Ground) -> None:
     assert ground.vendor.refreshed == []
 
 
+@IN_NAMESPACES
 def test_a_phantom_is_good_in_its_own_worktree_only(ground: Ground) -> None:
     """And not after its sessions: the next one has others."""
     first = ground.run(f'echo "{ACCESS}"').stdout.strip()
