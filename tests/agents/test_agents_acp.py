@@ -68,7 +68,8 @@ def test_without_the_bridge_an_editor_writes_outside_for_an_agent(
     """The editor is in no jail, and a prefix alone does not see what it is asked for, commands included."""
     need("userns")
     beside = scene.beside
-    agent = replace(make(scene), options=())
+    agent = make(scene)
+    agent = replace(agent, options=agent_scene.once(agent.environment))
     script: list[Step] = [Write(str(beside), "x\n"), Run(f"{scene.outside}/tool")]
     told = agent_scene.talk(scene, agent, script, tmp_path / "stderr", verb="run")
     assert told.editor.written == [str(beside)], told.stderr

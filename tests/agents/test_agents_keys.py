@@ -34,23 +34,23 @@ def vendors(scene: Scene) -> dict[str, str]:
     return kept | {"SSL_CERT_FILE": str(place)}
 
 
-def claude() -> Agent:
+def claude(_scene: Scene) -> Agent:
     return Agent(("claude-agent-acp",), {"ANTHROPIC_API_KEY": KEY})
 
 
-def claude_token() -> Agent:
+def claude_token(_scene: Scene) -> Agent:
     return Agent(("claude-agent-acp",), {"ANTHROPIC_AUTH_TOKEN": KEY})
 
 
-def codex() -> Agent:
+def codex(_scene: Scene) -> Agent:
     return Agent(("codex-acp",), {"OPENAI_API_KEY": KEY}, login="api-key")
 
 
-def codex_key() -> Agent:
+def codex_key(_scene: Scene) -> Agent:
     return Agent(("codex-acp",), {"CODEX_API_KEY": KEY}, login="api-key")
 
 
-def opencode() -> Agent:
+def opencode(_scene: Scene) -> Agent:
     """Two keys: one vendor's model works, and the other one's finds a title for that."""
     models = {"models": {"m": {"name": "M"}}}
     settings = {"model": "anthropic/m", "small_model": "openai/m", "provider": {"anthropic": models, "openai": models}}
@@ -58,26 +58,28 @@ def opencode() -> Agent:
     return Agent(("opencode", "acp"), {"ANTHROPIC_API_KEY": KEY, "OPENAI_API_KEY": KEY, **environment})
 
 
-def goose() -> Agent:
+def goose(_scene: Scene) -> Agent:
     environment = {"GOOSE_PROVIDER": "openai", "GOOSE_MODEL": "m", "OPENAI_API_KEY": KEY}
     return Agent(("goose", "acp", "--with-builtin", "developer"), environment, through_terminal=True)
 
 
-def goose_anthropic() -> Agent:
+def goose_anthropic(_scene: Scene) -> Agent:
     environment = {"GOOSE_PROVIDER": "anthropic", "GOOSE_MODEL": "m", "ANTHROPIC_API_KEY": KEY}
     return Agent(("goose", "acp", "--with-builtin", "developer"), environment, through_terminal=True)
 
 
-def gemini() -> Agent:
-    return Agent(("gemini", "--acp"), {"GEMINI_API_KEY": KEY}, login="gemini-api-key")
+def gemini(_scene: Scene) -> Agent:
+    environment = {"GEMINI_API_KEY": KEY, "GEMINI_CLI_NO_RELAUNCH": "true"}
+    return Agent(("gemini", "--acp"), environment, login="gemini-api-key", options=agent_scene.once(environment))
 
 
-def qwen() -> Agent:
-    environment = {"OPENAI_API_KEY": KEY, "OPENAI_MODEL": "m"}
-    return Agent(("qwen", "--acp", "--auth-type", "openai"), environment, login="openai")
+def qwen(scene: Scene) -> Agent:
+    environment = {"OPENAI_API_KEY": KEY, **agent_scene.qwen_settings(scene)}
+    command = ("qwen", "--acp", "--auth-type", "openai")
+    return Agent(command, environment, login="openai", options=agent_scene.once(environment))
 
 
-def copilot() -> Agent:
+def copilot(_scene: Scene) -> Agent:
     environment = {
         "COPILOT_OFFLINE": "true",
         "COPILOT_PROVIDER_TYPE": "openai",
@@ -93,14 +95,14 @@ def copilot() -> Agent:
     [claude, claude_token, codex, codex_key, opencode, goose, goose_anthropic, gemini, qwen, copilot],
 )
 def test_an_agent_works_by_a_phantom_and_the_key_is_nowhere_in_its_jail(
-    scene: Scene, vendors: dict[str, str], make: Callable[[], Agent], tmp_path: Path
+    scene: Scene, vendors: dict[str, str], make: Callable[[Scene], Agent], tmp_path: Path
 ) -> None:
     """Its vendor, by TLS, sees the user's key; its own shell finds none, wherever it looks.
 
     Where nobody chose what an editor's file tools are for, it writes by its own, and asks for no permission either.
     """
     need("userns")
-    agent = make()
+    agent = make(scene)
     script: list[Step] = [Write(f"{scene.worktree}/made.txt", "made\n"), Run(f"python3 search.py {KEY[::-1]}")]
     told = agent_scene.talk(scene, agent, script, tmp_path / "stderr", environment=vendors)
     assert (told.stop_reason, told.status, told.editor.allowed) == ("end_turn", 0, []), told.stderr

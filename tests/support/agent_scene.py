@@ -252,22 +252,32 @@ def gemini(scene: Scene) -> Agent:
         "GOOGLE_GEMINI_BASE_URL": scene.model.url,
         "GEMINI_CLI_NO_RELAUNCH": "true",
     }
-    options = (*THROUGH_EDITOR, *_once(environment))
+    options = (*THROUGH_EDITOR, *once(environment))
     return Agent(("gemini", "--acp"), environment, login="gemini-api-key", through_editor=True, options=options)
 
 
 def qwen(scene: Scene) -> Agent:
-    environment = {"OPENAI_API_KEY": KEY, "OPENAI_BASE_URL": f"{scene.model.url}/v1", "OPENAI_MODEL": "m"}
-    environment["QWEN_CODE_NO_RELAUNCH"] = "true"
-    command, options = ("qwen", "--acp", "--auth-type", "openai"), (*THROUGH_EDITOR, *_once(environment))
+    environment = {"OPENAI_API_KEY": KEY, "OPENAI_BASE_URL": f"{scene.model.url}/v1", **qwen_settings(scene)}
+    command, options = ("qwen", "--acp", "--auth-type", "openai"), (*THROUGH_EDITOR, *once(environment))
     return Agent(command, environment, login="openai", through_editor=True, options=options)
 
 
-def _once(environment: Mapping[str, str]) -> tuple[str, ...]:
-    """What lets an agent know that it need not start itself once more, for other limits of its memory. It does so where
-    its key is tried: each start takes seconds.
+def qwen_settings(scene: Scene) -> dict[str, str]:
+    """Qwen's model, and that it neither remembers a conversation nor suggests what could follow, for which it would ask
+    its model once more, with the script.
     """
-    return tuple(word for name in environment if name.endswith("_NO_RELAUNCH") for word in ("--env", name))
+    memory = dict.fromkeys(("enableManagedAutoMemory", "enableManagedAutoDream", "enableAutoSkill"), False)
+    file = scene.worktree / "qwen.json"
+    file.write_text(json.dumps({"memory": memory, "ui": {"enableFollowupSuggestions": False}}))
+    return {"OPENAI_MODEL": "m", "QWEN_CODE_NO_RELAUNCH": "true", "QWEN_CODE_SYSTEM_DEFAULTS_PATH": str(file)}
+
+
+def once(environment: Mapping[str, str]) -> tuple[str, ...]:
+    """Options that pass on what shortens an agent's work: that it need not start itself once more, for other limits of
+    its memory, and qwen's settings. Each start takes seconds; it is tried where Gemini's questions are kept.
+    """
+    names = ("GEMINI_CLI_NO_RELAUNCH", "QWEN_CODE_NO_RELAUNCH", "QWEN_CODE_SYSTEM_DEFAULTS_PATH")
+    return tuple(word for name in names if name in environment for word in ("--env", name))
 
 
 def copilot(scene: Scene) -> Agent:
