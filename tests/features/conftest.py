@@ -2,7 +2,8 @@
 
 import json
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
@@ -31,12 +32,13 @@ def listed(text: str) -> list[str]:
 
 @given(parsers.parse('a repository with the submodules "{names}"'), target_fixture="scene")
 @given(parsers.re('a repository with the submodules "(?P<names>)"'), target_fixture="scene")
-def _repository(names: str, installed: Installed, public_dir: Path, user: identity.Who) -> Scene:
+def _repository(names: str, installed: Installed, public_dir: Path, user: identity.Who) -> Iterator[Scene]:
     need("landlock")
     who = identity.root(public_dir / "home-of-root") if os.geteuid() == 0 else user
     place = public_dir / "place"
     place.mkdir()
-    return Scene(who, installed, place, listed(names))
+    with ExitStack() as stack:
+        yield Scene(who, installed, place, listed(names), stack)
 
 
 @given("an orchestrator in a worktree of its own")

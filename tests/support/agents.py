@@ -1,11 +1,13 @@
 """Agents at work for the features: real git repositories, real worktrees, real jails, and the workflow between them."""
 
+import functools
 import hashlib
 import json
 import os
 import shlex
 import subprocess
 from collections.abc import Callable, Iterable, Sequence
+from contextlib import ExitStack
 from pathlib import Path
 from typing import NamedTuple
 
@@ -127,10 +129,14 @@ class Scene:
         installed: the command.
         place: an empty directory of theirs.
         submodules: of the repository.
+        stack: ends what the scenario has started.
     """
 
-    def __init__(self, who: Who, installed: Installed, place: Path, submodules: Sequence[str]) -> None:
+    def __init__(
+        self, who: Who, installed: Installed, place: Path, submodules: Sequence[str], stack: ExitStack
+    ) -> None:
         self.who = who
+        self.stack = stack
         self.installed = installed
         self.main = place / "app"
         self.submodules = submodules
@@ -244,14 +250,8 @@ class Scene:
 
     def call(self, session: str, calls: Sequence[tuple[str, str]]) -> None:
         """File tools are called in the name of a session, as its header would be; each works in a jail."""
-        sessions = Sessions.of_workflow(self.contexts, self.graph, self.worktrees)
         before = self._contents()
-        with file_tools.jails(self.installed, self.who.home) as jails:
-            router = Router(sessions, jails.enter)
-            try:
-                said = [router.call(tool, TOOLS[tool](path), session, None) for tool, path in calls]
-            finally:
-                router.close()
+        said = [self.router.call(tool, TOOLS[tool](path), session, None) for tool, path in calls]
         self.answers = [json.loads(each.text)["errorType"] if each.failed else "done" for each in said]
         self.untouched = self._contents() == before
 
@@ -299,6 +299,14 @@ class Scene:
                 }
             )
         )
+
+    @functools.cached_property
+    def router(self) -> Router:
+        """Leads the calls of all sessions to their jails, until the scenario ends."""
+        jails = self.stack.enter_context(file_tools.jails(self.installed, self.who.home))
+        made = Router(Sessions.of_workflow(self.contexts, self.graph, self.worktrees), jails.enter)
+        self.stack.callback(made.close)
+        return made
 
     # What can be looked at
 
