@@ -168,7 +168,8 @@ def test_the_command_line_takes_a_file(service: Served, tmp_path: Path) -> None:
         (one + 'options = ["--rwx", "/"]\n', "usage", "ticket D-1: unknown option"),
         (one + 'options = ["--worktree", "/"]\n', "usage", "ticket D-1"),
     ):
-        refused = service.paddock.refused("tickets", "run", str(file) if tried(text) else "", env=service.env, cwd=main)
+        file.write_text(text)
+        refused = service.paddock.refused("tickets", "run", str(file), env=service.env, cwd=main)
         assert all(word in refused.text for word in words), refused.text
     before = git(service, "worktree", "list")
     late = tried(one.replace("D-1", "D-2") + 'options = ["--limit", "memory=much"]\n')

@@ -1,6 +1,6 @@
 """SIGKILL anywhere in a run over a repository and two submodules: all old, or all new, never between.
 
-`PADDOCK_KILLS=N` (default 1: at a third of the steps) kills N times at every step; from the second time on once more,
+`PADDOCK_KILLS=N` (default 1: at a quarter of the steps) kills N times at every step; from the second time on once more,
 at a random step of what was to finish the work.
 """
 
@@ -165,6 +165,10 @@ def make(root: Path) -> None:
     nested.main.commit("one", {"gone/away": "x\n"})
 
 
+_before: dict[str, object] = {}
+"""`Scene.all` of every copy: commits do not depend on the time."""
+
+
 class Scene:
     """One copy of what `make` has made, before a run.
 
@@ -180,7 +184,9 @@ class Scene:
         self.state = root / "state"
         self.state.mkdir()
         (self.main.root / "mine").write_text("untracked\n")
-        self.before = self.all()
+        if not _before:
+            _before.update(self.all())
+        self.before = _before
 
     def all(self) -> dict[str, object]:
         """Refs and files: everything that a run may change."""
@@ -248,7 +254,7 @@ def test_a_killed_merge_ends_all_old_or_all_new(
     steps, new = after
     chance = random.Random(7)
     seen = set()
-    for kill in range(1 + everything, steps + 1, 1 if ROUNDS > 1 else 12 if jailed else 5):
+    for kill in range(1 + 4 * everything, steps + 1, 1 if ROUNDS > 1 else 12 if jailed else 8):
         for number in range(ROUNDS):
             scene = Scene(tmp_path / f"{kill}-{number}")
             assert scene.do("merge", kill_at=kill, everything=everything, jailed=jailed) is None
@@ -284,7 +290,7 @@ def test_a_killed_rollback_ends_all_old(after: tuple[int, dict[str, object]], tm
 def test_an_unfinished_merge_can_be_taken_back(after: tuple[int, dict[str, object]], tmp_path: Path) -> None:
     """Instead of forward, `--rollback` goes backward from wherever a run was killed."""
     steps, _ = after
-    for kill in range(steps // 2, steps, 1 if ROUNDS > 1 else 5):
+    for kill in range(steps // 2, steps, 1 if ROUNDS > 1 else 8):
         scene = Scene(tmp_path / str(kill))
         assert scene.do("merge", kill_at=kill, everything=True) is None
         done = scene.do("rollback", run=scene.run_id())
