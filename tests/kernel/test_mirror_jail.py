@@ -107,6 +107,7 @@ def test_a_project_and_scripts_see_npm_as_outside(paddock: Paddock, jailed: Call
     assert ".npmrc" not in names
 
 
+@pytest.mark.parametrize("jailed", [promises.NAMESPACES, promises.GUARD], indirect=True)  # homes are shown in two ways
 def test_what_a_command_has_in_its_home_is_its_own(paddock: Paddock, jailed: Callable[..., Ended]) -> None:
     """Its own file stays, and a link that it leaves there leads no writing of ours anywhere."""
     settings(paddock, "private.example")
@@ -151,9 +152,9 @@ def test_the_user_can_ask_what_is_a_mirror(paddock: Paddock) -> None:
 
 @pytest.mark.parametrize(
     ("jailed", "bundle"),
-    [*((backend, "python") for backend in promises.BACKENDS), (promises.NAMESPACES, "node")],
+    [(promises.NAMESPACES, "python"), (promises.GUARD, "python"), (promises.NAMESPACES, "node")],
     indirect=["jailed"],
-)
+)  # who judges is reached in two ways
 def test_a_newcomer_with_a_mirror_only_allows_the_bundle(
     served: World, paddock: Paddock, jailed: Callable[..., Ended], bundle: str
 ) -> None:
