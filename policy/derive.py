@@ -185,13 +185,15 @@ def derive(
             warnings.append(f"{source} {path}: it does not exist, so there is nothing to grant")
             continue
         granted = asked_for(path, trail, source, root, host, written)
+        if mounts and beneath(granted, "/dev/shm"):
+            warnings.append(f"{source} {path}: a jail has its own /dev/shm, which shows nothing of the machine's")
+            del grants[-1]
+            continue
         asked.append((granted, access, source))
         if linked_by((root, *written), trail):
             crossed.append((path, granted, source))
         if mounts and granted in PRIVATE:
             warnings.append(f"{source} {path}: a jail has its own {granted}; name what is needed below it")
-        elif mounts and beneath(granted, "/dev/shm"):
-            warnings.append(f"{source} {path}: a jail has its own /dev/shm, which shows nothing of the machine's")
         if host.kind(granted) == "socket":
             warnings.append(socket_warning(granted, source))
     narrowed, ignored = ingredients.narrowed(root, asked)

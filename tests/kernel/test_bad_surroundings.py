@@ -1,5 +1,6 @@
 """Closed streams, small limits, full devices, wrong systems: one clear error or it works, and nothing left behind."""
 
+import json
 import os
 import shutil
 import subprocess
@@ -153,5 +154,8 @@ def test_a_worktree_or_a_grant_in_shared_memory(
         ended = elsewhere.run(*options, "--rw", str(made.worktree), "--", "ls", str(made.worktree), env=dict(variables))
         told = "a jail has its own /dev/shm, which shows nothing of the machine's" in ended.stderr
         assert (told, ended.returncode != 0) == (promises.has_mounts(backend),) * 2, ended
+        words = ("--rw", str(made.worktree), "--json", str(made.worktree))
+        explained = json.loads(elsewhere.call("explain", *options, *words, env=dict(variables)).stdout)
+        assert ("write" in explained["allowed"]) is not told, explained
     finally:
         shutil.rmtree(place)
