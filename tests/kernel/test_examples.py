@@ -43,8 +43,11 @@ HELP = (
 )
 """Verbs whose examples in help are run, too; tests/unit/test_documents.py parses those of all."""
 
+EVERY = (*examples.examples("console"), *examples.of_help(*HELP))
 CONSOLES = [
-    example for example in (*examples.examples("console"), *examples.of_help(*HELP)) if example.name not in ELSEWHERE
+    example
+    for example in EVERY
+    if example.name not in ELSEWHERE and not any(example.is_part_of(other) for other in EVERY)
 ]
 TOML = examples.examples("toml")
 CONFIGURATIONS = [example for example in TOML if example.text.startswith("schema")]
@@ -176,8 +179,10 @@ def test_every_example_is_run_by_one_of_these() -> None:
 def test_the_scenes_are_those_of_examples_that_are_there() -> None:
     """Nothing is prepared, replaced or excused that no page has any more."""
     known = {example.name: example for example in (*examples.examples(), *examples.of_help(*HELP))}
+    run = {example.name for example in CONSOLES}
     for name, scene in examples.scenes().items():
         if name:
+            assert name in run, name
             typed = {line for line, _ in known[name].steps}
             assert {*examples.statuses(scene), *examples.replaced(scene)} <= typed, name
     assert set(ELSEWHERE) <= set(known)

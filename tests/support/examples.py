@@ -47,6 +47,11 @@ class Example(NamedTuple):
                 steps[-1][1].append(line)
         return steps
 
+    def is_part_of(self, other: "Example") -> bool:
+        """Whether a longer example has its lines, which show the same, in this order: to run that one is enough."""
+        rest = iter(other.steps)
+        return len(other.steps) > len(self.steps) and all(step in rest for step in self.steps)
+
     @property
     def name(self) -> str:
         """The page, and the first line."""
