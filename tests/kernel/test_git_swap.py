@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from policy import promises
-from tests.support import private_git
+from tests.support import private_git, warmed
 from tests.support.git_scene import Git, make, ok
 from tests.support.identity import Who
 from tests.support.install import Installed
@@ -51,8 +51,7 @@ def pointers(git: Git) -> dict[str, tuple[bytes, int, int]]:
 
 def paddock(git: Git, *words: str, at: Path | None = None) -> "subprocess.CompletedProcess[str]":
     """Runs another command than `run`."""
-    command = [str(git.installed.paddock), *words]
-    return git.who.run(command, cwd=at or git.worktree, env=WITHOUT, timeout=120)
+    return warmed.run(git.who, git.installed.python, words, cwd=at or git.worktree, env=WITHOUT)
 
 
 def await_that(condition: Callable[[], bool]) -> None:

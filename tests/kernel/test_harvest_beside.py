@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from policy import promises
+from tests.support import warmed
 from tests.support.git_scene import Git, make, ok
 from tests.support.identity import Who
 from tests.support.install import Installed
@@ -16,10 +17,9 @@ from tests.support.private_git import Planted
 
 _OUTSTANDING = """
 import sys
-sys.path.append(sys.argv[1])
 from launcher.vcs.harvest import agent_refs, outstanding
-answers = [outstanding.outstanding(sys.argv[2], kept=kept) for kept in (True, False)]
-print(agent_refs.harvest_due(sys.argv[2]), *answers)
+answers = [outstanding.outstanding(sys.argv[1], kept=kept) for kept in (True, False)]
+print(agent_refs.harvest_due(sys.argv[1]), *answers)
 """
 
 
@@ -27,7 +27,7 @@ print(agent_refs.harvest_due(sys.argv[2]), *answers)
 def git(user: Who, installed: Installed, public_dir: Path) -> Git:
     """A worktree that Paddock has made, for an ordinary user, with namespaces."""
     scene = make(user, installed, public_dir, "main", promises.NAMESPACES)
-    ended = user.run([str(installed.paddock), "worktree", "add", "mv2"], cwd=scene.worktree, timeout=120)
+    ended = warmed.run(user, installed.python, ("worktree", "add", "mv2"), cwd=scene.worktree)
     assert ended.returncode == 0, ended.stderr
     (place,) = scene.place.glob("main-mv2*")
     return Git(user, installed, scene.place, place, scene.backend)
@@ -35,15 +35,15 @@ def git(user: Who, installed: Installed, public_dir: Path) -> Git:
 
 def _asked(planted: Planted) -> tuple[bool, bool, bool]:
     """(whether a harvest is due, whether commits would be lost with the directory, whether the branch lacks any)."""
-    words = [str(planted.installed.python), "-I", "-c", _OUTSTANDING, str(planted.installed.packages)]
-    ended = planted.who.run([*words, str(planted.directory)])
+    ended = warmed.run(planted.who, planted.installed.python, [planted.directory], program=_OUTSTANDING)
     assert ended.returncode == 0, ended.stderr
     due, lost, lacks = (word == "True" for word in ended.stdout.split())
     return due, lost, lacks
 
 
-def _verb(git: Git, *words: str) -> "subprocess.CompletedProcess[str]":
-    return git.who.run([str(git.installed.paddock), "worktree", *words], cwd=git.worktree, timeout=120)
+def _verb(git: Git, *words: str, at: str = "") -> "subprocess.CompletedProcess[str]":
+    cwd = git.place / at if at else git.worktree
+    return warmed.run(git.who, git.installed.python, ("worktree", *words), cwd=cwd)
 
 
 def _joined(git: Git, said: str) -> None:
@@ -144,8 +144,7 @@ def test_every_stash_is_taken_over_and_applied_by_the_command_that_is_named(git:
     assert "nothing would be lost" in shown
     assert f"git -C {git.worktree} {commands[1][0][4:]}\n" in shown
     assert "stash" not in _told(git, "true"), "told once"
-    words = [str(git.installed.paddock), "worktree", "remove", "mv2"]
-    removed = git.who.run(words, cwd=git.place / "main", timeout=120)
+    removed = _verb(git, "remove", "mv2", at="main")
     assert f"a stash of the agent stays in {commands[1][1]} in " in removed.stdout, removed.stderr
     assert git.who.run(["git", "stash", "apply", commands[1][1]], cwd=git.place / "main").returncode == 0
     assert (git.place / "main/draft").read_text() == "second\n"
@@ -238,15 +237,11 @@ def test_work_beside_the_branch_is_not_removed_with_a_worktree(git: Git, doing: 
     ok(git.run("git branch --list; true"))
     assert "nothing would be lost" in _verb(git, "status").stdout
     ok(git.run(doing, "--branch-policy", "keep"))
-    refused = git.who.run(
-        [str(git.installed.paddock), "worktree", "remove", "mv2"], cwd=git.place / "main", timeout=120
-    )
+    refused = _verb(git, "remove", "mv2", at="main")
     assert refused.returncode != 0
     assert "not harvested" in refused.stderr, refused.stderr
     assert "not harvested" in _verb(git, "status").stdout
-    forced = git.who.run(
-        [str(git.installed.paddock), "worktree", "remove", "mv2", "--force"], cwd=git.place / "main", timeout=120
-    )
+    forced = _verb(git, "remove", "mv2", "--force", at="main")
     assert forced.returncode == 0, forced.stderr
     aside = re.findall(r"is kept: (\S+)", forced.stdout)[-1]
     assert Path(aside).is_dir()
@@ -256,8 +251,7 @@ def test_agents_that_make_the_same_commits_at_the_same_time_all_hand_them_over(g
     """Byte by byte the same in the repository and its submodule, on branches of their own: no harvest is refused."""
     count = 4
     for number in range(count):
-        words = [str(git.installed.paddock), "worktree", "add", f"same{number}"]
-        ended = git.who.run(words, cwd=git.place / "main", timeout=120)
+        ended = _verb(git, "add", f"same{number}", at="main")
         assert ended.returncode == 0, ended.stderr
     places = [git.place / f"main-same{number}" for number in range(count)]
     script = """set -e; export GIT_AUTHOR_DATE='1700000000 +0000' GIT_COMMITTER_DATE='1700000000 +0000'

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from launcher.jail import processes
-from tests.support import features, paddock
+from tests.support import features, paddock, warmed
 from tests.support.identity import Who
 from tests.support.install import Installed
 from tests.support.paddock import Paddock
@@ -104,8 +104,8 @@ class Team:
         """What one process of the user's gets for several calls, one after another."""
         who, installed = self.ground.who, self.ground.installed
         asked = json.dumps([[str(word) for word in call] for call in calls])
-        command: list[str | Path] = [installed.python, "-I", "-c", _SERVICE, asked]
-        ended = who.run(command, env={**self.env, **(env or {})}, cwd=self.ground.place)
+        env = {**self.env, **(env or {})}
+        ended = warmed.run(who, installed.python, [asked], env=env, cwd=self.ground.place, program=_SERVICE)
         assert ended.returncode == 0, ended.stderr
         return [json.loads(line) for line in ended.stdout.splitlines()]
 

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from policy import promises
+from tests.support import warmed
 from tests.support.git_scene import Git, make, ok
 from tests.support.identity import Who
 from tests.support.install import Installed
@@ -231,7 +232,7 @@ def test_locks_of_a_killed_git_are_in_nobodys_way(
     assert "refs/heads/X.lock" in ended.stderr
     assert "further branches" not in ended.stderr
     ok(git.run(f"{KILLED_GIT}; echo x >$p/modules/library/HEAD.lock"))
-    harvested = git.who.run([str(installed.paddock), "worktree", "harvest", "--json"], cwd=git.worktree)
+    harvested = warmed.run(git.who, installed.python, ("worktree", "harvest", "--json"), cwd=git.worktree)
     said = json.loads(ok(harvested))
     assert said["branches"] == []
     (note,) = [note for note in said["notes"] if "index.lock" in note]
@@ -274,7 +275,7 @@ def test_a_lock_of_a_living_session_stays(git: Git) -> None:
     first = git.start(script)
     _await(git.worktree / "ready")
     assert "index.lock" not in git.run("true").stderr
-    git.who.run([str(git.installed.paddock), "worktree", "harvest"], cwd=git.worktree)
+    warmed.run(git.who, git.installed.python, ("worktree", "harvest"), cwd=git.worktree)
     assert (git.state / "git/index.lock").exists()
     (git.worktree / "go").touch()
     assert first.wait(60) == 0
@@ -422,10 +423,10 @@ def test_repositories_of_other_kinds(git: Git, kind: str) -> None:
 
 def test_a_plan_with_a_private_git_directory_is_explained(git: Git) -> None:
     """`explain` says what is shown where, and that the repository's own directory is out of reach."""
-    words = [str(git.installed.paddock), "explain", "--plan", "--", "true"]
-    said = git.who.run(words, cwd=git.place / "main").stdout
+    words = ("explain", "--plan", "--", "true")
+    said = warmed.run(git.who, git.installed.python, words, cwd=git.place / "main").stdout
     assert f"{git.place}/main/.git  [shows @git/git]" in said
-    about = git.who.run([str(git.installed.paddock), "explain", ".git/config"], cwd=git.place / "main")
+    about = warmed.run(git.who, git.installed.python, ("explain", ".git/config"), cwd=git.place / "main")
     assert about.stdout.splitlines()[0].endswith(": denied")
     assert "--git private" in about.stdout
 

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from tests.support import paddock as paddocks
+from tests.support import warmed
 from tests.support.features import need
 from tests.support.identity import Who
 from tests.support.install import Installed
@@ -224,7 +225,7 @@ def test_a_blob_of_half_a_gigabyte_is_refused(planted: Planted) -> None:
 def _job(here: Paddock, name: str = "harvest.waiting") -> list[dict[str, Any]]:
     """What a job of the service says that runs without any service."""
     program = "import json, sys; from launcher.service.job import TABLE; print(json.dumps(TABLE[sys.argv[1]]()))"
-    ended = here.who.run([str(here.installed.python), "-I", "-c", program, name], cwd=here.place)
+    ended = warmed.run(here.who, here.installed.python, [name], cwd=here.place, program=program)
     assert ended.returncode == 0, ended.stderr
     found: list[dict[str, Any]] = json.loads(ended.stdout)["worktrees"]
     return found

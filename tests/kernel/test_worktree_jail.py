@@ -9,7 +9,7 @@ import pytest
 
 from policy import promises
 from tests.support import paddock as exchanges
-from tests.support import repository
+from tests.support import repository, warmed
 from tests.support.features import need
 from tests.support.identity import AS_A_USER, Who
 from tests.support.install import Installed
@@ -32,7 +32,7 @@ def test_the_work_of_a_ticket_from_start_to_end(installed: Installed, repo: Repo
     """Made, worked in by a jailed git, harvested, looked at, removed: the commits are on the ticket's branches."""
 
     def paddock(*words: str, at: Path = repo.main, status: int = 0) -> str:
-        ended = repo.who.run([str(installed.paddock), *words], cwd=at, timeout=120)
+        ended = warmed.run(repo.who, installed.python, words, cwd=at)
         assert ended.returncode == status, ended.stderr
         return ended.stdout
 
@@ -64,7 +64,7 @@ def test_a_private_git_directory_that_was_not_harvested_holds_the_worktree(insta
     """A commit on a detached HEAD is kept back by the harvest's rules until the user decides: removal says so."""
 
     def paddock(*words: str, at: Path = repo.main) -> tuple[int, str, str]:
-        ended = repo.who.run([str(installed.paddock), *words], cwd=at, timeout=120)
+        ended = warmed.run(repo.who, installed.python, words, cwd=at)
         return ended.returncode, ended.stdout, ended.stderr
 
     status, out, err = paddock("worktree", "add", "T-2", "--json")
@@ -100,7 +100,7 @@ def test_work_in_a_submodules_place_is_not_removed_with_the_worktree(
 
     def paddock(*words: str, at: Path = repo.main, status: int = 0) -> str:
         # Without mounts: where there are some, the place is read-only.
-        ended = user.run([str(installed.paddock), *words], cwd=at, env={"PADDOCK_NO_USERNS": "1"}, timeout=120)
+        ended = warmed.run(user, installed.python, words, cwd=at, env={"PADDOCK_NO_USERNS": "1"})
         assert ended.returncode == status, ended.stderr
         return ended.stdout or ended.stderr
 
@@ -133,7 +133,7 @@ def test_a_removal_beside_a_live_session_changes_nothing_outside(
     """Refused; and forced, what a command exchanges for links meanwhile leads nowhere. In another worktree it may."""
 
     def paddock(*words: str) -> "subprocess.CompletedProcess[str]":
-        return repo.who.run([str(installed.paddock), "worktree", *words], cwd=repo.main, timeout=120)
+        return warmed.run(repo.who, installed.python, ("worktree", *words), cwd=repo.main)
 
     outside = exchanges.canary(repo.who, repo.main.parent)
     made = [json.loads(paddock("add", name, "--no-submodules", "--json").stdout)["main"]["path"] for name in "ab"]
@@ -176,7 +176,7 @@ def test_what_another_session_exchanges_around_worktrees_leads_nowhere(
     empty = repo.git("commit-tree", "-m", "empty", repo.git("hash-object", "-t", "tree", "-w", "/dev/null"))
 
     def paddock(*words: str) -> "subprocess.CompletedProcess[str]":
-        return user.run([str(installed.paddock), "worktree", *words], cwd=repo.main, timeout=120)
+        return warmed.run(user, installed.python, ("worktree", *words), cwd=repo.main)
 
     add = ("add", "--from", empty, "--path")
     words = ("--git", "readonly", "--rw", str(trees), "--", *exchanges.WHATEVER_COMES, str(trees), str(outside))

@@ -5,7 +5,7 @@ import subprocess
 from pathlib import Path
 
 from policy import promises
-from tests.support import repository
+from tests.support import repository, warmed
 from tests.support.features import need_backend
 from tests.support.identity import Who
 from tests.support.install import Installed
@@ -170,10 +170,9 @@ def make(who: Who, installed: Installed, public_dir: Path, worktree: str, backen
     place.mkdir(exist_ok=True)
     repository.grow(who, who.give(place), SETUP)
     if backend == promises.GUARD and worktree == "one":
-        words = [str(installed.paddock), "worktree", "add", "one", "--branch", "one", "--path", str(place / "one")]
-        for command in (["git", "worktree", "remove", "--force", "--force", "../one"], words):
-            ended = who.run(command, cwd=place / "main")
-            assert ended.returncode == 0, ended.stderr
+        ok(who.run(["git", "worktree", "remove", "--force", "--force", "../one"], cwd=place / "main"))
+        words = ("worktree", "add", "one", "--branch", "one", "--path", place / "one")
+        ok(warmed.run(who, installed.python, words, cwd=place / "main"))
     return Git(who, installed, place, place / worktree, backend)
 
 

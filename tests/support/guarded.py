@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from policy import promises
-from tests.support import bpf, install, repository
+from tests.support import bpf, install, repository, warmed
 from tests.support.identity import Who, Word
 from tests.support.install import Installed
 from tests.support.repository import Repo
@@ -113,6 +113,6 @@ def at(who: Who, installed: Installed, directory: Path) -> Guarded:
 
 def denials(jail: Guarded, session: str) -> list[dict[str, Any]]:
     """What `paddock denials` tells of a session."""
-    ended = jail.who.run([jail.installed.paddock, "denials", session, "--json"], cwd=jail.inside)
+    ended = warmed.run(jail.who, jail.installed.python, ("denials", session, "--json"), cwd=jail.inside)
     assert ended.returncode == 0, ended.stderr
     return [json.loads(line) for line in ended.stdout.splitlines()]
