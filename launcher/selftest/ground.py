@@ -9,6 +9,7 @@ import shutil
 import stat
 import subprocess
 from collections.abc import Iterable
+from contextlib import suppress
 from pathlib import Path
 from typing import NamedTuple
 
@@ -168,11 +169,16 @@ class Ground:
 
     def _seen(self) -> dict[str, State]:
         found: dict[str, State] = {}
-        for name, root in self._roots.items():
-            for directory, names, files in os.walk(root):
-                below = os.path.relpath(directory, root)
-                for each in (".", *names, *files):
-                    found[os.path.normpath(f"{name}/{below}/{each}")] = _state(f"{directory}/{each}")
+        pending = [(str(root), name) for name, root in self._roots.items() if os.path.lexists(root)]
+        found |= {name: _state(path) for path, name in pending}
+        while pending:
+            directory, below = pending.pop()
+            with suppress(OSError), os.scandir(directory) as entries:
+                for entry in entries:
+                    name = f"{below}/{entry.name}"
+                    found[name] = _state(entry.path)
+                    if entry.is_dir(follow_symlinks=False):
+                        pending.append((entry.path, name))
         for each in (*HANDOFF, ".git"):
             if os.path.lexists(self.tree / each):
                 found[f"tree/{each}"] = _state(str(self.tree / each))
@@ -209,11 +215,16 @@ def _put(path: Path, content: str, mode: int) -> None:
 
 
 def _state(path: str) -> State:
+    """Of an entry. Content is read each time: what is written through a mapping need not change a time (mmap(2))."""
     entry = os.lstat(path)
     content = b""
-    if os.path.islink(path):
+    if stat.S_ISLNK(entry.st_mode):
         content = os.fsencode(os.readlink(path))
-    elif os.path.isfile(path):
-        with open(path, "rb") as file:
-            content = file.read()
+    elif stat.S_ISREG(entry.st_mode):
+        descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
+        try:
+            while piece := os.read(descriptor, 1 << 20):
+                content += piece
+        finally:
+            os.close(descriptor)
     return State(entry.st_mode, (entry.st_uid, entry.st_gid), entry.st_nlink, entry.st_ctime_ns, content)
