@@ -78,6 +78,8 @@ class Served:
         made, env = self.paddock, {**self.env, **(env or {})}
         if loaded:
             python = made.installed.python
+            self.said.touch()
+            made.who.give(self.said)
             self.process = warmed.start(
                 made.who, python, ["serve"], cwd=made.place, env=env, log=self.said, loaded=_SERVING
             )
