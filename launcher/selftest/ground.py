@@ -221,7 +221,7 @@ def _state(path: str) -> State:
     if stat.S_ISLNK(entry.st_mode):
         content = os.fsencode(os.readlink(path))
     elif stat.S_ISREG(entry.st_mode):
-        descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
+        descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK)
         try:
             while piece := os.read(descriptor, 1 << 20):
                 content += piece
