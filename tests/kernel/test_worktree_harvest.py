@@ -4,11 +4,13 @@ import hashlib
 import json
 import shutil
 import subprocess
+import time
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from launcher.vcs.harvest import harvest
 from tests.support import paddock as paddocks
 from tests.support import warmed
 from tests.support.features import need
@@ -244,6 +246,7 @@ def _killed(here: Paddock, script: str, *options: str, worktree: Path | None = N
             assert session.poll() is None
         session.kill()
         assert session.stdout.read() == b""  # nobody of the session has it open any more
+    time.sleep(2 * harvest._TICK / 1e9)  # what changed in the moment before a harvest is looked at once more
 
 
 def test_what_killed_sessions_left_is_harvested_by_the_service_alone(here: Paddock) -> None:
