@@ -121,20 +121,14 @@ class Live:
     @property
     def alive(self) -> bool:
         """Whether it has not ended yet."""
-        return self._pidfd != -1 and not self._awaited(0)
+        return (pidfd := self._pidfd) != -1 and not _ended(pidfd, 0)
 
     def kill(self) -> None:
         """Ends everything in the jail at once, and waits for that: the last of it may be in the middle of a write."""
-        with contextlib.suppress(OSError):
-            if self._pidfd != -1:
-                signal.pidfd_send_signal(self._pidfd, signal.SIGKILL)
-                self._awaited(_PATIENCE)
-
-    def _awaited(self, seconds: float) -> bool:
-        """Whether it has ended by then. An init ends after all of its PID namespace (pid_namespaces(7))."""
-        poll = select.poll()
-        poll.register(self._pidfd, select.POLLIN)
-        return bool(poll.poll(seconds * 1000))
+        if (pidfd := self._pidfd) != -1:  # another thread may close it at any time
+            with contextlib.suppress(OSError):
+                signal.pidfd_send_signal(pidfd, signal.SIGKILL)
+                _ended(pidfd, _PATIENCE)
 
     def close(self) -> None:
         """Ends everything in the jail; of a worktree, what was committed is harvested. A second call does nothing."""
@@ -251,6 +245,13 @@ class _Launchers:
 
 
 _launchers = _Launchers()
+
+
+def _ended(pidfd: int, seconds: float) -> bool:
+    """Whether a jail's first process has ended by then: after all of its PID namespace (pid_namespaces(7))."""
+    poll = select.poll()
+    poll.register(pidfd, select.POLLIN)
+    return bool(poll.poll(seconds * 1000))
 
 
 def unopened(what: str, error: OSError) -> Refusal:

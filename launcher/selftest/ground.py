@@ -173,12 +173,14 @@ class Ground:
         found |= {name: _state(path) for path, name in pending}
         while pending:
             directory, below = pending.pop()
-            with suppress(OSError), os.scandir(directory) as entries:
-                for entry in entries:
-                    name = f"{below}/{entry.name}"
-                    found[name] = _state(entry.path)
-                    if entry.is_dir(follow_symlinks=False):
-                        pending.append((entry.path, name))
+            entries: list[os.DirEntry[str]] = []
+            with suppress(OSError), os.scandir(directory) as scanned:
+                entries += scanned
+            for entry in entries:
+                name = f"{below}/{entry.name}"
+                found[name] = _state(entry.path)
+                if entry.is_dir(follow_symlinks=False):
+                    pending.append((entry.path, name))
         for each in (*HANDOFF, ".git"):
             if os.path.lexists(self.tree / each):
                 found[f"tree/{each}"] = _state(str(self.tree / each))
