@@ -188,21 +188,26 @@ def test_what_a_killed_batch_left_is_removed_by_any_other(user_paddock: Paddock)
     paddock = user_paddock
     place = paddock.who.home / ".local/state/paddock/rows"
     before = left(paddock)
-    _, driver = beat(paddock)
-    driver.kill()
-    driver.communicate()
+
+    def trees() -> set[str]:
+        return set(left(paddock)[0]) - set(before[0])
+
     stays = rows(paddock, {"command": "sleep 300"}, name="stays.jsonl")
     living = paddock.who.start(paddock.words("batch", stays, "--quiet"), cwd=paddock.place, env=paddock.env)
     try:
         deadline = time.monotonic() + PATIENCE
-        while len(set(left(paddock)[0]) - set(before[0])) < 2 and time.monotonic() < deadline:
-            time.sleep(0.1)
-        both = {path.name for path in place.iterdir()}
+        while len(trees()) < 1:
+            assert time.monotonic() < deadline, living.poll()
+            time.sleep(0.05)
+        (lives,) = (path.name for path in place.iterdir())
+        _, driver = beat(paddock)
+        driver.kill()
+        driver.communicate()
+        assert len(trees()) == 2
         assert paddock.call("batch", rows(paddock, {"command": "true"}, name="next.jsonl"), "--quiet").returncode == 0
-        (kept,) = {path.name for path in place.iterdir()}
-        assert kept in both
-        (worktree,) = set(left(paddock)[0]) - set(before[0])
-        assert worktree.endswith(kept)
+        (worktree,) = trees()
+        assert worktree.endswith(lives)
+        assert [path.name for path in place.iterdir()] == [lives]
     finally:
         living.send_signal(signal.SIGTERM)
         living.communicate(timeout=PATIENCE)

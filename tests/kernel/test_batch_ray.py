@@ -10,7 +10,7 @@ import pytest
 from launcher.engines import ray
 from policy.errors import Refusal
 from tests.support import identity, repository
-from tests.support.cluster import CLUSTER, TRY, run
+from tests.support.cluster import CLUSTER, QUICK, TRY, run
 from tests.support.features import need
 
 SAME = ("status", "patch", "commit", "key", "cause")
@@ -118,7 +118,7 @@ def test_killed_nodes_and_drivers_lose_no_row_and_leave_nothing(public_dir: Path
     command = "sleep 1.77; echo $0 >new; cat library/*"
     work = [{"id": str(number), "command": ["sh", "-c", command, str(number)]} for number in range(12)]
     (home / "rows.jsonl").write_text(rows(*work))
-    run(home, made.main, CLUSTER + KILLS)
+    run(home, made.main, CLUSTER + KILLS, further=QUICK)
     here, killed, after = (results(home / f"{name}.jsonl") for name in ("local", "killed", "driver"))
     for there in (killed, after):
         assert there.keys() == here.keys()

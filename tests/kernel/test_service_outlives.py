@@ -335,12 +335,15 @@ def test_a_session_that_nobody_could_find_any_more_ends(service: Served) -> None
     service.create("sh", "-c", f"{COMMIT} made; echo ready; exec sleep 1000", name="alone")
     until(lambda: "ready" in service.log("alone"))
     found = service.get("/v1/sessions/alone").json
-    family = {process["pid"] for process in found["processes"]} | {psutil.Process(found["pid"]).ppid()}
+    watching = {found["pid"], psutil.Process(found["pid"]).ppid()}
+    jailed = {process["pid"] for process in found["processes"]} - watching
+    assert jailed
     service.kill()
     shutil.rmtree(service.runtime / "paddock/sessions/alone")
     service.start()
     until(lambda: service.get("/v1/sessions/alone").json["state"] == "lost")
-    assert not any(alive(pid) for pid in family)
+    assert not any(alive(pid) for pid in jailed)
+    until(lambda: not any(alive(pid) for pid in watching))
     words = ["git", "log", "-1", "--format=%s", "one"]
     until(lambda: service.paddock.who.run(words, cwd=service.paddock.main).stdout == "made\n")
 

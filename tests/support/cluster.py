@@ -9,6 +9,11 @@ from tests.support.identity import DROP
 
 RAY = "ray==2.58.0"
 
+QUICK = {"RAY_health_check_period_ms": "1000", "RAY_health_check_failure_threshold": "5"}
+"""Where nodes are killed: the cluster knows after five seconds, not after a quarter of a minute. On a busy machine it
+may then take a living one for dead.
+"""
+
 _NAMESPACES = """
 set -e
 ip link set lo up
@@ -102,7 +107,6 @@ def run(
         "HOME": str(home), "PATH": "/usr/sbin:/usr/bin:/sbin:/bin", "PYTHON": str(install.install().python),
         "MAIN": str(main), "SUITE": str(install.public_root()), "RAY_AUTH_MODE": "token",
         "PYTHONPATH": str(install.libraries(RAY)), "RAY_USAGE_STATS_ENABLED": "0", "LC_ALL": "C.UTF-8",
-        "RAY_health_check_period_ms": "1000", "RAY_health_check_failure_threshold": "3",
         "RAY_prestart_worker_first_driver": "0", "RAY_enable_worker_prestart": "0", **(further or {}),
     }  # fmt: skip
     words = ["unshare", "-n", "-m", "-u", "-p", "-f", "--kill-child", "--mount-proc", "bash", "-c", _NAMESPACES, "bash"]
