@@ -14,6 +14,7 @@ import os
 import socket
 import stat
 import subprocess
+import sys
 import threading
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -337,6 +338,7 @@ class _Forked(subprocess.Popen[bytes]):
 
     def _execute_child(self, *given: Any) -> None:  # noqa: ANN401  # as `Popen` calls it, with its ends of the pipes
         helper, spec, hold = self._request
+        sys.audit("subprocess.Popen", None, self.args, None, None)  # as `Popen` itself does here
         pipes = given[10:16]
         ours = [own if end == -1 else end for own, end in enumerate((pipes[0], pipes[3], pipes[5]))]
         self.pid = helper.fork([spec, *ours, *hold])

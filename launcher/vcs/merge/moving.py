@@ -9,7 +9,7 @@ from launcher.vcs import gitlinks
 from launcher.vcs.added_packs import sweep
 from launcher.vcs.git import Git
 from launcher.vcs.gitlinks import Gitlink
-from launcher.vcs.jailed_git import JailedGit
+from launcher.vcs.jailed_git import JailedGit, many
 from launcher.vcs.merge.engine import Engine, Level
 from launcher.vcs.merge.runs import Journal, Move, Run, State
 from launcher.vcs.merge.target import Place, Target, checked_out_at, refuse_when_busy
@@ -163,6 +163,7 @@ class _Part(NamedTuple):
     files: Checkout | None
 
 
+@many()
 def carry_out(journal: Journal, run: Run, *, hold: Sequence[int]) -> Run:
     """Moves files and refs of a prepared run.
 
@@ -221,6 +222,7 @@ def _keep(part: _Part, run: Run) -> None:
     part.git.run("update-ref", "--stdin", "-m", f"paddock merge {run.run_id}", input=lines.encode())
 
 
+@many()
 def resume(journal: Journal, run: Run, *, hold: Sequence[int]) -> Run:
     """Finishes what a crash has left: backward where nothing had been decided yet, else forward.
 
@@ -240,6 +242,7 @@ def resume(journal: Journal, run: Run, *, hold: Sequence[int]) -> Run:
     return run
 
 
+@many()
 def roll_back(journal: Journal, run: Run, *, hold: Sequence[int]) -> Run:
     """Takes every ref and worktree of a run back to where they were; all of them or none.
 

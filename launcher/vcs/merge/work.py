@@ -218,15 +218,15 @@ def identity_environment(git: Git, caller: Mapping[str, str], *, seconds: int | 
 
     Refusals: identity-unknown.
     """
-    when = f"@{int(time.time()) if seconds is None else seconds} {_zone()}"
-    user = {word: functools.partial(_setting, git, f"user.{word}", caller) for word in ("name", "email")}
+    when = f"@{int(time.time()) if seconds is None else seconds} {time.strftime('%z')}"
+    configured = _configured(git, caller)
     found: dict[str, str] = {}
     for role in ("AUTHOR", "COMMITTER"):
         for word in ("name", "email"):
             variable = f"GIT_{role}_{word.upper()}"
             last = _plain(caller.get("EMAIL", "")) if word == "email" else ""
-            value = _plain(caller.get(variable, "")) or _setting(git, f"{role.lower()}.{word}", caller)
-            found[variable] = value or user[word]() or last
+            value = _plain(caller.get(variable, "")) or configured(f"{role.lower()}.{word}")
+            found[variable] = value or configured(f"user.{word}") or last
             if not found[variable]:
                 raise Refusal(
                     "identity-unknown",
@@ -243,25 +243,24 @@ def _plain(value: str) -> str:
     return value.translate(_FORBIDDEN).strip()
 
 
-def _setting(git: Git, key: str, caller: Mapping[str, str]) -> str:
-    sources = [["--local"]]
+def _configured(git: Git, caller: Mapping[str, str]) -> Callable[[str], str]:
+    """Finds what the repository's, the user's or the system's configuration says; each file is read once."""
+    sources: list[tuple[str, ...]] = [("--local",)]
     home = caller.get("HOME", "")
     if home.startswith("/"):
         config = caller.get("XDG_CONFIG_HOME", "")
         config = config if config.startswith("/") else f"{home}/.config"
-        sources += [["--file", f"{home}/.gitconfig"], ["--file", f"{config}/git/config"]]
-    sources.append(["--file", "/etc/gitconfig"])
-    for source in sources:
-        # 1: not set, or no such file
-        found = git.run("config", *source, "--includes", "--get", key, ok=(0, 1)).out
-        value = _plain(os.fsdecode(found))
-        if value:
-            return value
-    return ""
+        sources += [("--file", f"{home}/.gitconfig"), ("--file", f"{config}/git/config")]
+    sources.append(("--file", "/etc/gitconfig"))
+    wanted = ("--includes", "--null", "--get-regexp", r"^(user|author|committer)\.(name|email)$")
 
+    @functools.cache
+    def read(*source: str) -> dict[str, str]:
+        listed = git.run("config", *source, *wanted, ok=(0, 1)).out  # 1: none, or no such file
+        entries = (entry.partition("\n") for entry in os.fsdecode(listed).split("\0"))
+        return {name: _plain(value) for name, _, value in entries}
 
-def _zone() -> str:
-    return time.strftime("%z")
+    return lambda key: next(filter(None, (read(*source).get(key) for source in sources)), "")
 
 
 Find = Callable[[], Target]

@@ -87,6 +87,7 @@ class WorktreeService:
         self._removal = Removal(self.store, state, unharvested, user, step, say, warn)
         self._recovery = Recovery(self.store, state, self._creation, self._removal, step)
 
+    @jailed_git.many()
     def add(self, parent: str | Path, ticket: str, options: Options | None = None) -> Worktree:
         """Makes a worktree for a ticket, beside the worktree that holds `parent` unless told where.
 
@@ -146,6 +147,7 @@ class WorktreeService:
             shares = list(pool.map(share, range(threads)))
         return [shares[number % threads][number // threads] for number in range(len(worktrees))]
 
+    @jailed_git.many()
     def remove(self, worktree: Worktree, *, force: bool = False, keep_branch: bool = False) -> Removed:
         """Removes a worktree; see `Removal.remove`."""
         return self._removal.remove(worktree, force=force, keep_branch=keep_branch)
