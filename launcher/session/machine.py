@@ -151,7 +151,7 @@ class Machine:
         key = (kind, subject)
         if key not in self._inputs:
             if kind == inputs.IDENTITY:
-                self._inputs[key] = _identity(self._entry(subject))
+                self._seen(subject)
             elif kind == inputs.CONTENT:
                 with self._behind(subject):
                     return self._inputs[key]
@@ -205,8 +205,7 @@ class Machine:
         """What lstat(2) says `path` is; None when absent."""
         if self._pointer(path) is not None:
             return "file"
-        self._ask(inputs.IDENTITY, path)
-        found = self._entry(path)
+        found = self._seen(path)
         return None if found is None else disk.KINDS.get(stat.S_IFMT(found[0].st_mode))
 
     def resolve(self, path: str) -> str | None:
@@ -238,6 +237,12 @@ class Machine:
                     found = (name, status.st_dev, status.st_ino)
         self._inputs[inputs.RESOLVED, path] = found
         return trail._replace(canonical=None if found is None else found[0])
+
+    def _seen(self, path: str) -> tuple[os.stat_result, str | None] | None:
+        """An entry, by the look at it that is recorded."""
+        found = self._entry(path)
+        self._inputs.setdefault((inputs.IDENTITY, path), _identity(found))
+        return found
 
     def _entry(self, path: str) -> tuple[os.stat_result, str | None] | None:
         entry = self._names.walk(path).entry
@@ -335,8 +340,7 @@ class Machine:
 
     def names(self, path: str) -> int:
         """How many names a regular file has (hard links); 0 for anything else."""
-        self._ask(inputs.IDENTITY, path)
-        found = self._entry(path)
+        found = self._seen(path)
         if found is None or not stat.S_ISREG(found[0].st_mode):
             return 0  # a directory's content is no matter: Paddock's own changes with each session
         self._ask(inputs.CONTENT, path)
