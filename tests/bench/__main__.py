@@ -16,7 +16,7 @@ from collections.abc import Mapping, Sequence
 
 from tests.bench import chart, harness
 from tests.bench.harness import Result, Rows
-from tests.support import suite
+from tests.support import suite, warmed
 from tests.support.install import ROOT
 
 PAGE = ROOT / "docs/benchmarks.md"
@@ -96,6 +96,7 @@ def main(words: Sequence[str]) -> int:
     if unknown := set(names) - TITLES.keys():
         parser.error(f"no benchmark: {', '.join(sorted(unknown))}; there are {', '.join(TITLES)}")
     suite.work_in_memory()
+    warmed.APART = True
     found: dict[str, list[Result]] = {}
     for number, name in enumerate(names, 1):
         print(f"\n{TITLES[name]} ({name}, {number} of {len(names)})", flush=True)

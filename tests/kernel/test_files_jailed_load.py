@@ -104,6 +104,8 @@ def test_a_call_costs_little_more_in_a_jail(installed: Installed, tmp_path: Path
                 taken[name].append(time.perf_counter() - begun)
         jailed.close()
         free.close()
-    ratio = statistics.median(taken["jailed"]) / statistics.median(taken["free"])
+    # Of the ten quickest in a hundred: what a busy machine adds to the others is not the jail's.
+    jailed_time, free_time = (statistics.quantiles(taken[name], n=10)[0] for name in ("jailed", "free"))
+    ratio = jailed_time / free_time
     print(f"write and read in a jail: {ratio:.2f} times the time without one")
     assert ratio < 3

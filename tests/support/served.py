@@ -76,7 +76,7 @@ class Served:
             loaded: in a child of a process that has its code (`warmed`), and not by the command.
         """
         made, env = self.paddock, {**self.env, **(env or {})}
-        if loaded:
+        if loaded and not warmed.APART:
             python = made.installed.python
             self.said.touch()
             made.who.give(self.said)

@@ -16,6 +16,8 @@ from launcher.jail import syscalls
 from tests.support.identity import MARKER, Who, Word
 
 PATIENCE = 120
+APART = False
+"""Whether each command is started by itself after all: where it is measured (tests/bench)."""
 PR_SET_CHILD_SUBREAPER = 36
 
 # What a child has imported is imported here, too, so that the next one has it. One that stays, which writes to a log,
@@ -99,6 +101,9 @@ def run(
         program: Python, in the place of the command.
     """
     given = [str(word) for word in words]
+    if APART:
+        argv: list[Word] = [python, "-I", "-c", program, *given] if program else [python.with_name("paddock"), *given]
+        return who.run(argv, cwd=cwd, env=env, stdin=stdin, timeout=PATIENCE)
     came = _ask(who, python, (program, given, who.environment(env), str(cwd or who.home), stdin, PATIENCE, "", ()))
     return subprocess.CompletedProcess(given, *came)
 
