@@ -195,7 +195,8 @@ class DiskUse:
 # What the processes of a jail use, read from /proc: memory, processor time, how many they are, what they hold open.
 #
 # Everything is seen from outside, by the launcher. A process can make itself unreadable to an ordinary user
-# (prctl(2), PR_SET_DUMPABLE); then the growth of the whole machine's shared memory is held against it.
+# (prctl(2), PR_SET_DUMPABLE); then all that it maps is held against it, and the growth of the whole machine's shared
+# memory, which others may hide by freeing some.
 
 
 _PAGE = os.sysconf("SC_PAGE_SIZE")
@@ -205,6 +206,9 @@ _TICKS = os.sysconf("SC_CLK_TCK")
 _TIMES = slice(11, 15)
 _THREADS = 17
 _PARENT, _STARTED = 1, 19
+
+FILES_EVERY = 2.0
+"""Seconds between looks at memory that nobody maps; a look lists what every process holds open."""
 
 
 class Usage:
@@ -220,6 +224,7 @@ class Usage:
         self._scratch = scratch
         self._shared_before = _shared_memory()
         self._unreadable: set[int] = set()
+        self._nameless, self._hidden, self._next = 0, False, 0.0
         self._seen: dict[tuple[int, str], int] = {}
         self._gone = 0
         self.pids: list[int] = []
@@ -261,10 +266,13 @@ class Usage:
     def memory(self, limit: int) -> int:
         """Bytes in use: at most `limit` as a cheap reading allows, else the exact reading.
 
-        The cheap one counts a page in as many processes as share it, and all of the machine's new shared memory, so
-        it is never the lower one.
+        The cheap one counts a page in as many processes as have it, with what nobody maps as it was at the last look
+        at that, or all of the machine's new shared memory. That alone is no measure: others free some meanwhile.
         """
-        rough = sum(map(_private, self.pids)) + self._shared_growth()
+        if time.monotonic() >= self._next:
+            self._look_for_files()
+        unmapped = self._nameless + self._scratch_use()
+        rough = sum(map(_resident, self.pids)) + max(unmapped, self._shared_growth())
         return rough if rough <= limit else min(rough, self._exact())
 
     def _exact(self) -> int:
@@ -275,13 +283,17 @@ class Usage:
         private = mapped = 0
         for pid in self.pids:
             share = _shares(pid)
-            private += share[0] if share is not None else _private(pid)
-            mapped += share[1] if share is not None else 0
-        nameless, unreadable = nameless_files(self.pids, {_shared_memory_device()})
-        hidden = bool(unreadable & self._unreadable)
+            private += share[0]
+            mapped += share[1]
+        self._look_for_files()
+        shared = max(mapped, self._nameless + self._scratch_use())
+        return private + (max(shared, self._shared_growth()) if self._hidden else shared)
+
+    def _look_for_files(self) -> None:
+        self._nameless, unreadable = nameless_files(self.pids, {_shared_memory_device()})
+        self._hidden = bool(unreadable & self._unreadable)
         self._unreadable = unreadable
-        shared = max(mapped, nameless + self._scratch_use())
-        return private + (max(shared, self._shared_growth()) if hidden else shared)
+        self._next = time.monotonic() + FILES_EVERY
 
     def _shared_growth(self) -> int:
         return max(0, _shared_memory() - self._shared_before)
@@ -324,24 +336,27 @@ def nameless_files(pids: list[int], devices: set[int]) -> tuple[int, set[int]]:
     return sum(found.values()), unreadable
 
 
-def _private(pid: int) -> int:
+def _resident(pid: int) -> int:
+    """Bytes of all pages that a process has, whoever else has them."""
     fields = _read(f"/proc/{pid}/statm").split()
-    return (int(fields[1]) - int(fields[2])) * _PAGE if fields else 0
+    return int(fields[1]) * _PAGE if fields else 0
 
 
-def _shares(pid: int) -> tuple[int, int] | None:
-    """(private, shared) bytes by share; None when this user may not know. The kernel walks all its pages for that."""
+def _shares(pid: int) -> tuple[int, int]:
+    """(private, shared) bytes, by share where this user may know. The kernel walks all pages for that."""
+    names, text = ("Pss_Anon:", "Pss_Shmem:"), ""
     try:
         with open(f"/proc/{pid}/smaps_rollup", encoding="ascii", errors="replace") as file:
-            lines = file.read().splitlines()
+            text = file.read()
     except PermissionError:
-        return None
+        pass
     except OSError:
         return 0, 0  # it has ended
-    figures = {words[0]: int(words[1]) * 1024 for words in map(str.split, lines) if words[-1] == "kB"}
-    if "Pss_Anon:" not in figures:  # before Linux 5.3
-        return None
-    return figures["Pss_Anon:"], figures["Pss_Shmem:"]
+    if names[0] not in text:  # or before Linux 5.3
+        names, text = ("RssAnon:", "RssShmem:"), _read(f"/proc/{pid}/status")
+    lines = filter(None, map(str.split, text.splitlines()))
+    figures = {words[0]: int(words[1]) * 1024 for words in lines if words[0] in names}
+    return figures.get(names[0], 0), figures.get(names[1], 0)
 
 
 def _shared_memory() -> int:
