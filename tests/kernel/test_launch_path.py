@@ -104,7 +104,7 @@ def test_a_warm_launch_loads_few_modules(who: Who, installed: Installed, worktre
     """What stands between a command line and a jail can be read in an afternoon."""
     names = imported(who, installed, worktree, ("true",))
     own = {name for name in names if name.partition(".")[0] in ("launcher", "policy")}
-    assert len(own) <= MOST_MODULES, sorted(own)
+    assert len(own) <= MOST_MODULES, "\n".join(sorted(own))
 
 
 def test_a_warm_launch_stays_within_the_core(who: Who, installed: Installed, worktree: Path) -> None:
