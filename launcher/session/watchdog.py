@@ -208,7 +208,9 @@ _THREADS = 17
 _PARENT, _STARTED = 1, 19
 
 FILES_EVERY = 2.0
-"""Seconds between looks at memory that nobody maps; a look lists what every process holds open."""
+"""Seconds between looks at memory that nobody maps, where the machine has so much shared memory that it may matter; a
+look lists what every process holds open.
+"""
 
 
 class Usage:
@@ -269,10 +271,10 @@ class Usage:
         The cheap one counts a page in as many processes as have it, with what nobody maps as it was at the last look
         at that, or all of the machine's new shared memory. That alone is no measure: others free some meanwhile.
         """
-        if time.monotonic() >= self._next:
+        resident = sum(map(_resident, self.pids))
+        if resident + _shared_memory() > limit and time.monotonic() >= self._next:
             self._look_for_files()
-        unmapped = self._nameless + self._scratch_use()
-        rough = sum(map(_resident, self.pids)) + max(unmapped, self._shared_growth())
+        rough = resident + max(self._nameless + self._scratch_use(), self._shared_growth())
         return rough if rough <= limit else min(rough, self._exact())
 
     def _exact(self) -> int:
