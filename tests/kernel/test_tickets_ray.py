@@ -171,7 +171,8 @@ def test_sessions_on_nodes_are_seen_and_stopped_here(public_dir: Path) -> None:
         + ticket("wide", "true") + "cpus = 64\n"
         + ticket("broken", _BROKEN)
         + ticket("heap", _HEAP)
-        + ticket("endless", f"echo y >y; {COMMIT} endless; yes endless") + "timeout = 15\n"
+        + ticket("endless", f"echo y >y; {COMMIT} endless; sleep 15; yes endless")
+        + "timeout = 30\n"  # of which ten that begin at once take half
     )  # fmt: skip
     (home / "open.toml").write_text(ticket("open", "true", "--net", "open"))
     (home / "tools.toml").write_text("file_tools = true\n" + ticket("tools", "true"))
