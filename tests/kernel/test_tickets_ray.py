@@ -162,8 +162,9 @@ def test_sessions_on_nodes_are_seen_and_stopped_here(public_dir: Path) -> None:
     )
     (home / "several.toml").write_text(
         "parallel = 8\n"
-        + ticket("waits", patient)
+        + ticket("waits", patient) + "cpus = 0.25\n"  # who stays leaves room for the others
         + ticket("denied", "wget -q -T 5 http://denied.example.org/ || echo denied; sleep 15", *_PROXY)
+        + "cpus = 0.25\n"
         + ticket("attack", f"/usr/bin/python3 -c '{TRY}'", "--env", f"TOKEN={token}", "--env", "MINE")
         + ticket("given", 'echo "<$MINE>"', "--env", "MINE")
         + ticket("odd", odd)
@@ -171,8 +172,7 @@ def test_sessions_on_nodes_are_seen_and_stopped_here(public_dir: Path) -> None:
         + ticket("wide", "true") + "cpus = 64\n"
         + ticket("broken", _BROKEN)
         + ticket("heap", _HEAP)
-        + ticket("endless", f"echo y >y; {COMMIT} endless; sleep 15; yes endless")
-        + "timeout = 30\n"  # of which ten that begin at once take half
+        + ticket("endless", f"echo y >y; {COMMIT} endless; yes endless") + "cpus = 0.25\ntimeout = 20\n"
     )  # fmt: skip
     (home / "open.toml").write_text(ticket("open", "true", "--net", "open"))
     (home / "tools.toml").write_text("file_tools = true\n" + ticket("tools", "true"))
