@@ -356,7 +356,8 @@ def _shares(pid: int) -> tuple[int, int]:
         return 0, 0  # it has ended
     if names[0] not in text:  # or before Linux 5.3
         names, text = ("RssAnon:", "RssShmem:"), _read(f"/proc/{pid}/status")
-    lines = filter(None, map(str.split, text.splitlines()))
+    # A process may have named itself like a line of these; the kernel's own comes later.
+    lines = (words for words in map(str.split, text.splitlines()) if len(words) == 3 and words[1].isdecimal())
     figures = {words[0]: int(words[1]) * 1024 for words in lines if words[0] in names}
     return figures.get(names[0], 0), figures.get(names[1], 0)
 
