@@ -155,7 +155,7 @@ def jailed(pid: int) -> bool:
     """
     try:
         with open(f"/proc/{pid}/status", "rb", buffering=0) as file:
-            numbers = next(line.split()[1:] for line in file.read().splitlines() if line.startswith(b"NSpid:"))
+            numbers = next(line.split()[1:] for line in file.read().split(b"\n") if line.startswith(b"NSpid:"))
     except (OSError, StopIteration):
         return True
     if len(numbers) != 1:

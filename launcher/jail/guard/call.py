@@ -306,7 +306,7 @@ class Call:
         """A line of proc_pid_status(5). Gone when the caller is."""
         try:
             with open(f"/proc/{self.tid}/status", "rb", buffering=0) as file:
-                for line in file.read().splitlines():
+                for line in file.read().split(b"\n"):  # a name may have a carriage return
                     if line.startswith(name + b":"):
                         return line[len(name) + 1 :].strip()
         except (FileNotFoundError, ProcessLookupError):
