@@ -146,7 +146,7 @@ def test_what_an_editor_starts_answers(shell: Shell, user: Who) -> None:
 
 
 def test_the_scripts_do_what_they_are_for(shell: Shell, user: Who) -> None:
-    """Links in front of agents' names; a ticket from its worktree to its merge. A cluster is for `test_batch_ray`."""
+    """Links in front of agents' names; a ticket from its worktree to its merge. A cluster is for `test_ray`."""
     links, ticket = (example.text for example in examples.examples("sh") if "ray start" not in example.text)
     prepare(shell, MENDS)
     said, status = shell.run(f"({links}\ntype -P claude codex; claude)")

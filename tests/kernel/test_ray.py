@@ -1,12 +1,19 @@
-"""`paddock tickets run --engine ray` on a real cluster of two nodes, beside the same tickets here."""
+"""`paddock batch` and `paddock tickets run` with `--engine ray`, beside the same rows and tickets here.
+
+A node of a cluster costs more than most of what it performs: each cluster is for all that is tried of its kind.
+"""
 
 import json
 import os
+import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from launcher.engines import ray
 from policy import promises
+from policy.errors import Refusal
 from tests.support import identity, install, repository
 from tests.support.cluster import ALONE, CLUSTER, QUICK, RAY, TRY, run
 from tests.support.features import need, need_backend
@@ -17,20 +24,26 @@ TICKETS = int(os.environ.get("PADDOCK_TICKETS", "4"))
 _PROXY = ("--net", "proxy", "--allow-domain", "example.org")
 COMMIT = "git add -A && git commit -qm"
 
-TOOLS = r"""
-await() { for i in $(seq 600); do if "$@"; then return; fi; sleep 0.1; done; echo "in vain: $*" >&2; exit 9; }
-agents() { pgrep -fcx 'sleep 2.77' || true; }
-run_at_least() { test $(agents) -ge $1; }
-again_begun() { ls ~/.local/state/paddock/service/logs | grep -q "^$1\\.[0-9]*\\.2$"; }
-says() { grep -qs "$2" ~/.local/state/paddock/service/logs/$1/*; }
-of_node() {
+SAME = ("status", "patch", "commit", "key", "cause")
+"""What results of a row have in common, whoever performs it."""
+
+HELPERS = r"""
+await() { for i in $(seq 300); do if "$@"; then return; fi; sleep 0.3; done; echo "in vain: $*" >&2; exit 9; }
+run_at_least() { test $(pgrep -fcx 'sleep [57].77') -ge $1; }
+of_node() {  # its processes: those with its host name
     for process in /proc/[0-9]*; do
         test "$(readlink $process/ns/uts)" != "$(cat ~/$1/uts)" || echo ${process#/proc/}
     done
 }
+kill_node() { kill -9 $(for each in $(of_node $1); do grep -lz '^ray\|/ray' /proc/$each/cmdline | cut -d/ -f3; done); }
+"""  # which kills no jail
+
+TOOLS = r"""
+again_begun() { ls ~/.local/state/paddock/service/logs | grep -q "^$1\\.[0-9]*\\.2$"; }
+says() { grep -qs "$2" ~/.local/state/paddock/service/logs/$1/*; }
 tickets() { "$PYTHON" -I -c "$main" tickets "$@"; }
 ray_run() { tickets run "$@" --engine ray --address 127.0.0.1:6390; }
-ended_at_least() { test $(grep -c "session $2.* is ended" ~/serve.log) -ge $1; }
+tickets_ended() { test $(grep -c "session killed.* is ended" ~/serve.log) -ge $1; }
 no_broker() { ! broker; }
 broker() { pgrep -f '^[^ ]*python3 -I [^ ]*/launcher/helper.py engine '; }
 left() {
@@ -47,6 +60,46 @@ serve
 await test -e ~/.local/state/paddock/run/control.sock
 """
 
+KILLED_ROWS = r"""
+ended_at_least() { test -e $2 && test $(wc -l <$2) -ge $1; }
+batch() { exec "$PYTHON" -c "$main" batch ~/rows.jsonl --json --engine ray --address 127.0.0.1:6390 --results "$@"; }
+rows_left() {
+    find ~/.local/share/paddock/mirrors ~/second/.local/share/paddock/mirrors -mindepth 2 -maxdepth 2 -not -name main
+    find ~/.local/state/paddock ~/second/.local/state/paddock -mindepth 2 -not -path '*/locks/repository-*'
+    find /tmp -mindepth 1 -maxdepth 1 -not -name ray -not -name "${SUITE#/tmp/}"
+    pgrep -af '^[^ ]*python3 .*(/launcher/|launcher.__main__)|^sleep' || true
+}
+
+batch ~/killed.jsonl >~/killed.out 2>~/killed.said & driver=$!
+await run_at_least 2
+kill_node second
+node second
+PYTHONPATH=~/strange:$PYTHONPATH node third
+wait $driver
+
+kill -9 $(of_node third)
+batch ~/driver.jsonl & driver=$!
+await ended_at_least 2 ~/driver.jsonl
+await run_at_least 2
+kill -9 $driver
+wait $driver || true
+cp ~/driver.jsonl ~/driver.before
+cp ~/driver.jsonl.begun ~/driver.begun
+(batch ~/driver.jsonl >~/driver.out 2>~/driver.said)
+rows_left | sort >~/rows.left
+"""
+
+ROWS = """
+on_ray() { paddock batch "$@" --quiet --engine ray --address 127.0.0.1:6390; }
+paddock batch ~/rows.jsonl --quiet --engine local --results ~/local.jsonl
+on_ray ~/rows.jsonl --results ~/ray.jsonl
+on_ray ~/rows.jsonl --results ~/ray.jsonl 2>~/twice.said
+! on_ray ~/wide.jsonl 2>~/wide.said
+! on_ray ~/open.jsonl 2>~/open-row.said
+! RAY_AUTH_MODE=disabled on_ray ~/rows.jsonl --results ~/none.jsonl 2>~/none-row.said
+find ~/.local/share/paddock/mirrors -mindepth 2 -maxdepth 2 >~/mirrors
+git worktree list >~/worktrees
+"""
 
 _BROKEN = (
     f"echo n >br; {COMMIT} broken; echo r >br; git stash -q; echo s >br; git stash -q; "
@@ -70,12 +123,22 @@ def ticket(name: str, script: str, *options: str) -> str:
     )
 
 
+def rows(*found: dict[str, Any]) -> str:
+    """A file of rows."""
+    return "".join(json.dumps(row) + "\n" for row in found)
+
+
+def results(path: Path) -> dict[str, dict[str, Any]]:
+    """The last result of each row by its id."""
+    return {found["id"]: found for found in map(json.loads, path.read_text().splitlines())}
+
+
 def shared(who: identity.Who) -> Path:
     """A repository with a submodule, and the file of its tickets; returns its root."""
     home = who.home
     made = repository.make(who, home)
     work = (
-        f"sleep 2.77; cd library; echo {{0}} >in-library-{{0}}; {COMMIT} library-{{0}}; cd ..; "
+        f"sleep 5.77; cd library; echo {{0}} >in-library-{{0}}; {COMMIT} library-{{0}}; cd ..; "
         f"echo {{0}} >new-{{0}}; {COMMIT} new-{{0}}; git tag tag-{{0}}; echo {{0}} >left"
     )
     tickets = [ticket(f"t{number}", work.replace("{0}", str(number))) + "cpus = 0.25\n" for number in range(TICKETS)]
@@ -84,16 +147,53 @@ def shared(who: identity.Who) -> Path:
     return made.main
 
 
-@pytest.mark.timeout(600 + 30 * TICKETS)
-def test_the_trunk_is_the_same_whoever_works_on_the_tickets(public_dir: Path) -> None:
-    """With a node and then the driver killed in the middle, too: nothing is lost, what is done again is said."""
+def judge_killed_rows(home: Path, work: list[dict[str, Any]]) -> None:
+    """What has come of `KILLED_ROWS`."""
+    killed, after = (results(home / f"{name}.jsonl") for name in ("killed", "driver"))
+    assert killed.keys() == after.keys() == {row["id"] for row in work}
+    for name, found in killed.items():
+        assert (found["status"], found["cause"]) == (0, "exited"), found
+        assert found["patch"].endswith(f"+{name}\n"), found
+        assert [found[key] for key in SAME] == [after[name][key] for key in SAME]
+    nodes = {found["node"] for found in killed.values()}
+    assert len(nodes) == 2, "what has joined late performed no rows, or what is not fit did"
+    assert "second" in nodes
+    assert {found["attempt"] for found in killed.values()} == {1, 2}
+    said = (home / "killed.said").read_text()
+    assert "has joined: the node third has Paddock 99, and this machine " in said
+    before = results(home / "driver.before")
+    again = {name for name, found in after.items() if found["attempt"] == 2}
+    assert len(before) + len(again) == len((home / "driver.begun").read_text().split())
+    assert not again & before.keys()
+    assert f"{len(again)} rows were begun before and have no result" in (home / "driver.said").read_text()
+    assert len((home / "driver.jsonl").read_text().splitlines()) == len(work), "a row was performed twice"
+    told = json.loads((home / "driver.out").read_text())
+    assert (told["skipped"], told["again"], told["left"]) == (len(before), len(again), [])
+    assert (home / "rows.left").read_text() == ""
+
+
+@pytest.mark.timeout(900 + 30 * TICKETS)
+def test_killed_nodes_and_drivers_lose_nothing_and_leave_nothing(public_dir: Path) -> None:
+    """What was begun is said and done again; a node that joins late performs rows once it is found fit, or none.
+
+    The trunk is the same whoever works on its tickets.
+    """
     need("network")
     home = public_dir
     main = shared(identity.root(home))
+    strange = home / "strange/paddock_launcher-99.dist-info"
+    strange.mkdir(parents=True)
+    (strange / "METADATA").write_text("Metadata-Version: 2.1\nName: paddock-launcher\nVersion: 99\n")
+    # They last, so that a node which joins late finds some even on a busy machine.
+    command = "sleep 7.77; echo $0 >new; cat library/*"
+    work = [{"id": str(number), "command": ["sh", "-c", command, str(number)]} for number in range(8)]
+    (home / "rows.jsonl").write_text(rows(*work))
     run(
         home,
         main,
         CLUSTER
+        + HELPERS
+        + KILLED_ROWS
         + TOOLS
         + f"THIRD={TICKETS // 3 if TICKETS > 20 else 0}"
         + """
@@ -108,9 +208,9 @@ def test_the_trunk_is_the_same_whoever_works_on_the_tickets(public_dir: Path) ->
     tickets run ~/tickets.toml --name here --json >~/here.out
     trees here; again
     ray_run ~/tickets.toml --name killed --json >~/killed.out & job=$!
-    await ended_at_least "$THIRD" killed
+    await tickets_ended "$THIRD"
     await run_at_least 2
-    kill -9 $(for each in $(of_node second); do grep -lz '^ray\\|/ray' /proc/$each/cmdline | cut -d/ -f3; done)
+    kill_node second
     node second
     await again_begun killed
     await run_at_least 1
@@ -120,9 +220,10 @@ def test_the_trunk_is_the_same_whoever_works_on_the_tickets(public_dir: Path) ->
     await no_broker
     (await nothing_left) || true
     """,
-        500 + 30 * TICKETS,
+        800 + 30 * TICKETS,
         further=QUICK,
     )
+    judge_killed_rows(home, work)
     results = {name: json.loads((home / f"{name}.out").read_text().splitlines()[-1])
                for name in ("here", "killed")}  # fmt: skip
     for name, found in results.items():
@@ -146,13 +247,40 @@ def test_the_trunk_is_the_same_whoever_works_on_the_tickets(public_dir: Path) ->
     assert (home / "left").read_text() == ""
 
 
+def judge_rows(home: Path) -> None:
+    """What has come of `ROWS`."""
+    here, there = results(home / "local.jsonl"), results(home / "ray.jsonl")
+    assert here.keys() == there.keys() == {"0", "1", "attack"}
+    for name, found in here.items():
+        assert found["cause"] == "exited", found
+        for key in SAME:
+            assert found[key] == there[name][key], (name, key)
+    assert there["1"]["patch"].endswith("+1\n")
+    assert there["attack"]["stdout"] == "[]\n"
+    assert "3 rows have their results already" in (home / "twice.said").read_text()
+    for name, reference in (("wide", "row-too-wide"), ("open-row", "rows-invalid"), ("none-row", "ray-without-token")):
+        assert f"[{reference}]" in (home / f"{name}.said").read_text()
+    assert len((home / "mirrors").read_text().split()) == 1, "worktrees are left beside the mirror"
+    assert "batch-" not in (home / "worktrees").read_text()
+
+
 @pytest.mark.timeout(600)
-def test_sessions_on_nodes_are_seen_and_stopped_here(public_dir: Path) -> None:
-    """Log, denials and signals pass; no jail reaches Ray; a hostile answer and what a node cannot do are refused."""
+def test_a_cluster_performs_rows_and_holds_sessions_as_this_machine_does(public_dir: Path) -> None:
+    """Results, log, denials and signals pass, a submodule and a patch, too; no jail reaches Ray; nothing is left.
+
+    A hostile answer and what a node cannot do are refused.
+    """
     need("network")
     home = public_dir
     main = shared(identity.root(home))
     token = home / ".ray/auth_token"
+    attack = {"id": "attack", "command": ["/usr/bin/python3", "-c", TRY], "env": {"TOKEN": str(token)}}
+    work = [
+        {"id": str(number), "command": f"echo {number} >new; git commit -qam x; cat library/*"} for number in range(2)
+    ]
+    (home / "rows.jsonl").write_text(rows(*work, attack))
+    (home / "wide.jsonl").write_text(rows({"command": "true", "cpus": 64}))
+    (home / "open.jsonl").write_text(rows({"command": "true", "policy": ["--net", "open"]}))
     patient = (
         f"trap 'echo got it; echo s >stopped; {COMMIT} stopped; exit 7' TERM; echo waits; while :; do sleep 0.2; done"
     )
@@ -165,8 +293,7 @@ def test_sessions_on_nodes_are_seen_and_stopped_here(public_dir: Path) -> None:
         + ticket("waits", patient) + "cpus = 0.25\n"  # who stays leaves room for the others
         + ticket("denied", "wget -q -T 5 http://denied.example.org/ || echo denied; sleep 15", *_PROXY)
         + "cpus = 0.25\n"
-        + ticket("attack", f"/usr/bin/python3 -c '{TRY}'", "--env", f"TOKEN={token}", "--env", "MINE")
-        + ticket("given", 'echo "<$MINE>"', "--env", "MINE")
+        + ticket("attack", f"echo \"<$MINE>\"; /usr/bin/python3 -c '{TRY}'", "--env", f"TOKEN={token}", "--env", "MINE")
         + ticket("odd", odd)
         + ticket("missing", "true").replace('["sh", "-c", "true"]', '["no-such-command-there"]')
         + ticket("wide", "true") + "cpus = 64\n"
@@ -180,19 +307,21 @@ def test_sessions_on_nodes_are_seen_and_stopped_here(public_dir: Path) -> None:
         home,
         main,
         CLUSTER
+        + HELPERS
+        + ROWS
         + TOOLS
         + """
     export MINE='of mine'
     ray_run ~/several.toml --name s --keep --json >~/several.out 2>~/several.said & job=$!
     await says s.1 waits
     await says s.2 denied
-    await says s.5 'on node'
+    await says s.4 'on node'
     paddock ps --json >~/ps
     told() { paddock denials s.2 --json >~/denials; grep -q denied.example.org ~/denials; }
     await told
     paddock stop s.1
     ! wait $job
-    for number in 1 2 3 4 5 6 8 9 10; do paddock logs s.$number >~/log.$number 2>&1; done
+    for number in 1 3 7 8; do paddock logs s.$number >~/log.$number 2>&1; done
     ! ray_run ~/open.toml 2>~/open.said
     ! ray_run ~/tools.toml 2>~/tools.said
     (unset RAY_AUTH_MODE; ! ray_run ~/tickets.toml --name none >~/none.said 2>&1)
@@ -205,6 +334,7 @@ def test_sessions_on_nodes_are_seen_and_stopped_here(public_dir: Path) -> None:
     (await nothing_left) || true
     """,
     )
+    judge_rows(home)
     found = json.loads((home / "several.out").read_text().splitlines()[-1])
     agents = {agent["ticket"]: agent for agent in found["result"]["agents"]}
     assert (agents["waits"]["reason"], agents["waits"]["status"]) == ("stopped", 7)
@@ -217,18 +347,18 @@ def test_sessions_on_nodes_are_seen_and_stopped_here(public_dir: Path) -> None:
     attacked = (home / "log.3").read_text().splitlines()
     assert not [line for line in attacked if line.startswith("reached")], attacked
     assert "[]" in attacked
-    assert "<of mine>" in (home / "log.4").read_text()
+    assert "<of mine>" in attacked
     assert agents["odd"]["status"] == 3
     assert (home / "branches").read_text().split() == ["aside", "elsewhere"]
     assert (agents["missing"]["status"], agents["wide"]["refusal"]["errorType"]) == (127, "row-too-wide")
     assert (home / "subjects").read_text().split() == ["broken", "heap", "endless"]
     assert (agents["broken"]["status"], agents["heap"]["status"]) == (0, 0)
     assert agents["endless"]["reason"] == "timeout"
-    assert "not brought home of the worktree: files that were not committed" in (home / "log.8").read_text()
+    assert "not brought home of the worktree: files that were not committed" in (home / "log.7").read_text()
     stashes = (home / "stashes").read_text().split()
     assert len([line for line in stashes if "broken" in line]) == 2
     assert [line for line in stashes if "heap" in line] or (home / "laid").read_text()
-    assert "not all of their files can be laid out" in (home / "log.9").read_text()
+    assert "not all of their files can be laid out" in (home / "log.8").read_text()
     for name, reference in (("open", "usage"), ("tools", "tickets-invalid"), ("none", "ray-without-token")):
         assert f"[{reference}]" in (home / f"{name}.said").read_text()
     assert (home / "left").read_text() == ""
@@ -255,18 +385,17 @@ def test_an_ordinary_users_tickets_are_held_by_each_backend(public_dir: Path, ba
         env, switches = SWITCHES[backend]
         variables |= env
         work = (
+            f"/usr/bin/python3 -c '{TRY}'; "
             f"cd library; echo l >l{number}; {COMMIT} library; cd ..; echo n >n{number}; {COMMIT} main{number}; "
             f"echo s >n{number}; git stash -q; echo >left"
         )
-        attempts = f"/usr/bin/python3 -c '{TRY}'"
-        tickets += ticket(f"works{number}", work, *switches) + "cpus = 0.25\n"
-        tickets += ticket(f"tries{number}", attempts, *switches, "--env", "TOKEN") + "cpus = 0.25\n"
+        tickets += ticket(f"works{number}", work, *switches, "--env", "TOKEN") + "cpus = 0.25\n"
     (home / "user.toml").write_text(tickets)
     name = "n" * 64
-    run(home, main, ALONE + TOOLS + f"""
+    run(home, main, ALONE + HELPERS + TOOLS + f"""
     mkdir -p ~/second/.local/share/paddock/mirrors ~/second/.local/state/paddock/{{worktrees,sessions,rows}}
     ray_run ~/user.toml --name {name} --keep --json >~/user.out
-    for number in $(seq {len(backends)}); do paddock logs {name[:50]}.$((2 * number)) >~/tried$((number - 1)); done
+    for number in $(seq {len(backends)}); do paddock logs {name[:50]}.$number >~/tried$((number - 1)); done
     git log --format=%s --no-merges >~/subjects
     git for-each-ref --format='%(refname)' refs/paddock/stash >~/stashes
     for each in ~/main-works*; do cat $each/left $each/library/l?; done >~/laid
@@ -283,3 +412,31 @@ def test_an_ordinary_users_tickets_are_held_by_each_backend(public_dir: Path, ba
         assert not [line for line in tried if line.startswith("reached")], tried
         assert "[]" in tried
     assert (home / "left").read_text() == ""
+
+
+@pytest.mark.parametrize(
+    ("mode", "token", "permissions", "reference"),
+    [
+        ("", "x", 0o600, "ray-without-token"),
+        ("token", None, 0o600, "ray-without-token"),
+        ("token", "x", 0o644, "ray-token-open"),
+        ("token", "x", 0o600, ""),
+    ],
+)
+def test_a_cluster_without_a_secret_token_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, mode: str, token: str | None, permissions: int, reference: str
+) -> None:
+    """Before Ray is imported."""
+    path = tmp_path / "token"
+    monkeypatch.setenv("RAY_AUTH_MODE", mode)
+    monkeypatch.setenv("RAY_AUTH_TOKEN_PATH", str(path))
+    if token is not None:
+        path.write_text(token)
+        path.chmod(permissions)
+    if not reference:
+        ray.check_token()
+        return
+    with pytest.raises(Refusal) as refused:
+        ray.check_token()
+    assert refused.value.reference == reference
+    assert "ray" not in sys.modules
