@@ -4,12 +4,16 @@
 """
 
 import os
+import re
+import shlex
 import subprocess
 import sys
 import tempfile
 from pathlib import Path
 
-from tests.support import texts
+from launcher import cli
+from tests.support import identity, texts, warmed
+from tests.support.paddock import BEGUN
 
 PREPARE, _, DAY = Path(__file__).with_suffix(".txt").read_text(encoding="utf-8").partition("\n\n")
 """What is there in the morning, and then the command lines; one that begins with `tty` runs at a terminal."""
@@ -29,8 +33,15 @@ def lived(paddock: Path) -> str:
                        "LANG": "C.UTF-8", "XDG_RUNTIME_DIR": run, "TERM": "xterm"}  # fmt: skip
         subprocess.run(["bash", "-ec", PREPARE], env=environment, check=True, timeout=60, stdout=subprocess.DEVNULL)
         said: list[str] = []
+        who = (identity.root if os.geteuid() == 0 else identity.user)(Path(home))
         for line in DAY.strip().splitlines():
             typed = line.removeprefix("tty ")
+            plain = re.fullmatch(r"paddock ([a-z]+)[\w ./:~@'-]*", line)
+            if plain and plain[1] in cli.VERBS and plain[1] not in BEGUN:
+                told = [re.sub("^~", home, word) for word in shlex.split(line)[1:]]
+                ended = warmed.run(who, paddock / "python", told, cwd=Path(home, "src/project"), env=environment)
+                said.append(shown(typed, ended.stdout + ended.stderr, ended.returncode, home))
+                continue
             words = ["script", "-qec", typed, "/dev/null"] if typed != line else ["bash", "-c", typed]
             done = subprocess.run(
                 words,
@@ -42,9 +53,14 @@ def lived(paddock: Path) -> str:
                 timeout=120,
                 check=False,
             )
-            output = done.stdout.decode("utf-8", "replace").replace("\r\n", "\n").replace(home, "/home/me")
-            said.append(f"$ {typed}\n{output}" + (f"[status {done.returncode}]\n" if done.returncode else ""))
+            output = done.stdout.decode("utf-8", "replace").replace("\r\n", "\n")
+            said.append(shown(typed, output, done.returncode, home))
     return "\n".join(said)
+
+
+def shown(typed: str, output: str, status: int, home: str) -> str:
+    """A command line, what it printed, and its status where that is none of success."""
+    return f"$ {typed}\n{output.replace(home, '/home/me')}" + (f"[status {status}]\n" if status else "")
 
 
 def main() -> None:
