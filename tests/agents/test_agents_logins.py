@@ -144,8 +144,16 @@ def _codex(account: Account, ends: float) -> tuple[str, dict[str, Any]]:
     }
 
 
-@pytest.mark.parametrize("ends", [3600, -60, 120], ids=["good", "ended", "ends-soon"])
-@pytest.mark.parametrize(("command", "make"), [("claude-agent-acp", _claude), ("codex-acp", _codex)])
+@pytest.mark.parametrize(
+    ("command", "make", "ends"),
+    [
+        ("claude-agent-acp", _claude, 3600),
+        ("claude-agent-acp", _claude, 120),  # which it takes for an end, as any that is past
+        ("codex-acp", _codex, -60),
+        ("codex-acp", _codex, 120),
+    ],
+    ids=["claude-good", "claude-ends-soon", "codex-ended", "codex-ends-soon"],
+)
 def test_an_agent_works_by_a_phantom_of_its_login(
     scene: Scene,
     command: str,
