@@ -268,13 +268,15 @@ def test_what_comes_after_writing_can_be_pasted(paddock: Paddock) -> None:
         assert paddock.shell(line).stdout.endswith("content\n")
 
 
-def test_threads_and_many_processes_are_watched(paddock: Paddock, env: dict[str, str]) -> None:
-    """All that the command starts, at the same time; each wish is told once."""
+def test_threads_many_processes_and_wishes_for_the_network_are_told(paddock: Paddock, env: dict[str, str]) -> None:
+    """All that the command starts, at the same time; each wish is told once, and where there are sockets at all, the
+    address that was tried.
+    """
     (place := paddock.place / "many").mkdir()
     for number in range(20):
         plant(paddock, f"many/{number}/file", "content")
     program = f"""
-import os, threading
+import os, socket, threading
 def reach(number):
     try: open({str(place)!r} + f"/{{number}}/file")
     except OSError: pass
@@ -285,19 +287,13 @@ for number in range(10, 20):
         reach(number); os._exit(0)
 for thread in threads: thread.join()
 for _ in range(10): os.wait()
+tried = socket.socket(); tried.settimeout(5); tried.connect(('192.0.2.7', 81))
 """
     document = learned(paddock, "--", "/usr/bin/python3", "-c", program, env=env)
     paths = [line["path"] for line in document["grants"]]
     assert sorted(paths) == sorted(f"{place}/{number}/file" for number in range(20)), paths
-
-
-def test_a_wish_for_the_network_is_told(paddock: Paddock, env: dict[str, str]) -> None:
-    """Where there are sockets at all, with the address that was tried."""
-    program = "import socket; s = socket.socket(); s.settimeout(5); s.connect(('192.0.2.7', 81))"
-    document = learned(paddock, "--", "/usr/bin/python3", "-c", program, env=env)
     expected = [] if env else [{"host": "192.0.2.7", "port": 81}]  # the guard's jail has no sockets to try with
-    assert document["hosts"] == expected
-    assert document["status"] == 1
+    assert (document["hosts"], document["status"]) == (expected, 1)
 
 
 def test_a_bubblewrap_jail_cannot_be_watched(paddock: Paddock) -> None:
