@@ -154,6 +154,11 @@ class Run:
         bundles = ("--allow-domain", "@python", "--allow-domain", "@node", "--git=readonly")
         return paddock.run(*options, *bundles, *more, "--", "sh", "-euc", line, env=environment)
 
+    def explained(self) -> str:
+        """The plan of such a jail."""
+        paddock, environment, options = self._parts
+        return paddock.call("explain", "--plan", *options, "--allow-domain", "@python", env=environment).stdout
+
 
 @pytest.fixture(params=SWITCHES)
 def jailed(request: pytest.FixtureRequest, paddock: Paddock) -> Iterator[Jailed]:
@@ -164,8 +169,10 @@ def jailed(request: pytest.FixtureRequest, paddock: Paddock) -> Iterator[Jailed]
         yield mirror, Run(paddock, {**environment, **extra}, options)
 
 
-def test_a_tool_installs_and_has_no_credential(jailed: Jailed) -> None:
-    """Also what an absolute link of the mirror's leads to."""
+def test_a_tool_installs_and_has_no_credential(paddock: Paddock, jailed: Jailed) -> None:
+    """Also what an absolute link of the mirror's leads to. Plans and ledgers name the settings only; a budget is not
+    held by them.
+    """
     mirror, run = jailed
     ended = run(f"{PIP}; {NPM}; env; ! grep -rs {SECRET} ~ /proc/self/environ")
     assert ended.returncode == 0, ended
@@ -176,6 +183,12 @@ def test_a_tool_installs_and_has_no_credential(jailed: Jailed) -> None:
     assert shown == {(False, BASIC), (True, BEARER)}, mirror.seen
     for path in ("/simple/demo", "/files/", "/npm/demo", "/npm/demo/-/"):
         assert any(asked.startswith(path) for _, asked, _ in mirror.seen), (path, mirror.seen)
+    kept = [path for top in (paddock.state, paddock.cache) for path in top.rglob("*") if path.is_file()]
+    hidden = [SECRET.encode(), BASIC.partition(" ")[2].encode()]
+    assert kept
+    assert [path for path in kept if any(word in path.read_bytes() for word in hidden)] == []
+    line = f"key       put in outside, for GET,HEAD {HOST}:443/  [@python: index-url in ~/.config/pip/pip.conf]"
+    assert line in run.explained().splitlines()
 
 
 def test_the_credential_is_for_reading_where_it_is_meant(jailed: Jailed) -> None:
@@ -195,29 +208,16 @@ def test_the_credential_is_for_reading_where_it_is_meant(jailed: Jailed) -> None
     ]
 
 
-def test_no_plan_and_no_ledger_holds_a_credential(paddock: Paddock) -> None:
-    """They name the settings only; a budget is not held by them."""
-    need("userns")
-    with made(paddock) as (_, environment):
-        run = Run(paddock, environment, ())
-        assert run(PIP).returncode == 0
-        kept = [path for top in (paddock.state, paddock.cache) for path in top.rglob("*") if path.is_file()]
-        hidden = [SECRET.encode(), BASIC.partition(" ")[2].encode()]
-        assert [path for path in kept if any(word in path.read_bytes() for word in hidden)] == []
-        shown = paddock.call("explain", "--plan", "--allow-domain", "@python", env=environment).stdout
-        line = f"key       put in outside, for GET,HEAD {HOST}:443/  [@python: index-url in ~/.config/pip/pip.conf]"
-        assert line in shown.splitlines(), shown
-
-
 def test_a_token_that_is_not_there_now_is_said_and_keeps_nobody_up(paddock: Paddock) -> None:
     """As a variable that only some machines have: the mirror may give what it gives to everybody."""
     need("userns")
     with made(paddock) as (mirror, environment):
         run = Run(paddock, {**environment, "NPM_TOKEN": ""}, ())
-        ended = run(f"{PIP}; curl -sS -o /dev/null https://{HOST}/npm/demo")
+        ended = run(f"for path in simple/demo npm/demo; do curl -sS -o /dev/null https://{HOST}/$path; done")
         assert ended.returncode == 0, ended
         assert "_authToken in ~/.npmrc: the credential is not there: it is empty" in ended.stderr
-        assert mirror.seen[-1] == ("GET", "/npm/demo", BASIC)  # pip's is for the whole host
+        # pip's is for the whole host
+        assert mirror.seen == [("GET", "/simple/demo", BASIC), ("GET", "/npm/demo", BASIC)]
 
 
 def test_the_host_of_a_mirror_is_reached_as_before_on_its_other_ports(paddock: Paddock) -> None:
@@ -230,11 +230,12 @@ def test_the_host_of_a_mirror_is_reached_as_before_on_its_other_ports(paddock: P
         )
         paddock.who.run(["sh", "-c", f"cat >{shlex.quote(str(more))}"], stdin=text)
         run = Run(paddock, environment, ())
-        line = f"{PIP}; curl -sS -o /dev/null https://{HOST}:8443/x; curl -sS -k -o /dev/null https://{HOST}:444/x"
+        places = (f"{HOST}/simple/x", f"{HOST}:8443/x", f"-k {HOST}:444/x")
+        line = "; ".join(f"curl -sS -o /dev/null --proto-default https {place}" for place in places)
         ended = run(line, "--allow-domain", HOST, "--proxy-env", "yes")
         assert ended.returncode == 0, ended
-        seconds = [shown for _, path, shown in mirror.seen if path == "/x"]
-        assert seconds == ["Basic " + base64.b64encode(b"me:two").decode(), None], (ended, mirror.seen)
+        shown = [shown for _, path, shown in mirror.seen if path.endswith("/x")]
+        assert shown == [BASIC, "Basic " + base64.b64encode(b"me:two").decode(), None], (ended, mirror.seen)
 
 
 def rewritten(paddock: Paddock, **files: str) -> None:

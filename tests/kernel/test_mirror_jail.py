@@ -255,6 +255,7 @@ def test_an_index_that_is_a_directory_is_not_replaced_by_the_public_one(
     assert "169.254.169.254 is " in ended.stderr
 
 
+@pytest.mark.parametrize("jailed", [promises.NAMESPACES, promises.GUARD], indirect=True)  # reached in two ways
 def test_a_mirror_on_this_machine_is_reached_at_its_port(
     served: World, paddock: Paddock, jailed: Callable[..., Ended]
 ) -> None:
