@@ -171,12 +171,11 @@ for kind, one, many, result, results in (
 
 
 def library(scene: Paddock, traced: Traced) -> None:
-    """`launcher.api`: the documentation's example, and the two other kinds of dispatches."""
+    """`launcher.api`: the documentation's example, and behind it the two other kinds of dispatches."""
     assert traced.into.exists()
-    for program in (EXAMPLE, EXAMPLE.partition("# A merge can be rolled back")[0] + OTHER_DISPATCHES):
-        said = scene.who.run([str(scene.installed.python), "-I", "-c", program], cwd=scene.place / "app")
-        assert said.returncode == 0, said.stderr
-        subprocess.run(["git", "-C", str(scene.place / "app"), "status"], check=False, capture_output=True)
+    words = [str(scene.installed.python), "-I", "-c", EXAMPLE + OTHER_DISPATCHES]
+    said = scene.who.run(words, cwd=scene.place / "app")
+    assert said.returncode == 0, said.stderr
 
 
 FLOWS: dict[str, Callable[[Paddock, Traced], None]] = {
