@@ -96,6 +96,12 @@ class CompiledModules:
             return None
         return _spec(name, cls(marshal.loads(memoryview(content)[16:])), source, package)
 
+    @classmethod
+    def parsed(cls, path: str) -> "dict[str, Any] | None":
+        """What one of `TABLES` says, by its path; None when that is not kept, or was changed since."""
+        name = path[len(ROOT) + 1 :]
+        return _from_bundle(name) if name in cls.kept else None
+
     @staticmethod
     def create_module(spec: "ModuleSpec") -> None:
         """None: the import system makes the module."""
@@ -159,8 +165,8 @@ def _changed(module: "Kept") -> bool:
     return found.st_mtime_ns != module[2] or found.st_size != module[3]
 
 
-def _from_bundle(name: str) -> "CodeType | None":
-    """The code of a module that is kept for launches that need it; None when it is not up to date.
+def _from_bundle(name: str) -> "Any":  # noqa: ANN401  # typeshed names no type for what marshal gives
+    """The code of a module that is kept for launches that need it, or a table; None when it is not up to date.
 
     Nothing is executed here, ahead of being asked for: other threads import meanwhile, and wait for whole modules only
     where the import system executes them.
@@ -175,8 +181,7 @@ def _from_bundle(name: str) -> "CodeType | None":
             return None  # another one by now
         if _changed(module):
             return None
-        code: CodeType = marshal.loads(posix.pread(descriptor, module[5], CompiledModules.codes + module[4]))
-        return code
+        return marshal.loads(posix.pread(descriptor, module[5], CompiledModules.codes + module[4]))
     except OSError:
         return None
     finally:
@@ -254,6 +259,9 @@ SOMETIMES = (
 )
 """What launches import at use."""
 
+TABLES = ("policy/default.toml", "policy/toolchains.toml")
+"""Data that a plan is made from, kept as it is once it is parsed."""
+
 
 def write_bundle() -> None:
     """Keeps the compiled forms of these modules together, atomically; where that is not possible, does nothing."""
@@ -273,7 +281,7 @@ def write_bundle() -> None:
             beginning, _, writer = name.rpartition(".")
             if beginning == own and writer.isdigit() and not posix.access(f"/proc/{writer}", posix.F_OK):
                 posix.unlink(f"{directory}/{name}")  # of a launch that was killed while it wrote
-        content = _content(always, executed[len(always) - 1 :])
+        content = _content(always, [*executed[len(always) - 1 :], *TABLES])
         descriptor = posix.open(temporary, posix.O_WRONLY | posix.O_CREAT | posix.O_EXCL | posix.O_CLOEXEC, 0o644)
         try:
             whole = posix.write(descriptor, content) == len(content)
@@ -295,15 +303,22 @@ def _content(*groups: list[str]) -> bytes:
     for group in groups:
         found.append([])
         for name in group:
-            source = sys.modules[name].__file__
+            source = f"{ROOT}/{name}" if name in TABLES else sys.modules[name].__file__
             assert source is not None
             entry = posix.stat(source)
-            codes.append(marshal.dumps(_slim(source)))
+            codes.append(marshal.dumps(_table(source) if name in TABLES else _slim(source)))
             found[-1].append((name, source, entry.st_mtime_ns, entry.st_size, offset, len(codes[-1])))
             offset += len(codes[-1])
     # Offsets are counted from the end of the index: its own length depends on them.
     index = marshal.dumps((ROOT, *found))
     return b"".join((BUNDLE, len(index).to_bytes(4, "little"), index, *codes))
+
+
+def _table(source: str) -> "dict[str, Any]":
+    import tomllib
+
+    with open(source, "rb") as file:
+        return tomllib.load(file)
 
 
 def _slim(source: str) -> "CodeType":

@@ -6,10 +6,11 @@ with one of them allows no tunnel, and a denial with one of them denies every tu
 
 import functools
 import ipaddress
+import os
 from collections.abc import Iterable
-from pathlib import Path
 from typing import NamedTuple
 
+from policy import tables
 from policy.errors import Refusal
 from policy.hosts import PASSED_OVER, Address, HostRule, is_private, matches, parse_host, parse_rule, special
 from policy.plan import Plan
@@ -17,7 +18,7 @@ from policy.plan import Plan
 # Named lists of hosts (`bundles.toml`), which an allow-list can hold as one word: ``@python``.
 
 MARK = "@"
-FILE = Path(__file__).with_name("bundles.toml")
+FILE = f"{os.path.dirname(__file__)}/bundles.toml"
 _PORTS = (443,)
 
 
@@ -33,14 +34,13 @@ class Bundle(NamedTuple):
 @functools.cache
 def bundles() -> dict[str, Bundle]:
     """All bundles by name."""
-    import tomllib
-
-    tables = tomllib.loads(FILE.read_text(encoding="utf-8"))
-    if tables.pop("schema") != 1:
+    found = tables.shipped(FILE)
+    if found["schema"] != 1:
         raise ValueError(f"{FILE} has an unknown version")
     return {
         name: Bundle(name, table["title"], _rules(table["hosts"], table.get("ports", _PORTS)), table.get("risk", ""))
-        for name, table in tables.items()
+        for name, table in found.items()
+        if name != "schema"
     }
 
 

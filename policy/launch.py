@@ -2,7 +2,6 @@
 
 import os
 from collections.abc import Iterable
-from pathlib import Path
 from typing import NamedTuple, Protocol
 
 from policy.plan import Conditional, Place, Repository, beneath
@@ -10,6 +9,7 @@ from policy.plan import Conditional, Place, Repository, beneath
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from hashlib import sha256
+    from pathlib import Path
 else:
     try:
         from _sha256 import sha256  # Python 3.11; `hashlib` loads OpenSSL, which takes 3 ms
@@ -134,13 +134,17 @@ class Boundaries(NamedTuple):
     freeze_root: bool = False
 
     @property
-    def worktree_path(self) -> Path:
+    def worktree_path(self) -> "Path":
         """The root (contracts section 7)."""
+        from pathlib import Path  # 3 ms, for agents alone
+
         return Path(self.root)
 
     @property
-    def submodule_paths(self) -> tuple[Path, ...]:
+    def submodule_paths(self) -> "tuple[Path, ...]":
         """Roots of the granted submodules (contracts section 7)."""
+        from pathlib import Path
+
         return tuple(Path(path) for _, path in self.granted)
 
 

@@ -9,16 +9,16 @@ have a package of a private one's name. Pure.
 import base64
 import configparser
 import json
+import os
 import re
 import tomllib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from functools import cache
-from pathlib import Path
 from typing import Any, NamedTuple
 from urllib.parse import quote, unquote, urlsplit
 
-from policy import egress_rules, hosts
+from policy import egress_rules, hosts, tables
 from policy.config.values import loopback
 from policy.egress_rules import Request
 from policy.errors import Refusal
@@ -27,7 +27,7 @@ from policy.launch import Host
 from policy.pasted import quoted
 from policy.plan import beneath
 
-FILE = Path(__file__).with_name("mirrors.toml")
+FILE = f"{os.path.dirname(__file__)}/mirrors.toml"
 
 _MOST = 2048
 """Characters of one address, and twice as many of one setting."""
@@ -74,7 +74,7 @@ class Mirrors(NamedTuple):
 @cache
 def table() -> list[dict[str, Any]]:
     """The known tools."""
-    content = tomllib.loads(FILE.read_text(encoding="utf-8"))
+    content = tables.shipped(FILE)
     if content["schema"] != 1:
         raise ValueError(f"{FILE} has an unknown version")
     tools: list[dict[str, Any]] = content["tool"]

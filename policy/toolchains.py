@@ -9,12 +9,12 @@ is *reached*. A reached place selects the toolchains whose root holds it; a sele
 links and `#!` lines of plain directories of programmes, reach further places, until nothing new is found.
 """
 
-import tomllib
+import os
 from collections.abc import Iterable, Iterator, Sequence
 from fnmatch import fnmatchcase
-from pathlib import Path
 from typing import NamedTuple
 
+from policy import tables
 from policy.errors import Refusal
 from policy.launch import Host, Trail, led_by, linked_by
 from policy.plan import Grant, beneath
@@ -23,7 +23,7 @@ from policy.tables import Many, Pairs, Part, Version, boolean, checked, key, mat
 # The table of known toolchains (`toolchains.toml`): its format and its loader.
 
 
-TABLE_FILE = Path(__file__).with_name("toolchains.toml")
+TABLE_FILE = f"{os.path.dirname(__file__)}/toolchains.toml"
 
 
 def _below(value: object) -> str:
@@ -106,14 +106,14 @@ class ToolchainTable(Part):
     """The toolchains, the more particular first."""
 
 
-def load_table(path: Path = TABLE_FILE) -> ToolchainTable:
+def load_table(path: str = TABLE_FILE) -> ToolchainTable:
     """Reads the table.
 
     Raises:
         Refusal: `toolchains-invalid`, with the file and what is wrong in it.
     """
     try:
-        return checked(ToolchainTable, tomllib.loads(path.read_text(encoding="utf-8")))
+        return checked(ToolchainTable, tables.shipped(path))
     except (OSError, ValueError) as error:
         raise Refusal("toolchains-invalid", f"{path} is not a table of toolchains", context=str(error)) from error
 

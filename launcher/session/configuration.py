@@ -5,7 +5,6 @@ Every file is read once; what is hashed, judged and parsed are the same bytes.
 
 import os
 from contextlib import suppress
-from pathlib import Path
 from typing import NamedTuple
 
 from launcher.safefs import guarded_files
@@ -127,7 +126,8 @@ def write_example(project_root: str, *, force: bool) -> str:
     Refusals: init-exists (without `force`), init-failed.
     """
     path = os.path.join(project_root, PROJECT_NAME)
-    data = Path(config.__file__).with_name("template.toml").read_bytes()
+    with open(f"{os.path.dirname(config.__file__)}/template.toml", "rb") as file:
+        data = file.read()
     name = f"{PROJECT_NAME}.{os.urandom(6).hex()}" if force else PROJECT_NAME
     try:
         with Inside(project_root) as root:

@@ -36,9 +36,10 @@ def grouped_by_directory(recorded: tuple[inputs.Input, ...], *, settled: int = S
     kept: list[inputs.Input] = []
     groups: dict[str, tuple[object, list[inputs.Input]]] = {}
     marks: dict[str, object] = {}
+    nearest: dict[str, str | None] = {}
     now = time.time_ns()
     for entry in recorded:
-        directory = _implying(*entry)
+        directory = _implying(*entry, nearest)
         if directory is None:
             kept.append(entry)
             continue
@@ -68,14 +69,14 @@ def stamp(path: str, *, settled: int = SETTLED) -> object:
     return _mark(path, time.time_ns() - settled)
 
 
-def _implying(kind: str, subject: str, answer: object) -> str | None:
-    """The directory whose entries decide about this answer, if one does."""
+def _implying(kind: str, subject: str, answer: object, known: dict[str, str | None]) -> str | None:
+    """The directory whose entries decide about this answer, if one does; `known` is what `_nearest` has found."""
     if kind not in (inputs.IDENTITY, inputs.CONTENT, inputs.RESOLVED) or not subject.startswith("/"):
         return None
     if subject != os.path.normpath(subject) or subject == "/":
         return None
     if answer is None:
-        return _nearest(subject)
+        return _nearest(subject, known)
     # A name that is no link, in a directory whose own name is checked: only a new entry could lead elsewhere.
     # What is mounted over it later has no say in where the name leads, which is all that was asked.
     if kind == inputs.RESOLVED and isinstance(answer, tuple) and answer[0] == subject:
@@ -83,23 +84,26 @@ def _implying(kind: str, subject: str, answer: object) -> str | None:
     return None
 
 
-def _nearest(path: str) -> str | None:
-    """The directory in which the way to an absent `path` ends; None when it ends for another reason than absence."""
-    while True:
+def _nearest(path: str, known: dict[str, str | None]) -> str | None:
+    """The directory in which the way to an absent `path` ends; None when it ends for another reason than absence.
+
+    Many paths end in the same directory. What is `known` of that is only whom to ask: `inputs.unchanged` has the say.
+    """
+    try:
+        os.lstat(path)
+    except FileNotFoundError:
         parent = os.path.dirname(path)
-        try:
-            os.lstat(path)
-        except FileNotFoundError:
+        if parent not in known:
             try:
-                return parent if stat.S_ISDIR(os.stat(parent).st_mode) else None
+                known[parent] = parent if stat.S_ISDIR(os.stat(parent).st_mode) else None
             except FileNotFoundError:
-                path = parent
-                continue
+                known[parent] = _nearest(parent, known)
             except (OSError, ValueError):
-                return None
-        except (OSError, ValueError):
-            return None
-        return None  # it is there: a link that leads nowhere, or it has just appeared
+                known[parent] = None
+        return known[parent]
+    except (OSError, ValueError):
+        return None
+    return None  # it is there: a link that leads nowhere, or it has just appeared
 
 
 def _mark(directory: str, before: int) -> object:

@@ -2,7 +2,6 @@
 
 import os
 import sys
-from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 from launcher.jail import probe, seccomp
@@ -590,6 +589,8 @@ def boundaries_of(found: checkout.Checkout, wanted: list[str], freeze_root: bool
 
 def context_for_tools(planned: Planned) -> "WorktreeSandboxContext":
     """The context with the Plan's exceptions inside the worktree, so that the validator says what the kernel does."""
+    from pathlib import Path
+
     from launcher.vcs.worktrees import models  # 80 ms of pydantic, which no launch needs
 
     plan, context = planned.plan, models.context_of(planned.boundaries)
@@ -672,7 +673,7 @@ def _try_bubblewrap(support: probe.Support, machine: Machine, writable: tuple[st
 
 def _kept_in(writable: tuple[str, ...], places: Places, machine: Machine) -> list[str]:
     """Files of the user's configuration that lie in trees which the command may write: dotfile managers link them."""
-    own = str(recognition.own_directory(places))
+    own = recognition.own_directory(places)
     names = [configuration.user_file(places), own, *(f"{own}/{name}" for name in machine.listing(own) or ())]
     trees = list(filter(None, map(machine.resolve, writable)))
     files = filter(None, map(machine.resolve, names))

@@ -6,7 +6,6 @@ Not on the warm launch path: a cached Plan knows its provider.
 import os
 import sys
 from collections.abc import Mapping
-from pathlib import Path
 from typing import Any, NamedTuple
 
 from launcher.session import key_sources
@@ -77,9 +76,9 @@ class Chosen(NamedTuple):
     program: Command | None = None
 
 
-def own_directory(places: Places) -> Path:
+def own_directory(places: Places) -> str:
     """Where the user's own providers lie, one TOML file each."""
-    return Path(places.config, "providers")
+    return f"{places.config}/providers"
 
 
 def load(
@@ -106,7 +105,7 @@ def choose(settings: Settings, command: list[str], directory: str, places: Place
     wanted, source = settings.provider.value, str(settings.provider.source)
     if wanted in ("none", ""):
         return Chosen(None, source)
-    for place in (str(registry.BUILTIN_DIRECTORY), str(own_directory(places))):
+    for place in (registry.BUILTIN_DIRECTORY, own_directory(places)):
         for name in machine.listing(place) or ():
             machine.depends_on_content(f"{place}/{name}")
     for place in sys.path:  # plug-ins come and go there with their packages

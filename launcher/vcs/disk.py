@@ -49,9 +49,12 @@ class Names:
     def walk(self, path: str) -> Trail:
         """Where an absolute path leads, and the links on its way: path_resolution(7), one component after another."""
         links: list[tuple[str, str]] = []
-        rest = _components(path)
+        above, _, name = path.rpartition("/")
+        known = self._entries.get(above)  # what has been looked at has a canonical name, and no link above it
+        from_there = known is not None and known[1] is None and name not in ("", ".", "..")
+        rest = [name] if from_there else _components(path)
         own = len(rest)  # how many of the path's own components are left; they are at the end of `rest`
-        done, entry = "/", None if rest else "/"
+        done, entry = above if from_there else "/", None if rest else "/"
         while rest:
             part = rest.pop(0)
             here = os.path.dirname(done) if part == ".." else f"{done}/{part}" if done != "/" else f"/{part}"

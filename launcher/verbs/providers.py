@@ -139,7 +139,7 @@ def providers(name: str | None, *, as_json: bool) -> int:
     else:
         _list(known)
         own = recognition.own_directory(where)
-        messages.show(f"\nyour own: {printable(str(own))}/*.toml; paddock providers NAME explains one")
+        messages.show(f"\nyour own: {printable(own)}/*.toml; paddock providers NAME explains one")
     return 0
 
 

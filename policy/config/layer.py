@@ -1,13 +1,12 @@
 """One layer of configuration: a file, or the command line's options; where it comes from and how it is read."""
 
+import os
 import re
-import tomllib
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from difflib import get_close_matches
 from enum import IntEnum
-from pathlib import Path
 from typing import NamedTuple
 
+from policy import tables
 from policy.config.values import SCHEMA, Base, Configuration
 from policy.errors import Refusal
 from policy.keys import BUDGETS
@@ -42,6 +41,8 @@ def sentence(mistake: Mistake) -> str:
 
 def nearest(keys: Sequence[str]) -> str:
     """The known key closest to a dotted one that is unknown at its last part; "" when none is close."""
+    from difflib import get_close_matches  # of mistakes alone
+
     known = known_keys(keys[:-1])
     if close := get_close_matches(keys[-1], known, n=1, cutoff=0.5):
         return ".".join([*keys[:-1], close[0]])
@@ -133,8 +134,8 @@ class Layer(NamedTuple):
 
 def shipped() -> Layer:
     """The built-in defaults, `policy/default.toml`."""
-    data = Path(__file__).parent.with_name("default.toml").read_bytes()
-    return parse(data, Kind.DEFAULT, "default.toml", Base(None, None))
+    table = tables.shipped(f"{os.path.dirname(os.path.dirname(__file__))}/default.toml")
+    return Layer(Kind.DEFAULT, "", checked(Configuration, table, Base(None, None)))
 
 
 def parse(data: bytes, kind: Kind, origin: str, base: Base, *, trusted: bool = True) -> Layer:
@@ -179,6 +180,8 @@ def _table(content: str, origin: str) -> dict[str, object]:
     for number, line in enumerate(content.split("\n"), 1):
         if line.count(".") > _MOST_DOTS_IN_LINE:
             raise _syntax(origin, f"line {number} has more than {_MOST_DOTS_IN_LINE} dots; split it")
+    import tomllib  # most launches have no file of their own
+
     try:
         return tomllib.loads(content)
     except RecursionError:

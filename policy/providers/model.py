@@ -32,9 +32,7 @@ A user's own file lies in ``$XDG_CONFIG_HOME/paddock/providers/``; a plug-in giv
 through the entry point group ``paddock.providers`` (`policy.providers.registry`).
 """
 
-import difflib
 import re
-import tomllib
 from enum import StrEnum
 
 from policy import keys
@@ -486,6 +484,8 @@ def filled(template: str, **values: str) -> str:
 
 def parse_spec(text: str, source: str) -> ProviderSpec:
     """Reads one provider's file."""
+    import tomllib  # of agents alone
+
     try:
         return checked(ProviderSpec, tomllib.loads(text))
     except tomllib.TOMLDecodeError as error:
@@ -502,5 +502,7 @@ def _problem(mistake: Mistake) -> str:
     where = ".".join(map(str, mistake.place)) or "the file"
     if mistake.owner is None:
         return f"{where}: {mistake.text}"
-    near = difflib.get_close_matches(mistake.keys[-1], names(mistake.owner), n=1)
+    from difflib import get_close_matches
+
+    near = get_close_matches(mistake.keys[-1], names(mistake.owner), n=1)
     return f"{where}: unknown key" + (f", did you mean {near[0]}?" if near else "")

@@ -1,10 +1,8 @@
 """The known providers: built-ins, the user's own files, and plug-ins."""
 
-import difflib
 import os
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from pathlib import Path
 from typing import NamedTuple, Protocol, runtime_checkable
 
 from policy import runners
@@ -19,6 +17,10 @@ from policy.providers.model import (
     provider_name,
 )
 
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from pathlib import Path
+
 # From a worktree context to the variables and flags of one provider (specification, contracts.md section 2a).
 
 _VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
@@ -28,11 +30,11 @@ class HasWorktreePaths(Protocol):
     """As much of a `WorktreeSandboxContext` as a translation needs."""
 
     @property
-    def worktree_path(self) -> Path:
+    def worktree_path(self) -> "Path":
         """Absolute root of the main worktree."""
 
     @property
-    def submodule_paths(self) -> Sequence[Path]:
+    def submodule_paths(self) -> "Sequence[Path]":
         """Absolute roots of the granted submodules' worktrees."""
 
 
@@ -209,7 +211,7 @@ def installed_plugins(path: Iterable[str]) -> bool:
     return False
 
 
-BUILTIN_DIRECTORY = Path(__file__).with_name("builtin")
+BUILTIN_DIRECTORY = f"{os.path.dirname(__file__)}/builtin"
 
 
 class Detected(NamedTuple):
@@ -262,7 +264,9 @@ class SandboxTranslationRegistry:
         """
         strategy = self._strategies.get(name)
         if strategy is None:
-            near = difflib.get_close_matches(name, self.names(), n=1, cutoff=0.6)
+            from difflib import get_close_matches
+
+            near = get_close_matches(name, self.names(), n=1, cutoff=0.6)
             raise Refusal(
                 "provider-unknown",
                 f"there is no provider {name!r}",
@@ -297,7 +301,7 @@ class SandboxTranslationRegistry:
 
 def load_registry(
     dialect: DialectName = DialectName.NATIVE,
-    user_directory: Path | None = None,
+    user_directory: str | os.PathLike[str] | None = None,
     *,
     entry_points: bool = False,
     about: Sequence[str] | None = None,
@@ -317,12 +321,12 @@ def load_registry(
         Refusal: `provider-invalid`, `provider-unreadable`, `provider-duplicate` or `provider-plugin`.
     """
     strategies: dict[str, SandboxTranslationStrategy] = {}
-    for path in sorted(BUILTIN_DIRECTORY.glob("*.toml")):
+    for path in _files_of(BUILTIN_DIRECTORY):
         if about is None or _holds(path, about):
-            _add(strategies, _read(path, dialect, f"built-in {path.name}"))
+            _add(strategies, _read(path, dialect, f"built-in {os.path.basename(path)}"))
     own: dict[str, SandboxTranslationStrategy] = {}
     for path in _files_of(user_directory):
-        strategy = _read(path, dialect, str(path))
+        strategy = _read(path, dialect, path)
         _add(own, strategy)
         if strategy.spec.override:
             strategies.pop(strategy.provider_name, None)
@@ -333,9 +337,10 @@ def load_registry(
     return SandboxTranslationRegistry(strategies.values())
 
 
-def _holds(path: Path, argv: Sequence[str]) -> bool:
+def _holds(path: str, argv: Sequence[str]) -> bool:
     at = runners.started(list(argv))
-    own = path.read_bytes().partition(b"\n[")[0]  # `commands` and `adapters` stand above all tables
+    with open(path, "rb") as file:
+        own = file.read().partition(b"\n[")[0]  # `commands` and `adapters` stand above all tables
     return at < len(argv) and f'"{runners.name_of(argv[at])}"'.encode("utf-8", "surrogateescape") in own
 
 
@@ -358,20 +363,21 @@ def _source(strategy: SandboxTranslationStrategy) -> str:
     return f"{kind.__module__}.{kind.__qualname__}"
 
 
-def _files_of(directory: Path | None) -> list[Path]:
+def _files_of(directory: str | os.PathLike[str] | None) -> list[str]:
     if directory is None:
         return []
     try:
-        return sorted(path for path in directory.iterdir() if path.suffix == ".toml")
+        return [os.path.join(directory, name) for name in sorted(os.listdir(directory)) if name[1:].endswith(".toml")]
     except FileNotFoundError:
         return []
     except OSError as error:
         raise Refusal("provider-unreadable", f"{directory} cannot be listed", context=str(error)) from error
 
 
-def _read(path: Path, dialect: DialectName, source: str) -> DeclaredStrategy:
+def _read(path: str, dialect: DialectName, source: str) -> DeclaredStrategy:
     try:
-        text = path.read_text(encoding="utf-8")
+        with open(path, encoding="utf-8") as file:
+            text = file.read()
     except (OSError, UnicodeDecodeError) as error:
         raise Refusal("provider-unreadable", f"{source} cannot be read", context=str(error)) from error
     return DeclaredStrategy(parse_spec(text, source), dialect, source)

@@ -151,7 +151,8 @@ from launcher import start
 assert start.load_bundle()
 sys.meta_path.insert(0, start.CompiledModules)
 sys.setswitchinterval(1e-6)
-names, seen, together = list(start.CompiledModules.kept), [], threading.Barrier(4)
+names = [name for name in start.CompiledModules.kept if name not in start.TABLES]
+seen, together = [], threading.Barrier(4)
 def load(number):
     together.wait()
     for name in names[number * 9:] + names[:number * 9] if number else names[::-1]:

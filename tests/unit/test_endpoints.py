@@ -46,7 +46,7 @@ def test_the_server_that_the_environment_names_is_granted(value: str, rules: lis
     assert "secret" not in repr(machine.recorded())
 
 
-@pytest.mark.parametrize("path", sorted(BUILTIN_DIRECTORY.glob("*.toml")), ids=lambda path: path.stem)
+@pytest.mark.parametrize("path", sorted(Path(BUILTIN_DIRECTORY).glob("*.toml")), ids=lambda path: path.stem)
 def test_an_endpoint_is_one_of_the_settings_that_pass(path: Path) -> None:
     """A host is not granted for a variable that the command does not get."""
     found = spec(path.stem)

@@ -236,7 +236,7 @@ def test_plug_ins_are_noticed_without_importing_what_would_load_them(tmp_path: P
     """The entry point group's name stands in a package's entry_points.txt."""
     info = tmp_path / "agent-1.0.dist-info"
     info.mkdir()
-    assert not registry.installed_plugins([str(tmp_path), str(tmp_path / "missing"), str(BUILTIN_DIRECTORY)])
+    assert not registry.installed_plugins([str(tmp_path), str(tmp_path / "missing"), BUILTIN_DIRECTORY])
     (info / "entry_points.txt").write_text("[console_scripts]\na = b:c\n")
     assert not registry.installed_plugins([str(tmp_path)])
     (info / "entry_points.txt").write_text("[paddock.providers]\na = b:c\n")

@@ -146,7 +146,7 @@ def test_a_broken_table_is_one_refusal(tmp_path: Path) -> None:
     """An unknown key in the table is refused with the file's name."""
     broken = put(tmp_path / "t.toml", 'schema = 1\nsurprise = "x"\n')
     with pytest.raises(Refusal) as refused:
-        load_table(broken)
+        load_table(str(broken))
     assert refused.value.reference == "toolchains-invalid"
     assert str(broken) in refused.value.message
 
