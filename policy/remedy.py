@@ -208,8 +208,8 @@ def _with_proxy(lines: str) -> str:
 
 
 def toml(table: str, key: str, value: str) -> str:
-    """A table with one list of one string, as TOML."""
-    return f"[{table}]\n{key} = [{string(value)}]"
+    """A table with one list of one string, as TOML; "" where that cannot say the value, which is no UTF-8."""
+    return f"[{table}]\n{key} = [{string(value)}]" if _can_be_written(value) else ""
 
 
 def string(value: str) -> str:

@@ -45,34 +45,67 @@ class Place:
         return hash(repr(self))
 
 
-def places(own: str, mounts: str, wanted: "Iterable[str]") -> dict[str, Place]:
+def hierarchies(mounts: bytes) -> "list[tuple[str, str, str, str]]":
+    """(``cgroup`` or ``cgroup2``, root, mount point, options) of each hierarchy of control groups that is mounted.
+
+    Args:
+        mounts: content of /proc/PID/mountinfo (proc_pid_mountinfo(5)). What is mounted elsewhere may have any name: the
+            kernel writes spaces and newlines of it as numbers, and everything else as it is, carriage returns too.
+    """
+    found = []
+    for line in mounts.split(b"\n"):
+        before, _, after = line.partition(b" - ")
+        fields, kinds = before.split(b" "), after.split(b" ")
+        if len(fields) > 4 and len(kinds) > 2 and kinds[0] in (b"cgroup", b"cgroup2"):
+            kind, root, point, options = map(os.fsdecode, (kinds[0], fields[3], fields[4], kinds[2]))
+            found.append((kind, _plain(root), _plain(point), options))
+    return found
+
+
+def groups(own: bytes) -> dict[str, str]:
+    """The path of a process's group by its controller, "" for version 2.
+
+    Args:
+        own: content of /proc/PID/cgroup (cgroups(7)): ``9:memory:/a``, and ``0::/a`` for version 2.
+    """
+    found: dict[str, str] = {}
+    for line in filter(None, own.split(b"\n")):
+        _, names, path = line.split(b":", 2)
+        found.update(dict.fromkeys(os.fsdecode(names).split(","), os.fsdecode(path)))
+    return found
+
+
+def content(path: str) -> bytes:
+    """Of a file of the kernel's; b"" where there is none: no control groups, or the process has ended."""
+    try:
+        with open(path, "rb") as file:
+            return file.read()
+    except OSError:
+        return b""
+
+
+def places(own: bytes, mounts: bytes, wanted: "Iterable[str]") -> dict[str, Place]:
     """The places for the `wanted` controllers that this process may use.
 
     Args:
-        own: content of /proc/self/cgroup (cgroups(7)): ``9:memory:/a``, and ``0::/a`` for version 2.
-        mounts: content of /proc/self/mountinfo (proc_pid_mountinfo(5)).
+        own: see `groups`.
+        mounts: see `hierarchies`.
         wanted: out of `MEMORY`, `PIDS`, `CPU`.
 
     Returns:
         Controller -> place; one that is missing cannot be used here.
     """
-    groups = {}
-    for line in own.splitlines():
-        _, names, path = line.split(":", 2)
-        groups.update(dict.fromkeys(names.split(","), path))
+    here = groups(own)
     found: dict[str, Place] = {}
     unified = ""
-    for line in mounts.splitlines():
-        before, _, after = line.partition(" - ")
-        root, point = before.split()[3:5]
-        kind, _, options = after.split()[:3]
+    for kind, root, point, options in hierarchies(mounts):
         if kind == "cgroup2":
-            unified = unified or _below(_plain(point), _plain(root), groups.get(""))
-        elif kind == "cgroup":
-            for name in set(options.split(",")).intersection(wanted) & groups.keys():
-                parent = _below(_plain(point), _plain(root), groups[name])
-                if name not in found and parent and _writable(parent):
-                    found[name] = Place(1, name, parent)
+            unified = unified or below(point, root, here.get(""))
+            continue
+        for name in set(options.split(",")).intersection(wanted) & here.keys():
+            parent = below(point, root, here[name])
+            if name not in found and parent and _writable(parent):
+                found[name] = Place(1, name, parent)
     rest = [name for name in wanted if name not in found]
     if rest and unified:
         found.update(_unified(unified, rest))
@@ -83,7 +116,7 @@ def _plain(path: str) -> str:
     return path.replace("\\040", " ").replace("\\011", "\t").replace("\\012", "\n").replace("\\134", "\\")
 
 
-def _below(point: str, root: str, own: str | None) -> str:
+def below(point: str, root: str, own: str | None) -> str:
     """Where the group `own` is seen, when the hierarchy's `root` is mounted at `point`; "" when it is not."""
     if own is None:
         return ""

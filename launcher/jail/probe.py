@@ -346,12 +346,13 @@ def _proc_reason(number: int) -> str:
 
 
 def _cgroup() -> tuple[str, str]:
-    own = next((line[3:] for line in _read("/proc/self/cgroup").splitlines() if line.startswith("0::")), "")
+    from launcher.jail import cgroup
+
+    own = cgroup.groups(cgroup.content("/proc/self/cgroup")).get("")
     if not own:
         return "", _NO_CGROUP2
-    mount = next(
-        (fields[4] for fields in map(str.split, _read("/proc/self/mountinfo").splitlines()) if "cgroup2" in fields), ""
-    )
+    mounts = cgroup.hierarchies(cgroup.content("/proc/self/mountinfo"))
+    mount = next((point for kind, _, point, _ in mounts if kind == "cgroup2"), "")
     if not mount:
         return "", _CGROUP2_UNMOUNTED
     path = (mount + own).rstrip("/")

@@ -125,16 +125,17 @@ def children(pid: int) -> list[int]:
 
 def parent(pid: int) -> int:
     """The parent's process id, 0 when the process is gone or not visible from here (proc_pid_stat(5))."""
-    return _name_and_parent(pid)[1]
+    return max(0, name_and_parent(pid)[1])
 
 
-def _name_and_parent(pid: int) -> tuple[bytes, int]:
+def name_and_parent(pid: int) -> tuple[bytes, int]:
+    """A process's name and its parent's id, which is 0 where that is not visible from here; -1 of one that is gone."""
     try:
         with open(f"/proc/{pid}/stat", "rb", buffering=0) as file:
             # The name in the second field may hold anything, even ") "; nothing behind it can.
             head, _, tail = file.read().rpartition(b")")
     except OSError:
-        return b"", 0
+        return b"", -1
     return head.partition(b" (")[2], int(tail.split()[1])
 
 
@@ -143,6 +144,14 @@ def stat_fields(pid: int) -> list[str]:
     try:
         with open(f"/proc/{pid}/stat", "rb", buffering=0) as file:
             return file.read().rpartition(b")")[2].decode("ascii").split()
+    except (FileNotFoundError, ProcessLookupError):
+        return []
+
+
+def threads(pid: int) -> list[int]:
+    """Ids of the threads of a process, or of the one that `pid` is a thread of; [] when it is gone."""
+    try:
+        return sorted(map(int, os.listdir(f"/proc/{pid}/task")))
     except (FileNotFoundError, ProcessLookupError):
         return []
 
@@ -161,11 +170,11 @@ def jailed(pid: int) -> bool:
     if len(numbers) != 1:
         return True
     for _ in range(_GENERATIONS):
-        name, above = _name_and_parent(pid)
+        name, above = name_and_parent(pid)
         if name == GUARD:
             return True
         if above <= 0:
-            return False
+            return above < 0  # one that is gone since: who adopts what it leaves is not known yet
         pid = above
     return True
 

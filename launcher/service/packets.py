@@ -13,7 +13,7 @@ from collections.abc import Callable
 from typing import Any, NamedTuple
 
 from launcher import wire
-from launcher.jail.processes import jailed, parent
+from launcher.jail.processes import jailed, name_and_parent
 from policy.errors import Refusal
 
 VERSION = 1
@@ -208,9 +208,9 @@ def check(peer: Peer, owner: int, launchers: Callable[[], set[int]]) -> None:
     for _ in range(_GENERATIONS):
         if pid in sessions:
             raise _refused(f"process {peer.pid} belongs to a session, and sessions do not control sessions")
-        if pid <= 1:
+        if 0 <= pid <= 1:
             return
-        pid = parent(pid)
+        pid = name_and_parent(pid)[1]
     raise _refused(f"cannot find out where process {peer.pid} comes from")
 
 

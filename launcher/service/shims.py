@@ -13,10 +13,10 @@ import subprocess
 import sys
 import time
 from collections import deque
-from pathlib import Path
 from typing import Any
 
 from launcher import programmes
+from launcher.jail import cgroup
 from launcher.service import packets
 from launcher.service.packets import SHIM_SOCKET
 from launcher.session.state import control_address
@@ -89,10 +89,7 @@ class Groups:
 
     def of(self, pid: int) -> str:
         """The group of this instance, from any of its lives, that holds a process; "" for none."""
-        try:
-            own = next(line for line in Path(f"/proc/{pid}/cgroup").read_text().splitlines() if line.startswith("0::"))
-        except (OSError, StopIteration):
-            return ""
+        own = cgroup.groups(cgroup.content(f"/proc/{pid}/cgroup")).get("", "")
         _, top, below = own.partition(f"/{os.path.basename(self.top)}/")
         return f"{self.top}/{below.partition('/')[0]}" if self.top and top else ""
 
@@ -146,17 +143,10 @@ def _rmdir(path: str) -> None:
 
 def _own() -> str:
     """Directory of this process's group in the unified hierarchy, when this user may make groups there; else ""."""
-    try:
-        lines = Path("/proc/self/cgroup").read_text().splitlines()
-        mounts = Path("/proc/self/mountinfo").read_text().splitlines()
-    except OSError:
-        return ""
-    name = next((line[3:] for line in lines if line.startswith("0::")), None)
-    for mount in mounts:
-        before, _, after = mount.partition(" - ")
-        root, point = before.split()[3:5]
-        if after.startswith("cgroup2 ") and name is not None and (root == "/" or name.startswith(root)):
-            path = (point + (name if root == "/" else name[len(root) :])).rstrip("/")
+    own = cgroup.groups(cgroup.content("/proc/self/cgroup")).get("")
+    for kind, root, point, _ in cgroup.hierarchies(cgroup.content("/proc/self/mountinfo")):
+        path = cgroup.below(point, root, own) if kind == "cgroup2" else ""
+        if path:
             writable = os.access(path, os.W_OK) and os.access(f"{path}/cgroup.procs", os.W_OK)
             return path if writable else ""
     return ""

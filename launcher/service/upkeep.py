@@ -18,7 +18,7 @@ from typing import Any
 
 import psutil
 
-from launcher.jail.processes import children
+from launcher.jail.processes import children, threads
 from launcher.safefs.remove import remove_tree
 from launcher.service import log_files
 from launcher.service.instance import Directories
@@ -106,14 +106,14 @@ def _commands(pid: int, below: Mapping[int, list[psutil.Process]]) -> list[psuti
 
 
 def _sum(now: float, processes: list[psutil.Process]) -> Usage:
-    count = threads = memory = reads = writes = 0
+    count = tasks = memory = reads = writes = 0
     cpu = 0.0
     for process in processes:
         try:
             with process.oneshot():
                 times = process.cpu_times()
                 memory += process.memory_info().rss
-                threads += process.num_threads()
+                tasks += len(threads(process.pid))
                 cpu += times.user + times.system + times.children_user + times.children_system
             count += 1
         except psutil.Error:
@@ -123,7 +123,7 @@ def _sum(now: float, processes: list[psutil.Process]) -> Usage:
             reads, writes = reads + io.read_bytes, writes + io.write_bytes
         except (psutil.Error, OSError):
             continue  # a process that hides (prctl(2), PR_SET_DUMPABLE) tells nothing of that
-    return Usage(time=now, processes=count, threads=threads, memory=memory, cpu_seconds=round(cpu, 3), cpu_percent=0.0,
+    return Usage(time=now, processes=count, threads=tasks, memory=memory, cpu_seconds=round(cpu, 3), cpu_percent=0.0,
                  read_bytes=reads, written_bytes=writes)  # fmt: skip
 
 

@@ -86,7 +86,7 @@ class Limits:
     def _make_group(self, wanted: list[str]) -> str:
         """Makes the control groups for `wanted`, as far as it is possible; returns why not."""
         controllers = [_CONTROLLERS[name] for name in wanted]
-        where = cgroup.places(_content("/proc/self/cgroup"), _content("/proc/self/mountinfo"), controllers)
+        where = cgroup.places(cgroup.content("/proc/self/cgroup"), cgroup.content("/proc/self/mountinfo"), controllers)
         # Processor time alone is not worth it: the watchdog has to look at it either way.
         if not where.keys() - {cgroup.CPU}:
             return "this user has no control group to use" if controllers else ""
@@ -168,7 +168,7 @@ def _watched(name: str, version: int, *, namespaces: bool, why: str) -> str:
         shared = "" if namespaces else ", files in /dev/shm"
         return (
             f"RLIMIT_DATA: private memory of each process; {_AROUND}: all together, with shared memory and memory "
-            f"files; not seen: detached System V segments{shared} ({why})"
+            f"files; not seen: detached System V segments, files that only a call under way holds{shared} ({why})"
         )
     if name == "cpu_time":
         seen = f", counted by a control group (version {version})" if version else ""
@@ -186,11 +186,3 @@ def _tasks_of(uid: int) -> int:
         except OSError:
             continue  # it has ended
     return count
-
-
-def _content(path: str) -> str:
-    try:
-        with open(path, encoding="utf-8", errors="surrogateescape") as file:
-            return file.read()
-    except OSError:
-        return ""  # a kernel without control groups

@@ -689,13 +689,21 @@ def _sockets(granted: tuple[str, ...], places: Places, machine: Machine) -> tupl
     machine.depends_on_content(path)
     content = guarded_files.read(path, follow=False)
     found = {os.fsdecode(each) for each in content.data.split(b"\0") if each} if content is not None else set()
-    found |= {os.path.dirname(address) for address in _addresses() if address.endswith("/control.sock")}
+    bound = {os.path.dirname(address) for address in _addresses() if address.endswith("/control.sock")}
     trees = list(filter(None, map(machine.resolve, granted)))
-    return tuple(path for path in sorted(found) if any(beneath(path, tree) for tree in trees))
+    return tuple(
+        path
+        for path in sorted(found | bound)
+        if any(beneath(path, tree) for tree in trees)
+        and (path in found or machine.kind(f"{path}/control.sock") == "socket")
+    )
 
 
 def _addresses() -> list[str]:
-    """Paths of this machine's unix sockets, as they were bound; whoever bound one may have written anything."""
+    """Paths of this machine's unix sockets, as they were bound; whoever bound one may have written anything.
+
+    Lines too: the kernel writes a newline in a path as it is.
+    """
     with open("/proc/net/unix", "rb") as file:
         lines = [line.split(None, 7) for line in file.read().split(b"\n")]
     return [os.fsdecode(fields[7]) for fields in lines if len(fields) == 8 and fields[7].startswith(b"/")]

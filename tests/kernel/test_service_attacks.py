@@ -376,3 +376,25 @@ def test_a_jail_with_the_socket_in_a_grant_is_given_no_session(
             assert (secret / "mark").exists()
         finally:
             service.end()
+
+
+def test_a_line_in_the_path_of_a_socket_closes_no_directory_to_others(
+    who: identity.Who, installed: Installed, public_dir: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """/proc/net/unix shows a newline in a path as it is. A socket that is really there does close its directory."""
+    scene = public_dir / "scene"
+    scene.mkdir()
+    made = paddock.make(who, installed, who.give(scene))
+    told = made.worktree / "control.sock"
+    forged = Path(f"x\n0 0 0 0 0 0 0 {told}")
+    monkeypatch.chdir(scene)
+    forged.parent.mkdir(parents=True)
+    with socket.socket(socket.AF_UNIX) as odd, socket.socket(socket.AF_UNIX) as true:
+        odd.bind(str(forged))
+        odd.listen()
+        assert f" {told}\n" in Path("/proc/net/unix").read_text()
+        assert made.run("--", "true").returncode == 0
+        true.bind(str(told))
+        true.listen()
+        refused = made.run("--quiet", "--", "true")
+        assert (refused.returncode, "[worktree-in-state]" in refused.stderr) == (125, True), refused.stderr

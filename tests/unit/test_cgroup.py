@@ -1,6 +1,7 @@
 """Where control groups can be made, by what the kernel says about hierarchies and mounts."""
 
 import os
+from collections.abc import Iterable
 from pathlib import Path
 
 import pytest
@@ -26,6 +27,11 @@ def mount(point: Path, kind: str, options: str = "", root: str = "/") -> str:
     return f"40 31 0:37 {root} {plain} rw,relatime shared:9 - {kind} {kind} rw,{options}\n"
 
 
+def places(own: str, mounts: str, wanted: Iterable[str]) -> dict[str, Place]:
+    """See `cgroup.places`."""
+    return cgroup.places(own.encode(), mounts.encode(), wanted)
+
+
 def test_version_1_is_used_below_the_callers_own_group(tmp_path: Path) -> None:
     """Each controller has its own hierarchy and its own path; `cpu,cpuacct` share one."""
     tree(tmp_path, "memory/a/b", "pids", "cpu,cpuacct/c")
@@ -36,21 +42,21 @@ def test_version_1_is_used_below_the_callers_own_group(tmp_path: Path) -> None:
         + mount(tmp_path / "cpu,cpuacct", "cgroup", "cpu,cpuacct")
         + mount(tmp_path / "systemd", "cgroup", "xattr,name=systemd")
     )
-    assert cgroup.places(own, mounts, ALL) == {
+    assert places(own, mounts, ALL) == {
         MEMORY: Place(1, MEMORY, f"{tmp_path}/memory/a/b"),
         PIDS: Place(1, PIDS, f"{tmp_path}/pids"),
         CPU: Place(1, CPU, f"{tmp_path}/cpu,cpuacct/c"),
     }
-    assert set(cgroup.places(own, mounts, (PIDS,))) == {PIDS}
+    assert set(places(own, mounts, (PIDS,))) == {PIDS}
 
 
 def test_a_container_sees_its_own_part_of_a_hierarchy(tmp_path: Path) -> None:
     """The mount's root is taken off; a group that lies outside of it, and by name only inside, cannot be used."""
     tree(tmp_path, "pids/inner")
     mounts = mount(tmp_path / "pids", "cgroup", "pids", root="/docker/1")
-    assert cgroup.places("2:pids:/docker/1/inner\n", mounts, ALL)[PIDS].parent == f"{tmp_path}/pids/inner"
-    assert cgroup.places("2:pids:/docker/12\n", mounts, ALL) == {}
-    assert cgroup.places("2:pids:/\n", mounts, ALL) == {}
+    assert places("2:pids:/docker/1/inner\n", mounts, ALL)[PIDS].parent == f"{tmp_path}/pids/inner"
+    assert places("2:pids:/docker/12\n", mounts, ALL) == {}
+    assert places("2:pids:/\n", mounts, ALL) == {}
 
 
 def test_version_2_needs_controllers_that_are_handed_down(tmp_path: Path) -> None:
@@ -58,9 +64,9 @@ def test_version_2_needs_controllers_that_are_handed_down(tmp_path: Path) -> Non
     tree(tmp_path, "app.slice", handed="cpu memory pids\n")
     tree(tmp_path, "app.slice/own.scope")
     mounts = mount(tmp_path, "cgroup2")
-    found = cgroup.places("0::/app.slice/own.scope\n", mounts, ALL)
+    found = places("0::/app.slice/own.scope\n", mounts, ALL)
     assert found == {name: Place(2, name, f"{tmp_path}/app.slice") for name in ALL}
-    assert cgroup.places("0::/app.slice\n", mounts, (MEMORY,))[MEMORY].parent == f"{tmp_path}/app.slice"
+    assert places("0::/app.slice\n", mounts, (MEMORY,))[MEMORY].parent == f"{tmp_path}/app.slice"
 
 
 def test_version_2_without_controllers_is_of_no_use(tmp_path: Path) -> None:
@@ -68,7 +74,7 @@ def test_version_2_without_controllers_is_of_no_use(tmp_path: Path) -> None:
     tree(tmp_path, "a", handed="memory pids")
     tree(tmp_path, "a/b", handed="cpu")
     tree(tmp_path, "a/b/c")
-    assert cgroup.places("0::/a/b/c\n", mount(tmp_path, "cgroup2"), (MEMORY, PIDS)) == {}
+    assert places("0::/a/b/c\n", mount(tmp_path, "cgroup2"), (MEMORY, PIDS)) == {}
 
 
 def test_both_versions_at_once(tmp_path: Path) -> None:
@@ -76,7 +82,7 @@ def test_both_versions_at_once(tmp_path: Path) -> None:
     tree(tmp_path, "pids")
     tree(tmp_path, "unified", handed="memory")
     mounts = mount(tmp_path / "unified", "cgroup2") + mount(tmp_path / "pids", "cgroup", "pids")
-    found = cgroup.places("8:pids:/\n0::/\n", mounts, (MEMORY, PIDS))
+    found = places("8:pids:/\n0::/\n", mounts, (MEMORY, PIDS))
     assert {name: place.version for name, place in found.items()} == {MEMORY: 2, PIDS: 1}
 
 
@@ -84,25 +90,25 @@ def test_what_cannot_be_written_is_no_place(tmp_path: Path, monkeypatch: pytest.
     """Ordinary users see groups that they may not write."""
     tree(tmp_path, "pids")
     mounts = mount(tmp_path / "pids", "cgroup", "pids")
-    assert cgroup.places("8:pids:/\n", mounts, ALL)
+    assert places("8:pids:/\n", mounts, ALL)
     for name in ("pids", "cgroup.procs"):
         with monkeypatch.context() as patch:
             patch.setattr(os, "access", lambda path, _, name=name: not path.endswith(name))
-            assert cgroup.places("8:pids:/\n", mounts, ALL) == {}
+            assert places("8:pids:/\n", mounts, ALL) == {}
 
 
 def test_odd_names_are_read_as_the_kernel_writes_them(tmp_path: Path) -> None:
     """A mount point with a space in it."""
     tree(tmp_path, "two words")
-    found = cgroup.places("8:pids:/\n", mount(tmp_path / "two words", "cgroup", "pids"), ALL)
+    found = places("8:pids:/\n", mount(tmp_path / "two words", "cgroup", "pids"), ALL)
     assert found[PIDS].parent == f"{tmp_path}/two words"
 
 
 def test_nothing_is_found_where_nothing_is(tmp_path: Path) -> None:
     """No control groups, none mounted, or a path that has gone."""
-    assert cgroup.places("", "", ALL) == {}
-    assert cgroup.places("0::/\n", "", ALL) == {}
-    assert cgroup.places("0::/gone\n8:pids:/gone\n", mount(tmp_path, "cgroup2"), ALL) == {}
+    assert places("", "", ALL) == {}
+    assert places("0::/\n", "", ALL) == {}
+    assert places("0::/gone\n8:pids:/gone\n", mount(tmp_path, "cgroup2"), ALL) == {}
 
 
 def test_a_group_that_cannot_be_bounded_leaves_nothing(tmp_path: Path) -> None:
@@ -131,3 +137,15 @@ def test_a_group_that_stays_is_told(tmp_path: Path) -> None:
     (tmp_path / "paddock-full" / "child").mkdir(parents=True)
     (failure,) = cgroup.remove([f"{tmp_path}/paddock-full"])
     assert failure.startswith(f"{tmp_path}/paddock-full: ")
+
+
+def test_what_is_mounted_elsewhere_says_nothing_of_control_groups(tmp_path: Path) -> None:
+    """A jail may rename a directory above somebody's mount, and the kernel writes most characters as they are."""
+    tree(tmp_path, "unified", handed="memory")
+    true = mount(tmp_path / "unified", "cgroup2")
+    for separator in "\r\x0b\x0c\x1c\x1d\x1e\x85\u2028":
+        forged = separator.join(("", "9", "9", "0:9", "/", "/evil", "rw", "-", "cgroup2", "cgroup2", "rw", ""))
+        odd = mount(tmp_path / forged.replace("/", "_"), "tmpfs") + mount(tmp_path / f"x{separator}y", "tmpfs")
+        for mounts in (odd + true, true + odd):
+            assert places("0::/\n", mounts, (MEMORY,))[MEMORY].parent == f"{tmp_path}/unified"
+        assert cgroup.hierarchies(odd.encode()) == []

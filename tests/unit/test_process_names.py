@@ -1,11 +1,18 @@
-"""A process that has named itself like a line of /proc/PID/status, which escapes newlines alone."""
+"""What processes can make of what the kernel says about them: names like lines of /proc/PID/status, which escapes
+newlines alone, and ancestors that end while they are looked for.
+"""
 
+import os
+import signal
 import subprocess
+from collections.abc import Callable
 
 import pytest
 
 from launcher.jail import processes
 from launcher.jail.guard.call import Call
+from launcher.service import packets
+from policy.errors import Refusal
 from tests.support.features import need
 from tests.support.install import base_python
 
@@ -39,3 +46,40 @@ def test_the_guard_asks_the_kernel_who_calls(name: bytes) -> None:
         call.tid = process.pid
         assert call.tgid() == process.pid
         process.communicate("\n")
+
+
+def jailed(pid: int) -> bool:
+    """Whether the control socket is closed to a process, whatever else it is."""
+    try:
+        packets.check(packets.Peer(pid, os.geteuid(), 1), os.geteuid(), set)
+    except Refusal:
+        return True
+    return False
+
+
+@pytest.mark.parametrize("early", [False, True])
+@pytest.mark.parametrize("asked", [processes.jailed, jailed])
+def test_who_cannot_be_followed_to_the_top_may_be_in_a_jail(
+    monkeypatch: pytest.MonkeyPatch, asked: Callable[[int], bool], early: bool
+) -> None:
+    """An ancestor that ends between two looks says nothing of who was above it: a guard, perhaps."""
+    really, words = processes.name_and_parent, ["sh", "-c", "sleep 60 & echo $!; wait"]
+    with subprocess.Popen(words, stdout=subprocess.PIPE, text=True) as above:
+        assert above.stdout is not None
+        below = int(above.stdout.readline())
+
+        def looked_at(pid: int) -> tuple[bytes, int]:
+            found = really(pid)
+            if pid == below and early:  # the name of the one above is known by now, and it is gone
+                above.kill()
+                above.wait()
+            return found
+
+        monkeypatch.setattr(processes, "name_and_parent", looked_at)
+        monkeypatch.setattr(packets, "name_and_parent", looked_at)
+        monkeypatch.setattr(packets, "jailed", lambda pid: False)
+        try:
+            assert asked(below) == early
+        finally:
+            os.kill(below, signal.SIGKILL)
+            above.kill()

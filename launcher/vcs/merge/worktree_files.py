@@ -79,8 +79,11 @@ def _is_behind_link(inside: Inside, path: str) -> bool:
 
 
 def _hashes(git: JailedGit, names: list[str], environment: dict[str, str]) -> dict[str, str]:
-    """Object ids that files would have if they were added; one process. Names with a newline are left out."""
-    asked = [name for name in names if "\n" not in name and not name.startswith('"')]
+    """Object ids that files would have if they were added; one process. Names that git would take for others are not.
+
+    It reads lines, without a carriage return at their end.
+    """
+    asked = [name for name in names if "\n" not in name and not name.startswith('"') and name[-1:] != "\r"]
     if not asked:
         return {}
     content = b"".join(os.fsencode(name) + b"\n" for name in asked)

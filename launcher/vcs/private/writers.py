@@ -14,7 +14,7 @@ from contextlib import contextmanager, suppress
 from enum import Enum
 from typing import NamedTuple
 
-from launcher.jail import processes
+from launcher.jail import cgroup, processes
 from launcher.vcs.private import lock, swap
 from policy.errors import Refusal
 from policy.plan import beneath
@@ -24,6 +24,9 @@ from policy.plan import beneath
 # A jail is frozen when all of its threads are stopped (SIGSTOP; proc_pid_stat(5)), or when its control group is
 # (cgroup.freeze; cgroup-v2.rst). Who may write the directory are the jailed processes, known by their filter (a mode
 # of seccomp(2) that no process loses); launcher and init only wait for them. In doubt a session is not frozen.
+#
+# A stopped process may have asked the kernel to continue it (timer_create(2) with SIGCONT): being stopped is a promise
+# of the agent's, and protects nothing but its own work.
 
 BESIDE = "lock-beside"
 """Lock file for whoever works on a directory whose sessions are frozen: one at a time."""
@@ -136,21 +139,13 @@ def _stopped(pid: int) -> bool:
 
 def _in_frozen_group(pid: int) -> bool:
     """Whether the process's control group (version 2), or one above it, is frozen."""
-    for line in _read(f"/proc/{pid}/cgroup").splitlines():
-        if line.startswith(b"0::/"):
-            path = os.fsdecode(line[3:]).rstrip("/")
-            return any(b"frozen 1\n" in _read(f"{mount}{path}/cgroup.events") for mount in _mounts())
-    return False
-
-
-def _mounts() -> list[str]:
-    """Mount points of the whole hierarchy of control groups."""
-    rows = [line.partition(b" - ") for line in _read("/proc/self/mountinfo").splitlines()]
-    return [
-        os.fsdecode(before.split()[4])
-        for before, _, after in rows
-        if after.startswith(b"cgroup2 ") and before.split()[3] == b"/"
-    ]
+    path = cgroup.groups(_read(f"/proc/{pid}/cgroup")).get("", "").rstrip("/")
+    mounts = cgroup.hierarchies(_read("/proc/self/mountinfo"))
+    return any(
+        b"frozen 1\n" in _read(f"{point}{path}/cgroup.events")
+        for kind, root, point, _ in mounts
+        if path and kind == "cgroup2" and root == "/"
+    )
 
 
 def _read(path: str) -> bytes:
