@@ -164,6 +164,7 @@ _call_at = _numbered(_int, _char_p, _uint)
 _call_at_struct = _numbered(_int, _char_p, _uint, _void_p, _size_t)
 _call_move = _numbered(_int, _char_p, _int, _char_p, _uint)
 _call_ints = _numbered(_int, _int, _uint)
+_call_kcmp = _numbered(_int, _int, _int, _ulong, _ulong)
 _call_range = _numbered(_uint, _uint, _uint)
 _call_signal = _numbered(_int, _int, _void_p, _uint)
 _call_limit = _numbered(_int, _int, _void_p, _void_p)
@@ -242,6 +243,14 @@ def pidfd_open(pid: int, flags: int = 0) -> int:
 def pidfd_getfd(pidfd: int, targetfd: int) -> int:
     """pidfd_getfd(2): a duplicate (close-on-exec) of another process's descriptor, owned by the caller."""
     return _checked(_call_ints(_NUMBERS["pidfd_getfd"], pidfd, targetfd, 0))
+
+
+def share_descriptors(first: int, second: int) -> bool:
+    """Whether two threads, or processes, have one table of descriptors: kcmp(2). False where that cannot be asked."""
+    from launcher.jail import syscall_tables
+
+    kcmp_files, number = 2, syscall_tables.number("kcmp", MACHINE)
+    return number is not None and int(_call_kcmp(number, first, second, kcmp_files, 0, 0)) == 0
 
 
 def pidfd_send_signal(pidfd: int, signal: int) -> None:

@@ -18,6 +18,7 @@ from launcher.lean import ctypes, os
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     import signal as _signal
+    from collections.abc import Callable
     from typing import NoReturn
 else:
     import _signal
@@ -47,8 +48,8 @@ def _has_shell() -> bool:
         return False
 
 
-def stop(signal: int, reader: int, child: int, decoder: wire.Decoder) -> None:
-    """Stops this process; comes back when somebody continues it, or its command has gone on or ended.
+def stop(signal: int, reader: int, child: int, decoder: wire.Decoder, look: "Callable[[], float] | None") -> None:
+    """Stops this process; comes back when somebody continues it, or its command has gone on, ended or used too much.
 
     Comes back at once where the signal cannot stop it: the process group is orphaned, or the signal is ignored.
 
@@ -57,6 +58,7 @@ def stop(signal: int, reader: int, child: int, decoder: wire.Decoder) -> None:
         reader: the pipe with the init's messages. They are left there.
         child: process id of the init, not reaped.
         decoder: of what has been read from the pipe before.
+        look: asked while this process is stopped, as a watchdog's (`launcher.session.watchdog.Watchdog.look`).
     """
     parent = os.getpid()
     ends: tuple[int, ...] = ()
@@ -65,7 +67,7 @@ def stop(signal: int, reader: int, child: int, decoder: wire.Decoder) -> None:
         ends = os.pipe()
         pid = os.fork()
         if pid == 0:
-            _attend(signal, reader, child, decoder, parent, ends[1])
+            _attend(signal, reader, child, decoder, parent, ends[1], look)
         os.close(ends[1])
         ends = ends[:1]
         os.read(ends[0], 1)
@@ -82,7 +84,15 @@ def stop(signal: int, reader: int, child: int, decoder: wire.Decoder) -> None:
         os.waitpid(pid, 0)
 
 
-def _attend(signal: int, reader: int, child: int, decoder: wire.Decoder, parent: int, tell: int) -> "NoReturn":
+def _attend(
+    signal: int,
+    reader: int,
+    child: int,
+    decoder: wire.Decoder,
+    parent: int,
+    tell: int,
+    look: "Callable[[], float] | None",
+) -> "NoReturn":
     # Nothing may escape from here: this is a copy of the launcher, with all that it has on its stack.
     try:
         processes.tie_to_parent(parent)
@@ -95,12 +105,15 @@ def _attend(signal: int, reader: int, child: int, decoder: wire.Decoder, parent:
             os.kill(parent, signal)
             os.write(tell, b".")
             by_shell = False
-            while not any(fd == end for fd, _ in poll.poll()):
+            while (rest := 1.0 if look is None else look()) > 0:
+                ready = [fd for fd, _ in poll.poll(None if look is None else rest * 1000)]
+                if end in ready:
+                    break
                 # Blocked here, so it stays pending.
                 by_shell = by_shell or _signal.SIGCONT in _signal.sigpending()
-                if has_continued(reader, decoder.twin(), copy, by_shell=by_shell):
+                if ready and has_continued(reader, decoder.twin(), copy, by_shell=by_shell):
                     break
-                time.sleep(_LOOK_AGAIN)
+                time.sleep(_LOOK_AGAIN if ready else 0.0)
             os.kill(parent, _signal.SIGCONT)
     finally:
         os._exit(0)

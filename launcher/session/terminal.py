@@ -266,7 +266,8 @@ class _Jail:
         self._terminal.remember(self._child)
         if self._watch is not None:
             self._watch.pause()
-        stops.stop(signal, self._reader, self._child, self._decoder)
+        look = self._watch.look if self._watch is not None else None
+        stops.stop(signal, self._reader, self._child, self._decoder, look)
         _signal.sigtimedwait({_signal.SIGCONT}, 0)  # answered right here
         if self._watch is not None:
             self._watch.resume()

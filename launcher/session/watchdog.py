@@ -4,14 +4,15 @@ It looks ten times a second, more often at first, when half of a limit is used a
 than a tenth of the time. So it contains: what is used between two looks is over the limit. It runs in the launcher's
 own loop, and ending a jail is SIGKILL for its first process, with which all others end: no need to stop them before.
 
-At a terminal a command that stops itself stops the launcher too, as job control wants. So before that the watchdog
-stops everything else inside: what runs is watched.
+At a terminal a command that stops itself stops the launcher too, as job control wants. Before that the watchdog stops
+everything else inside; and as a process may have somebody wake it (timer_create(2) with SIGCONT), a child of the
+launcher's goes on looking (launcher/session/stops.py).
 
 Launch path of the limits that need it: see launcher/session/limits.py.
 """
 
 import time
-from _stat import S_ISDIR, S_ISREG
+from _stat import S_ISDIR, S_ISREG, S_ISSOCK
 
 from launcher.jail import processes, syscalls
 from launcher.lean import os
@@ -71,7 +72,7 @@ class DiskUse:
         self._walk: Generator[None, None, None] | None = None
         self._total = 0
         self._blind = False
-        self._unreadable: set[int] = set()
+        self._hiding: set[int] = set()
         self._links: set[tuple[int, int]] = set()
         self._every, self._rest = (_SELDOM, 50) if since else (DISK_EVERY, 20)
         self._next = time.monotonic() + _SELDOM if since else 0.0
@@ -84,7 +85,7 @@ class DiskUse:
         most, and a new walk.
 
         Args:
-            pids: the jail's processes; files that they hold open without a name count.
+            pids: the jail's processes; files that they hold without a name count.
             budget: seconds.
         """
         if self._walk is None and self._guess() <= self._limit and time.monotonic() < self._next:
@@ -122,13 +123,13 @@ class DiskUse:
         self._walk = self._all()
 
     def _finish(self, pids: list[int]) -> None:
-        nameless, unreadable = nameless_files(pids, self._devices)
+        nameless, hiding = nameless_files(pids, self._devices)
         self._total += nameless
         if self._measured is None:
             self._before = self._total
-        if self._blind or unreadable & self._unreadable:
+        if self._blind or hiding & self._hiding:
             self._total = max(self._total, self._before + self._taken() - self._at_start)
-        self._unreadable = unreadable
+        self._hiding = hiding
         self._measured = self._total
         self._walk = None
         self._next = time.monotonic() + max(self._every, self._rest * self._spent)
@@ -195,8 +196,10 @@ class DiskUse:
 # What the processes of a jail use, read from /proc: memory, processor time, how many they are, what they hold open.
 #
 # Everything is seen from outside, by the launcher. A process can make itself unreadable to an ordinary user
-# (prctl(2), PR_SET_DUMPABLE); then all that it maps is held against it, and the growth of the whole machine's shared
-# memory, which others may hide by freeing some.
+# (prctl(2), PR_SET_DUMPABLE), send descriptors to itself that nobody has received, or keep a file by mapping a page of
+# it; nobody is told how large such a file is. Then all that it maps is held against it, and the growth of the whole
+# machine's shared memory, or of the file system, which others may hide by freeing some. What neither shows: a file that
+# only a call under way holds any more.
 
 
 _PAGE = os.sysconf("SC_PAGE_SIZE")
@@ -205,6 +208,7 @@ _TICKS = os.sysconf("SC_CLK_TCK")
 # Fields of /proc/PID/stat behind the name (proc_pid_stat(5)), counted from 0: utime, stime, cutime, cstime.
 _TIMES = slice(11, 15)
 _THREADS = 17
+_ENDED = "ZX"
 _PARENT, _STARTED = 1, 19
 
 FILES_EVERY = 2.0
@@ -225,7 +229,7 @@ class Usage:
         self._first = first
         self._scratch = scratch
         self._shared_before = _shared_memory()
-        self._unreadable: set[int] = set()
+        self._hiding: set[int] = set()
         self._nameless, self._hidden, self._next = 0, False, 0.0
         self._seen: dict[tuple[int, str], int] = {}
         self._gone = 0
@@ -254,7 +258,7 @@ class Usage:
                 continue
             waited += own + system
             seen[pid, fields[_STARTED]] = own + system
-            self.pids.append(pid)
+            self.pids.append(pid if fields[0] not in _ENDED else _living(pid))
             self.tasks += int(fields[_THREADS])
         self._gone += sum(ticks for key, ticks in self._seen.items() if key not in seen)
         self._seen = seen
@@ -292,9 +296,9 @@ class Usage:
         return private + (max(shared, self._shared_growth()) if self._hidden else shared)
 
     def _look_for_files(self) -> None:
-        self._nameless, unreadable = nameless_files(self.pids, {_shared_memory_device()})
-        self._hidden = bool(unreadable & self._unreadable)
-        self._unreadable = unreadable
+        self._nameless, hiding = nameless_files(self.pids, {_shared_memory_device()})
+        self._hidden = bool(hiding & self._hiding)
+        self._hiding = hiding
         self._next = time.monotonic() + FILES_EVERY
 
     def _shared_growth(self) -> int:
@@ -313,29 +317,75 @@ class Usage:
 
 
 def nameless_files(pids: list[int], devices: set[int]) -> tuple[int, set[int]]:
-    """Bytes in open files that no directory names any more, on the given devices, and the processes not looked into.
+    """Bytes in open files that no directory names any more, on the given devices, and the processes that hide some.
 
-    Such a process hides if it still cannot be looked into the next time: the command's is so too, until it is executed.
+    Such a process hides if it still does the next time: the command's cannot be looked into until it is executed, and
+    what was sent is received.
     """
     found: dict[tuple[int, int], int] = {}
-    unreadable: set[int] = set()
+    mapped: dict[int, set[tuple[int, int]]] = {}
+    hiding: set[int] = set()
+    memory = _shared_memory_device()
     for pid in pids:
-        directory = f"/proc/{pid}/fd"
         try:
-            names = os.listdir(directory)
+            for table in _tables(pid):
+                for path, file in _open_files(table):
+                    if S_ISREG(file.st_mode) and file.st_nlink == 0 and file.st_dev in devices:
+                        found[file.st_dev, file.st_ino] = file.st_blocks * 512
+                    elif S_ISSOCK(file.st_mode) and _in_flight(path):
+                        hiding.add(pid)
+            mapped[pid] = {each for each in _mapped_alone(pid) if (each[0] == memory) == (memory in devices)}
         except PermissionError:
-            unreadable.add(pid)
-            continue
+            hiding.add(pid)
+    hiding.update(pid for pid, files in mapped.items() if not files <= found.keys())
+    return sum(found.values()), hiding
+
+
+def _open_files(pid: int) -> "Generator[tuple[str, os.stat_result], None, None]":
+    """What a process, or a thread, has open: the path of its information in /proc, and its status."""
+    try:
+        names = os.listdir(f"/proc/{pid}/fd")
+    except (FileNotFoundError, ProcessLookupError):
+        return  # it has ended
+    for name in names:
+        try:
+            file = os.stat(f"/proc/{pid}/fd/{name}")
+        except PermissionError:
+            raise
         except OSError:
-            continue  # it has ended
-        for name in names:
-            try:
-                file = os.stat(f"{directory}/{name}")
-            except OSError:
-                continue  # closed meanwhile
-            if file.st_nlink == 0 and file.st_dev in devices and S_ISREG(file.st_mode):
-                found[file.st_dev, file.st_ino] = file.st_blocks * 512
-    return sum(found.values()), unreadable
+            continue  # closed meanwhile
+        yield f"/proc/{pid}/fdinfo/{name}", file
+
+
+def _tables(pid: int) -> list[int]:
+    """One thread of a process for each table of descriptors that its threads have (clone(2), CLONE_FILES)."""
+    others = (each for each in processes.threads(pid) if each != pid)
+    return [pid, *(each for each in others if not syscalls.share_descriptors(pid, each))]
+
+
+def _in_flight(path: str) -> bool:
+    """Whether descriptors wait in a socket, by its file in /proc/PID/fdinfo (since Linux 5.11)."""
+    _, _, behind = _read(path).partition("scm_fds:")
+    return behind.split()[:1] not in ([], ["0"])
+
+
+def _mapped_alone(pid: int) -> set[tuple[int, int]]:
+    """(device, inode) of what a process maps and others may, and no directory names (proc_pid_maps(5))."""
+    found = set()
+    for line in _read(f"/proc/{pid}/maps").split("\n"):
+        fields = line.split(None, 5)
+        if len(fields) == 6 and fields[1].endswith("s") and fields[5].endswith(" (deleted)"):
+            major, minor = (int(number, 16) for number in fields[3].split(":"))
+            found.add((os.makedev(major, minor), int(fields[4])))
+    return found
+
+
+def _living(pid: int) -> int:
+    """A thread of a process whose first one has ended, which tells as much of all of them; else the process itself."""
+    for thread in processes.threads(pid):
+        if processes.stat_fields(thread)[:1] not in ([], *map(list, _ENDED)):
+            return thread
+    return pid
 
 
 def _resident(pid: int) -> int:
@@ -486,7 +536,8 @@ class Watchdog:
             parents = {self._first, *below}
             for pid in fresh:
                 fields = processes.stat_fields(pid)
-                if fields and fields[0] not in "TtZX" and _send(pid, fields, parents, _signal.SIGSTOP):
+                ended = fields and fields[0] in _ENDED and int(fields[_THREADS]) < 2
+                if fields and not ended and fields[0] not in "Tt" and _send(pid, fields, parents, _signal.SIGSTOP):
                     self._stopped.append((pid, fields))
 
     def resume(self) -> None:
@@ -494,6 +545,7 @@ class Watchdog:
         for pid, fields in self._stopped:
             _send(pid, fields, {self._first, *processes.descendants(self._first)}, _signal.SIGCONT)
         self._stopped = []
+        self._next = 0.0
 
 
 def _send(pid: int, before: list[str], parents: set[int], signal: int) -> bool:

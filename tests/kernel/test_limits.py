@@ -27,7 +27,11 @@ DISK = 32
 PATIENCE = 60
 
 MEMORY_BOMBS = ("private", "shared", "memory-file", "tmpfs")
-DISK_BOMBS = ("home", "home-many", "home-nameless", "home-unreadable", "temp", "var-temp")
+HIDDEN_BOMBS = ("first-threads", "of-a-thread", "in-flight", "mapped", "dropped")
+"""What a control group counts, and a watchdog has to look for."""
+DISK_BOMBS = (
+    "home", "home-many", "home-nameless", "home-in-flight", "home-mapped", "home-unreadable", "temp", "var-temp",
+)  # fmt: skip
 PRIVATE = ("tmpfs", "var-temp")
 """What a jail has with mounts alone: without, the report says that files in the machine's are not counted."""
 
@@ -105,6 +109,15 @@ def finished(process: "subprocess.Popen[bytes]") -> tuple[int, str, str]:
     assert process.stdin is not None
     process.stdin.close()
     return ended(process)
+
+
+@AS_A_USER
+@on_backends(HIDDEN_BOMBS)
+def test_memory_that_hides_is_bounded(bomb: Bomb, kind: str) -> None:
+    """Of a process without its first thread, in files that nobody has open or that one thread has, behind a mapping."""
+    status, _, errors = ended(bomb(kind, 4 * MEMORY * MIB, memory=f"{MEMORY}M"))
+    assert status == 137, errors
+    assert "it used more than 96 MiB of memory (--limit memory=96M)" in errors
 
 
 @on_backends(MEMORY_BOMBS)
@@ -249,7 +262,7 @@ def test_who_stops_the_launcher_stops_everything_that_would_be_watched(
 ) -> None:
     """A command that stops itself at a terminal stops the launcher; what else runs is stopped before, ended later."""
     del bomb  # its programme is in the worktree
-    script = f"{PYTHON} bombs.py spin 20 & sleep 0.2; kill -STOP $$; wait"
+    script = f"{PYTHON} bombs.py spin 20 & {PYTHON} bombs.py spin-without-first 20 & sleep 0.6; kill -STOP $$; wait"
     line = paddock.words("run", "--session", session, "--limit", "cpu_time=1", "--", "sh", "-c", script)
     setting = shlex.join(f"{name}={value}" for name, value in backend.items())
     with Console(paddock.who, paddock.worktree) as console:
@@ -262,13 +275,35 @@ def test_who_stops_the_launcher_stops_everything_that_would_be_watched(
         below = processes.descendants(init)
         deadline = time.monotonic() + PATIENCE
         # A stop takes effect when the process is next scheduled.
-        while (running := [pid for pid in below if _state(pid) not in "TtZX"]) and time.monotonic() < deadline:
+        while (
+            running := [each for each in threads(below) if _state(each) not in "TtZX"]
+        ) and time.monotonic() < deadline:
             os.sched_yield()
         console.type('fg; echo "<$?>"\n')
         console.expect("--limit cpu_time=1")
         console.expect("<137>")
-    assert len(below) > 2
+    assert len(below) > 3
     assert running == []
+
+
+def threads(pids: list[int]) -> list[int]:
+    """Of all these processes."""
+    return [thread for pid in pids for thread in processes.threads(pid)]
+
+
+@AS_A_USER
+def test_who_goes_on_while_the_launcher_is_stopped_is_looked_at(
+    paddock: Paddock, backend: dict[str, str], session: str, bomb: Bomb
+) -> None:
+    """A process may have itself continued; with nobody typing anything, its jail is ended for what it uses."""
+    del bomb  # its programme is in the worktree
+    most = 2 * MEMORY * MIB
+    line = paddock.words("run", "--session", session, "--limit", f"memory={MEMORY}M", "--", PYTHON, "bombs.py", "awake")
+    setting = shlex.join(f"{name}={value}" for name, value in backend.items())
+    with Console(paddock.who, paddock.worktree) as console:
+        console.type(f"{setting} {shlex.join(line)} {most}\n")
+        console.expect("Stopped")
+        console.expect(f"it used more than {MEMORY} MiB of memory")
 
 
 def _state(pid: int) -> str:

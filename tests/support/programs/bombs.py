@@ -4,11 +4,15 @@ It runs inside the jail. When it has used MOST it says ``used MOST`` and waits u
 that lets it go on is seen, and one that ends it too.
 """
 
+import array
 import contextlib
+import ctypes
 import mmap
 import os
 import signal
+import socket
 import sys
+import threading
 import time
 from collections.abc import Callable, Iterator
 
@@ -31,8 +35,16 @@ def touched(size: int, flags: int) -> Iterator[mmap.mmap]:
         yield piece
 
 
-def private(most: int) -> None:
+def private(most: int, within: Callable[[Callable[[], None]], None] = lambda had: had()) -> None:
     """Children of which each takes an eighth; the parent ends as the first that is ended does."""
+
+    def had() -> None:
+        os.close(reading)
+        kept = list(touched(most // 8, mmap.MAP_PRIVATE))
+        with contextlib.suppress(BrokenPipeError):  # the parent was killed a moment before this child is
+            os.write(writing, b"!")
+        sys.stdin.read()
+        os._exit(len(kept) * 0)
 
     def gone(*_: object) -> None:
         code = os.waitstatus_to_exitcode(os.wait()[1])
@@ -43,12 +55,7 @@ def private(most: int) -> None:
     reading, writing = os.pipe()
     for _ in range(8):
         if os.fork() == 0:
-            os.close(reading)
-            kept = list(touched(most // 8, mmap.MAP_PRIVATE))
-            with contextlib.suppress(BrokenPipeError):  # the parent was killed a moment before this child is
-                os.write(writing, b"!")
-            sys.stdin.read()
-            os._exit(len(kept) * 0)
+            within(had)
     os.close(writing)
     for _ in range(8):
         os.read(reading, 1)
@@ -67,6 +74,96 @@ def memory_file(most: int) -> None:
     for _ in range(0, most, STEP):
         os.write(fd, b"x" * STEP)
     used(most)
+
+
+def without_first(work: Callable[[], None]) -> None:
+    """Has a second thread do the work, once the first one has ended: /proc/PID tells nothing more of the process."""
+    ended = threading.Event()
+
+    def begin() -> None:
+        ended.wait(0.2)
+        work()
+
+    threading.Thread(target=begin).start()
+    ctypes.CDLL(None).syscall(60 if os.uname().machine == "x86_64" else 93, 0)  # _exit(2), of this thread alone
+
+
+def awake(most: int) -> None:
+    """A child takes shared memory, and has the kernel continue it ten times a second; this process stops itself."""
+
+    class Event(ctypes.Structure):
+        """struct sigevent, see timer_create(2)."""
+
+        _fields_ = (("value", ctypes.c_long), ("signo", ctypes.c_int), ("notify", ctypes.c_int),
+                    ("rest", ctypes.c_int * 12))  # fmt: skip
+
+    if os.fork() == 0:
+        os.setpgid(0, 0)
+        signal.signal(signal.SIGCONT, lambda *_: None)
+        libc, timer, every = ctypes.CDLL(None), ctypes.c_void_p(), (ctypes.c_long * 4)(0, 10**8, 0, 10**8)
+        libc.timer_create(1, ctypes.byref(Event(0, signal.SIGCONT, 0)), ctypes.byref(timer))
+        libc.timer_settime(timer, 0, ctypes.byref(every), None)
+        time.sleep(1.5)
+        kept = list(touched(most, mmap.MAP_SHARED))
+        time.sleep(20 + len(kept) * 0)
+        os._exit(0)
+    time.sleep(0.5)
+    os.kill(os.getpid(), signal.SIGSTOP)
+    used(most)
+
+
+def of_a_thread(most: int) -> None:
+    """A file in memory that one thread alone has open."""
+
+    def had() -> None:
+        ctypes.CDLL(None).unshare(0x400)  # CLONE_FILES
+        memory_file(most)
+
+    thread = threading.Thread(target=had)
+    thread.start()
+    thread.join()
+
+
+def in_flight(most: int, opened: "Callable[[], int]") -> None:
+    """Files that have no name and are open nowhere: sent, and never received."""
+    kept = []
+    for _ in range(0, most, STEP):
+        fd = opened()
+        os.write(fd, b"x" * STEP)
+        kept.append(socket.socketpair())
+        kept[-1][0].sendmsg([b"x"], [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", [fd]))])
+        os.close(fd)
+    used(len(kept) * STEP)
+
+
+def mapped(most: int, opened: "Callable[[], int]") -> None:
+    """Files without a name, of which a page is mapped and nothing is open."""
+    libc = ctypes.CDLL(None, use_errno=True)
+    libc.mmap.restype = ctypes.c_void_p
+    libc.mmap.argtypes = (ctypes.c_void_p, ctypes.c_size_t, *(ctypes.c_int,) * 3, ctypes.c_long)
+    for _ in range(0, most, STEP):
+        fd = opened()
+        os.write(fd, b"x" * STEP)
+        libc.mmap(None, 4096, mmap.PROT_READ, mmap.MAP_SHARED, fd, 0)
+        os.close(fd)
+    used(most)
+
+
+def dropped(most: int) -> None:
+    """Shared memory that no page table has any more."""
+    kept = []
+    for piece in touched(most, mmap.MAP_SHARED):
+        piece.madvise(mmap.MADV_DONTNEED)
+        kept.append(piece)
+    used(len(kept) * STEP)
+
+
+def nameless(directory: str) -> int:
+    """A new file without a name."""
+    path = f"{directory}/nameless"
+    fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o600)
+    os.unlink(path)
+    return fd
 
 
 def written(path: str, most: int, *, keep_name: bool = True) -> None:
@@ -192,15 +289,24 @@ def main() -> None:
         "private": lambda: private(most),
         "shared": lambda: shared(most),
         "memory-file": lambda: memory_file(most),
+        "first-threads": lambda: private(most, without_first),
+        "of-a-thread": lambda: of_a_thread(most),
+        "in-flight": lambda: in_flight(most, lambda: os.memfd_create("bomb")),
+        "mapped": lambda: mapped(most, lambda: os.memfd_create("bomb")),
+        "dropped": lambda: dropped(most),
         "tmpfs": lambda: written("/dev/shm/bomb", most),
         "home": lambda: written(f"{home}/bomb", most),
         "home-many": lambda: many(home, most),
         "home-nameless": lambda: written(f"{home}/bomb", most, keep_name=False),
+        "home-in-flight": lambda: in_flight(most, lambda: nameless(home)),
+        "home-mapped": lambda: mapped(most, lambda: nameless(home)),
         "home-unreadable": lambda: unreadable(home, most),
         "temp": lambda: written(f"{temp}/bomb", most),
         "var-temp": lambda: written("/var/tmp/bomb", most),
         "worktree": lambda: written("bomb", most),
         "spin": lambda: spin(most),
+        "spin-without-first": lambda: without_first(lambda: computed(most)),
+        "awake": lambda: awake(most),
         "spin-apart": lambda: spin_apart(most),
         "modest": lambda: modest(home, temp, most),
         "fork": lambda: fork(most),
