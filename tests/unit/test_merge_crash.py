@@ -1,7 +1,8 @@
 """SIGKILL anywhere in a run over a repository and two submodules: all old, or all new, never between.
 
-`PADDOCK_KILLS=N` (default 1: at a quarter of the steps) kills N times at every step; from the second time on once more,
-at a random step of what was to finish the work.
+Where git dies with the launcher, one run is copied as it stands before many of its steps: a copy is what SIGKILL, or
+the machine's end, would leave there. Where the launcher dies alone, it is killed. `PADDOCK_KILLS=N` (default 1: at some
+of the steps) kills N times at every step; from the second time on once more, at a random step of what was to finish.
 """
 
 import json
@@ -9,8 +10,9 @@ import os
 import random
 import shutil
 import signal
+from collections.abc import Iterator
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import pytest
 
@@ -57,6 +59,8 @@ class Task(NamedTuple):
         kill_at: number of the step before which it dies, from 1; 0 for never.
         everything: its git processes die with it, as when the machine goes down.
         jailed: files are moved by git in a jail, as an agent's are.
+        copies: where the scene is copied to as it is before every so many steps, from the first one on.
+        every: so many; 0 for never.
     """
 
     action: str
@@ -67,10 +71,26 @@ class Task(NamedTuple):
     kill_at: int = 0
     everything: bool = False
     jailed: bool = False
+    copies: str = ""
+    every: int = 0
 
 
-def forked(task: Task) -> tuple[int, str] | None:
-    """Does it in a fork: number of steps, and what came of it; None when it has killed itself."""
+class Outcome(NamedTuple):
+    """What a fork has come to.
+
+    Attributes:
+        steps: their number.
+        said: state of the run, or the Refusal.
+        beside: the steps at which processes of git lived beside the launcher.
+    """
+
+    steps: int
+    said: str
+    beside: list[int]
+
+
+def forked(task: Task) -> Outcome | None:
+    """Does it in a fork: what came of it; None when it has killed itself."""
     reading, writing = os.pipe()
     child = os.fork()
     if child == 0:
@@ -89,19 +109,23 @@ def forked(task: Task) -> tuple[int, str] | None:
         assert os.WTERMSIG(status) == signal.SIGKILL
         return None
     assert status == 0, answer
-    steps, said = json.loads(answer)
-    return steps, said
+    return Outcome(*json.loads(answer))
 
 
-def _done(task: Task) -> tuple[int, str]:
+def _done(task: Task) -> Outcome:
     """Changes functions of this process for good."""
     steps = 0
+    beside = []
 
     def step() -> None:
         nonlocal steps
         steps += 1
+        children = _children()
+        beside.extend([steps] if children else [])
+        if task.every and steps % task.every == 1 % task.every:
+            shutil.copytree(Path(task.root).parent, Path(task.copies, str(steps)), symlinks=True)
         if steps == task.kill_at:
-            for child in _children() if task.everything else ():
+            for child in children if task.everything else ():
                 os.kill(child, signal.SIGKILL)
             os.kill(os.getpid(), signal.SIGKILL)
 
@@ -130,7 +154,7 @@ def _done(task: Task) -> tuple[int, str]:
         answer = _act(task)
     except Refusal as refusal:
         answer = f"{refusal.reference}: {refusal.message} {refusal.context}"
-    return steps, answer
+    return Outcome(steps, answer, beside)
 
 
 def _act(task: Task) -> str:
@@ -177,6 +201,7 @@ class Scene:
     """
 
     def __init__(self, root: Path) -> None:
+        self.root = root
         root.mkdir(exist_ok=True)
         repository.repeat(make, root)
         self.nested = Nested(root)
@@ -187,6 +212,7 @@ class Scene:
         if not _before:
             _before.update(self.all())
         self.before = _before
+        self.beside: list[int] = []
 
     def all(self) -> dict[str, object]:
         """Refs and files: everything that a run may change."""
@@ -213,12 +239,20 @@ class Scene:
         lines = ground.git("for-each-ref", "--format=%(refname) %(objectname)", "refs/heads").splitlines()
         return dict(line.split(" ") for line in lines) | {"HEAD": ground.id("HEAD")}
 
-    def do(
-        self, action: str, *, run: str = "", kill_at: int = 0, everything: bool = False, jailed: bool = False
-    ) -> tuple[int, str] | None:
+    def do(self, action: str, *, run: str = "", **more: Any) -> Outcome | None:  # noqa: ANN401  # of `Task`
         """Merges, resumes or rolls back in a process of its own."""
-        root, state = str(self.main.root), str(self.state)
-        return forked(Task(action, root, state, ("one", "two"), run, kill_at, everything, jailed))
+        return forked(Task(action, str(self.main.root), str(self.state), ("one", "two"), run, **more))
+
+    def cut_off(self, action: str, copies: Path, every: int, **more: Any) -> Iterator[int]:  # noqa: ANN401
+        """The scene as it was before steps of an action, one after the other, and each step's number."""
+        copies.mkdir()
+        done = self.do(action, copies=str(copies), every=every, **more)
+        assert done is not None
+        self.beside = done.beside
+        for number in sorted(int(copy.name) for copy in copies.iterdir()):
+            shutil.rmtree(self.root)
+            (copies / str(number)).rename(self.root)
+            yield number
 
     def run_id(self) -> str:
         """The name of the only run."""
@@ -227,75 +261,92 @@ class Scene:
 
 
 @pytest.fixture(scope="module")
-def after(tmp_path_factory: pytest.TempPathFactory) -> tuple[int, dict[str, object]]:
-    """The number of steps of a merge, and what it gives when nothing disturbs it."""
+def after(tmp_path_factory: pytest.TempPathFactory) -> tuple[Outcome, dict[str, object]]:
+    """How a merge goes, and what it gives, when nothing disturbs it."""
     scene = Scene(tmp_path_factory.mktemp("after"))
     done = scene.do("merge")
     assert done is not None
-    assert done[1] == "done"
+    assert done.said == "done"
     assert scene.all()["status"] == ["?? mine"]
     assert not scene.all()["locks"]
     assert scene.do("rollback", run=scene.run_id()) is not None
     assert scene.all() == scene.before
     # The commits do not depend on the time, so another copy has the same.
     scene.do("merge")
-    return done[0], scene.all()
+    return done, scene.all()
 
 
-@pytest.mark.parametrize(
-    ("everything", "jailed"),
-    [(False, False), (True, False), (True, True)],
-    ids=["launcher", "launcher-and-git", "git-in-a-jail"],
-)
-def test_a_killed_merge_ends_all_old_or_all_new(
-    after: tuple[int, dict[str, object]], tmp_path: Path, everything: bool, jailed: bool
+def finished(scene: Scene, new: dict[str, object], kill: int) -> bool:
+    """Resumes a merge; whether all is new. It is all old otherwise, and nothing is left."""
+    done = scene.do("resume")
+    assert done is not None
+    assert done.said in ("done", "abandoned", "nothing"), (kill, done)
+    found = scene.all()
+    moved = found["refs repo"] == new["refs repo"]
+    assert found == (new if done.said == "done" or moved else scene.before), f"killed before step {kill}: {done.said}"
+    return moved
+
+
+@pytest.mark.parametrize("jailed", [False, True], ids=["git", "git-in-a-jail"])
+def test_a_merge_that_is_killed_with_its_git_ends_all_old_or_all_new(
+    after: tuple[Outcome, dict[str, object]], tmp_path: Path, jailed: bool
 ) -> None:
     """After `--resume`, refs and files of all repositories are either as before or as after, and nothing is left."""
-    steps, new = after
+    scene = Scene(tmp_path / "scene")
+    every = 1 if ROUNDS > 1 else 12 if jailed else 5
+    kills = scene.cut_off("merge", tmp_path / "copies", every, jailed=jailed)
+    assert {finished(scene, after[1], kill) for kill in kills} == {False, True}
+
+
+def test_a_merge_whose_git_outlives_it_ends_all_old_or_all_new(
+    after: tuple[Outcome, dict[str, object]], tmp_path: Path
+) -> None:
+    """The same where the launcher alone is killed, while transactions of git wait for its word."""
+    (steps, _, beside), new = after
     chance = random.Random(7)
     seen = set()
-    for kill in range(1 + 4 * everything, steps + 1, 1 if ROUNDS > 1 else 12 if jailed else 8):
+    for kill in range(1, steps + 1) if ROUNDS > 1 else beside[::8]:
         for number in range(ROUNDS):
             scene = Scene(tmp_path / f"{kill}-{number}")
-            assert scene.do("merge", kill_at=kill, everything=everything, jailed=jailed) is None
+            assert scene.do("merge", kill_at=kill) is None
             if number:
-                scene.do("resume", kill_at=chance.randint(1, steps), everything=everything)
-            done = scene.do("resume")
-            assert done is not None
-            assert done[1] in ("done", "abandoned", "nothing"), (kill, done)
-            found = scene.all()
-            assert found == (new if done[1] == "done" or found["refs repo"] == new["refs repo"] else scene.before), (
-                f"killed before step {kill}: {done[1]}"
-            )
-            seen.add(found["refs repo"] == new["refs repo"])
-            shutil.rmtree(tmp_path / f"{kill}-{number}")
+                scene.do("resume", kill_at=chance.randint(1, steps), everything=bool(number % 2))
+            seen.add(finished(scene, new, kill))
+            shutil.rmtree(scene.root)
     assert seen == {False, True}
 
 
-def test_a_killed_rollback_ends_all_old(after: tuple[int, dict[str, object]], tmp_path: Path) -> None:
+def test_a_killed_rollback_ends_all_old(after: tuple[Outcome, dict[str, object]], tmp_path: Path) -> None:
     """Killed while everything is taken back: `--resume` takes the rest back."""
-    steps, new = after
-    for kill in range(2, steps, 1 if ROUNDS > 1 else 9):
-        scene = Scene(tmp_path / str(kill))
-        scene.do("merge")
-        if scene.do("rollback", run=scene.run_id(), kill_at=kill, everything=bool(kill % 4)) is not None:
-            break  # a rollback has fewer steps
+    _, new = after
+
+    def check(kill: object) -> None:
         done = scene.do("resume")
         assert done is not None
         found = scene.all()
-        assert found == (new if done[1] == "nothing" and found["refs repo"] == new["refs repo"] else scene.before), kill
-        shutil.rmtree(tmp_path / str(kill))
+        moved = done.said != "nothing" or found["refs repo"] != new["refs repo"]
+        assert found == (scene.before if moved else new), kill
 
-
-def test_an_unfinished_merge_can_be_taken_back(after: tuple[int, dict[str, object]], tmp_path: Path) -> None:
-    """Instead of forward, `--rollback` goes backward from wherever a run was killed."""
-    steps, _ = after
-    for kill in range(steps // 2, steps, 1 if ROUNDS > 1 else 8):
+    scene = Scene(tmp_path / "scene")
+    scene.do("merge")
+    for kill in scene.cut_off("rollback", tmp_path / "copies", 1 if ROUNDS > 1 else 9, run=scene.run_id()):
+        check(kill)
+    for kill in scene.beside[:: 1 if ROUNDS > 1 else 20]:
         scene = Scene(tmp_path / str(kill))
-        assert scene.do("merge", kill_at=kill, everything=True) is None
+        scene.do("merge")
+        assert scene.do("rollback", run=scene.run_id(), kill_at=kill) is None
+        check(("alone", kill))
+        shutil.rmtree(scene.root)
+
+
+def test_an_unfinished_merge_can_be_taken_back(after: tuple[Outcome, dict[str, object]], tmp_path: Path) -> None:
+    """Instead of forward, `--rollback` goes backward from wherever a run was killed."""
+    scene = Scene(tmp_path / "scene")
+    for kill in scene.cut_off("merge", tmp_path / "copies", 1 if ROUNDS > 1 else 8):
+        if kill < after[0].steps // 2:
+            continue
         done = scene.do("rollback", run=scene.run_id())
         assert done is not None
-        if done[1].startswith("merge-not-done"):  # nothing had moved: `--resume` clears it away
+        if done.said.startswith("merge-not-done"):  # nothing had moved: `--resume` clears it away
             scene.do("resume")
         assert scene.all() == scene.before, (kill, done)
-        shutil.rmtree(tmp_path / str(kill))
