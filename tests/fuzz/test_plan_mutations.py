@@ -16,6 +16,7 @@ from hypothesis import strategies as st
 
 from launcher.session import inputs, machine, places, planning
 from policy.errors import Refusal
+from tests.conftest import IDENTITIES
 from tests.support import forked
 from tests.support.identity import Who
 
@@ -293,11 +294,19 @@ def difference(old: object, now: object) -> str:
     return f"{old!r} -> {now!r}"
 
 
-@pytest.mark.parametrize("options", OPTIONS, ids=lambda options: " ".join(options) or "plain")
+@pytest.mark.parametrize(
+    ("who", "options"),
+    [(IDENTITIES[0], OPTIONS[0]), *((IDENTITIES[-1], options) for options in OPTIONS)],
+    ids=lambda value: " ".join(value) or "plain" if isinstance(value, dict) else None,
+    indirect=["who"],
+)
 def test_a_valid_plan_is_the_plan_that_would_be_made(
     who: Who, public_dir: Path, options: dict[str, str | list[str] | bool]
 ) -> None:
-    """After any mutation, either an input differs or planning from scratch gives the same Plan, context and seeds."""
+    """After any mutation, either an input differs or planning from scratch gives the same Plan, context and seeds.
+
+    Root, whom no mode keeps out, asks about the same things.
+    """
     place = public_dir / "fuzz"
     place.mkdir()
     who.give(place)
