@@ -216,51 +216,57 @@ def test_a_plain_run_and_a_merge_on_a_full_disk(play: Callable[..., None]) -> No
 
 
 @pytest.mark.parametrize("play", DISKS[:2], indirect=True)
-@pytest.mark.parametrize("phase", ["begin", "agents", "end"])
-def test_a_ticket_run_on_a_full_disk(play: Callable[..., None], phase: str) -> None:
-    """It comes to an end, or goes on, and loses nothing that its agents have done; resumed, it merges everything."""
+def test_ticket_runs_on_a_full_disk(play: Callable[..., None]) -> None:
+    """Each comes to an end, or goes on, and loses nothing that its agents have done; resumed, it merges everything.
+
+    There is no room from its beginning on, from when its agent works, and from when the first of two has ended.
+    """
 
     def body(scene: Scene) -> None:
         with scene.serving() as service:
-            made, count = scene.made, 2 if phase == "end" else 1
-            tickets = [
-                {"ticket": f"T-{number}", "command": ["sh", "-c", f"{COMMIT} by-{number} && sleep 1"]}
-                for number in range(count)
-            ]
-            environment = made.who.environment(service.env)
-            body = {"repository": str(made.main), "tickets": tickets, "environment": environment, "name": "run"}
-            if phase == "begin":
-                scene.fill()
-            answer = service.post("/v1/ticket-runs?wait=0", body)
-            if answer.status == 201:
-
-                def sessions(state: str) -> int:
-                    return len(service.get(f"/v1/sessions?state={state}").json["sessions"])
-
-                if phase == "agents":
-                    until(lambda: sessions("running") == count)
-                    scene.fill()
-                if phase == "end":
-                    until(lambda: sessions("ended") + sessions("unharvested"))
-                    scene.fill()
-                until(lambda: service.get("/v1/ticket-runs/run").json["ended"] is not None)
-            else:
-                assert phase == "begin"
-                assert answer.json["errorType"] in ("database-full", "database-unusable", "state-unusable"), answer.json
-            scene.empty()
-            if answer.status != 201:
-                answer = service.post("/v1/ticket-runs?wait=0", body)
-                assert answer.status == 201, answer.json
-            known = service.get("/v1/ticket-runs/run?wait=60").json
-            if known["state"] != "ended":
-                resumed = service.post("/v1/ticket-runs/run/resume?wait=60", {"environment": environment})
-                assert resumed.status == 200, resumed.json
-                known = service.get("/v1/ticket-runs/run?wait=60").json
-            assert known["state"] == "ended", json.dumps(known, indent=1)
-            assert {f"by-{number}" for number in range(count)} <= set(scene.log_of("main")), json.dumps(known, indent=1)
-        scene.check()
+            for phase, count in (("begin", 1), ("agents", 1), ("end", 2)):
+                tickets_on_a_full_disk(scene, service, phase, count)
+                scene.check()
 
     play(body)
+
+
+def tickets_on_a_full_disk(scene: Scene, service: Served, phase: str, count: int) -> None:
+    """A ticket run whose disk is full from one of its phases on."""
+    made, known = scene.made, f"/v1/ticket-runs/{phase}"
+    work = [f"{phase}-{number}" for number in range(count)]
+    tickets = [{"ticket": each, "command": ["sh", "-c", f"{COMMIT} by-{each} && sleep 1"]} for each in work]
+    environment = made.who.environment(service.env)
+    body = {"repository": str(made.main), "tickets": tickets, "environment": environment, "name": phase}
+
+    def sessions(*states: str) -> int:
+        found = service.get("/v1/sessions").json["sessions"]
+        return sum(each["name"].startswith(f"{phase}.") and each["state"] in states for each in found)
+
+    if phase == "begin":
+        scene.fill()
+    answer = service.post("/v1/ticket-runs?wait=0", body)
+    if answer.status == 201:
+        if phase == "agents":
+            until(lambda: sessions("running") == count)
+            scene.fill()
+        if phase == "end":
+            until(lambda: sessions("ended", "unharvested"))
+            scene.fill()
+        until(lambda: service.get(known).json["ended"] is not None)
+    else:
+        assert phase == "begin"
+        assert answer.json["errorType"] in ("database-full", "database-unusable", "state-unusable"), answer.json
+    scene.empty()
+    if answer.status != 201:
+        answer = service.post("/v1/ticket-runs?wait=0", body)
+        assert answer.status == 201, answer.json
+    if service.get(f"{known}?wait=60").json["state"] != "ended":
+        resumed = service.post(f"{known}/resume?wait=60", {"environment": environment})
+        assert resumed.status == 200, resumed.json
+    found = service.get(f"{known}?wait=60").json
+    assert found["state"] == "ended", json.dumps(found, indent=1)
+    assert {f"by-{each}" for each in work} <= set(scene.log_of("main")), json.dumps(found, indent=1)
 
 
 def test_nothing_is_left_of_a_run_that_the_disk_had_no_room_for(play: Callable[..., None]) -> None:
