@@ -227,27 +227,31 @@ def test_a_session_whose_group_was_not_written_down_goes_on(service: Served) -> 
 
 
 @pytest.mark.parametrize(
-    ("who", "whom"),
-    [*((IDENTITIES[-1], each) for each in ("launcher", "shim", "all")), (IDENTITIES[0], "all")],
+    ("who", "kinds"),
+    [(IDENTITIES[-1], ("launcher", "shim", "all")), (IDENTITIES[0], ("all",))],
+    ids=("each", "all"),
     indirect=["who"],
 )
-def test_commits_of_a_session_whose_processes_are_killed(service: Served, whom: str) -> None:
+def test_commits_of_a_session_whose_processes_are_killed(service: Served, kinds: tuple[str, ...]) -> None:
     """It is over, nothing of it lives on, and the service brings its commits home by itself."""
-    service.create("sh", "-c", f"{COMMIT} made; echo ready; setsid sleep 1000 & exec sleep 1000", name="dies")
-    until(lambda: "ready" in service.log("dies"))
-    found = service.get("/v1/sessions/dies").json
-    shim = psutil.Process(found["pid"]).ppid()
-    everything = {process["pid"] for process in found["processes"]} | {shim}
-    if whom == "all":
-        service.kill()
-    os.kill(found["pid"] if whom == "launcher" else shim, signal.SIGKILL)
-    if whom == "all":
-        service.start()
-    found = service.over("dies")
-    assert (found["state"], found["outcome"]["reason"]) == ("failed" if whom == "launcher" else "lost", "lost")
-    until(lambda: not any(alive(pid) for pid in everything))
-    words = ["git", "log", "-1", "--format=%s", "one"]
-    until(lambda: service.paddock.who.run(words, cwd=service.paddock.main).stdout == "made\n")
+    for whom in kinds:
+        script = f"{COMMIT} {whom}; echo ready; setsid sleep 1000 & exec sleep 1000"
+        service.create("sh", "-c", script, name=whom)
+        until(lambda: "ready" in service.log(whom))  # noqa: B023
+        found = service.get(f"/v1/sessions/{whom}").json
+        shim = psutil.Process(found["pid"]).ppid()
+        everything = {process["pid"] for process in found["processes"]} | {shim}
+        if whom == "all":
+            service.kill()
+        os.kill(found["pid"] if whom == "launcher" else shim, signal.SIGKILL)
+        if whom == "all":
+            service.start()
+        found = service.over(whom)
+        state = "failed" if whom == "launcher" else "lost"
+        assert (whom, found["state"], found["outcome"]["reason"]) == (whom, state, "lost")
+        until(lambda: not any(alive(pid) for pid in everything), lambda: whom)  # noqa: B023
+        words = ["git", "log", "-1", "--format=%s", "one"]
+        until(lambda: service.paddock.who.run(words, cwd=service.paddock.main).stdout == f"{whom}\n", lambda: whom)  # noqa: B023
     assert service.create("true", name="after")["name"] == "after"
     assert service.over("after")["outcome"]["status"] == 0
 
@@ -310,22 +314,6 @@ def test_an_upgrade_takes_the_code_away(who: Who, installed: Installed, place: P
         assert shown.stdout == "made\nmade\n"
     finally:
         service.end()
-
-
-@AS_A_USER
-def test_a_damaged_database_loses_no_session(service: Served) -> None:
-    """Those that live are adopted with all that belongs to them; the end of others is taken over."""
-    service.create("sh", "-c", "echo ready; exec sleep 1000", name="lives", labels={"for": "me"})
-    until(lambda: "ready" in service.log("lives"))
-    before = service.get("/v1/sessions/lives").json
-    service.kill()
-    (service.paddock.state / "service/service.db").write_bytes(b"nonsense" * 1_000)
-    service.start()
-    found = service.get("/v1/sessions/lives").json
-    for name in ("state", "attempt", "command", "directory", "labels", "worktree", "backend", "pid", "created"):
-        assert found[name] == before[name], name
-    assert [move["after"] for move in found["transitions"]] == ["starting", "running"]
-    assert service.post("/v1/sessions/lives/stop", {"wait": PATIENCE}).json["state"] == "ended"
 
 
 def test_a_session_that_nobody_could_find_any_more_ends(service: Served) -> None:
@@ -404,10 +392,14 @@ def test_a_stop_between_two_attempts_is_a_stop(service: Served) -> None:
 
 
 @AS_A_USER
-def test_logs_are_read_as_asked_and_outlive_a_damaged_database(service: Served) -> None:
-    """`--tail 0` is nothing; a line that a full disk has cut off holds up nobody; a new database forgets no log."""
+def test_logs_are_read_as_asked_and_a_damaged_database_loses_neither_them_nor_sessions(service: Served) -> None:
+    """`--tail 0` is nothing; a line that a full disk has cut off holds up nobody; a new database forgets no log.
+
+    Sessions that live are adopted with all that belongs to them; the end of others is taken over.
+    """
     service.create("sh", "-c", "echo one; until [ -e go ]; do sleep 0.02; done; echo two", name="logged")
-    until(lambda: "one" in service.log("logged"))
+    service.create("sh", "-c", "echo ready; exec sleep 1000", name="lives", labels={"for": "me"})
+    until(lambda: "one" in service.log("logged") and "ready" in service.log("lives"))
     assert service.cli("logs", "logged", "--tail", "0").stdout == ""
     assert service.cli("logs", "logged", "--tail", "1").stdout.endswith("one\n")
     words = service.paddock.words("logs", "logged", "--follow")
@@ -419,9 +411,15 @@ def test_logs_are_read_as_asked_and_outlive_a_damaged_database(service: Served) 
         (service.paddock.worktree / "go").touch()
         assert b"two" in follower.stdout.readline()
         assert follower.wait(PATIENCE) == 0
+    before = service.get("/v1/sessions/lives").json
     service.kill()
     (service.paddock.state / "service/service.db").write_bytes(b"nonsense" * 1_000)
     service.start()
+    found = service.get("/v1/sessions/lives").json
+    for name in ("state", "attempt", "command", "directory", "labels", "worktree", "backend", "pid", "created"):
+        assert found[name] == before[name], name
+    assert [move["after"] for move in found["transitions"]] == ["starting", "running"]
+    assert service.post("/v1/sessions/lives/stop", {"wait": PATIENCE}).json["state"] == "ended"
     service.create("true", name="other")
     service.over("other")
     assert (service.paddock.state / "service/logs/logged/log.jsonl").exists()
