@@ -1,9 +1,10 @@
 """SIGKILL, or an exchange for a link, at every step of making and removing a worktree: nothing is lost."""
 
 import os
+import shutil
 import signal
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -14,26 +15,29 @@ from policy.errors import Refusal
 from tests.support import forked, install, paddock, repository
 from tests.support.repository import Place, committed, git
 
-MOST_STEPS = 60
 
+def cut_off(place: Place, action: Callable[[WorktreeService], object]) -> Iterator[str | None]:
+    """The place as SIGKILL before each step of `action` leaves it, with the step's name; last, None: it got through.
 
-def killed_at(place: Place, number: int, action: Callable[[WorktreeService], object]) -> str | None:
-    """Does `action` in a child that kills itself before its step `number`; the step's name, None if it got through."""
-    note = place.root.parent / "step"
-    left = number
+    It is done once, in a child, and each of its steps copies what there is. Who did it is gone, as if it was killed.
+    """
+    copies = place.root.with_name(f"{place.root.name}-copies")
 
-    def step(name: str) -> None:
-        nonlocal left
-        left -= 1
-        if left == 0:
-            note.write_text(name)
-            os.kill(os.getpid(), signal.SIGKILL)
+    def act() -> list[str]:
+        names: list[str] = []
 
-    try:
-        forked.run(lambda: bool(action(WorktreeService(place.state, step=step))))
-    except forked.Killed as killed:
-        return note.read_text() if killed.signal == signal.SIGKILL else f"signal {killed.signal}"
-    return None
+        def step(name: str) -> None:
+            shutil.copytree(place.root, copies / str(len(names)), symlinks=True)
+            names.append(name)
+
+        action(WorktreeService(place.state, step=step))
+        step("")
+        return names
+
+    for number, name in enumerate(forked.run(act)):
+        shutil.rmtree(place.root)
+        (copies / str(number)).rename(place.root)
+        yield name or None
 
 
 @pytest.fixture(scope="module")
@@ -51,13 +55,12 @@ def fresh(above: Path) -> Place:
 def test_making_a_worktree_survives_sigkill_at_every_step(above: Path) -> None:
     """After each, the next command leaves nothing half done, and the worktree can be made (or is there)."""
     seen = []
-    for number in range(1, MOST_STEPS):
-        place = fresh(above)
-        (place.app / ".git/info").mkdir(exist_ok=True)
-        (place.app / ".git/info/exclude").write_text(".env\n")
-        (place.app / ".env").write_text("A=1")
-        before = place.branches
-        name = killed_at(place, number, lambda s: s.add(place.app, "T", Options(copy=(".env",))))  # noqa: B023
+    place = fresh(above)
+    (place.app / ".git/info").mkdir(exist_ok=True)
+    (place.app / ".git/info/exclude").write_text(".env\n")
+    (place.app / ".env").write_text("A=1")
+    before = place.branches
+    for name in cut_off(place, lambda service: service.add(place.app, "T", Options(copy=(".env",)))):
         known = place.service.of_repository(place.app)
         assert repository.leftovers(place) == [], name
         if known:
@@ -71,29 +74,20 @@ def test_making_a_worktree_survives_sigkill_at_every_step(above: Path) -> None:
         for part in (root, root / "lib/outer", root / "lib/outer/deep/inner"):
             assert git("status", "--porcelain", "--branch", at=part) == "## agent/T", name
         assert place.service.status(known[0]).at_stake() == [], name
-        if name is None:
-            break
         seen.append(name)
-    else:
-        pytest.fail("it never ended")
-    assert {"record", "staging", "rename", "ready", "files outer/deep/inner"} <= set(seen)
+    assert {"record", "staging", "rename", "ready", "files outer/deep/inner", None} <= set(seen)
 
 
 def test_removing_a_worktree_survives_sigkill_at_every_step(above: Path) -> None:
     """It is there as before, or gone; and in each case the uncommitted file and the commits can be found again."""
     seen = []
-    for number in range(1, MOST_STEPS):
-        place = fresh(above)
-        made = place.service.add(place.app, "T")
-        root = Path(made.path)
-        committed(root / "lib/outer", done="done\n")
-        oid = git("rev-parse", "HEAD", at=root / "lib/outer")
-        (root / "loose").write_text("loose\n")
-
-        def remove(service: WorktreeService) -> None:
-            service.remove(service.find(place.app, "T"), force=True)  # noqa: B023
-
-        name = killed_at(place, number, remove)
+    place = fresh(above)
+    made = place.service.add(place.app, "T")
+    root = Path(made.path)
+    committed(root / "lib/outer", done="done\n")
+    oid = git("rev-parse", "HEAD", at=root / "lib/outer")
+    (root / "loose").write_text("loose\n")
+    for name in cut_off(place, lambda service: service.remove(service.find(place.app, "T"), force=True)):
         known = place.service.of_repository(place.app)
         assert repository.leftovers(place) == [], name
         assert git("branch", "--contains", oid, at=place.app / ".git/modules/outer").split()[-1] == "agent/T", name
@@ -105,37 +99,32 @@ def test_removing_a_worktree_survives_sigkill_at_every_step(above: Path) -> None
             assert not root.exists(), name
             backups = [ref for ref in place.branches if ref.startswith("paddock/backup/")]
             assert git("show", f"refs/{backups[0]}:loose", at=place.app) == "loose", name
-        if name is None:
-            assert not known
-            break
-        seen.append(name)
-    else:
-        pytest.fail("it never ended")
-    assert {"backup", "record", "rename", "metadata ", "files", "forget"} <= set(seen)
+        seen.append((name, bool(known)))
+    assert {"backup", "record", "rename", "metadata ", "files", "forget"} <= {name for name, _ in seen}
+    assert seen[-1] == (None, False)
 
 
 @pytest.mark.parametrize("where", ["files outer", "note", "metadata outer", "rename"])
 def test_a_recovery_survives_sigkill_at_every_step_too(above: Path, where: str) -> None:
     """Killed while it mends what a first SIGKILL left, it is mended by the one after it."""
-    removing = where in ("metadata outer", "rename")
-    for number in range(1, MOST_STEPS):
-        place = fresh(above)
-        service = WorktreeService(place.state, step=killer(where))
-        if removing:
-            place.service.add(place.app, "T")
-            act: Callable[[], object] = lambda: service.remove(service.find(place.app, "T")) and None  # noqa: B023,E731
-        else:
-            act = lambda: service.add(place.app, "T") and None  # noqa: B023,E731
-        with pytest.raises(forked.Killed):
-            forked.run(act)
-        name = killed_at(place, number, lambda s: s.repair(place.app))  # noqa: B023
+    place = fresh(above)
+    service = WorktreeService(place.state, step=killer(where))
+    if where in ("metadata outer", "rename"):
+        place.service.add(place.app, "T")
+        act: Callable[[], object] = lambda: service.remove(service.find(place.app, "T")) and None  # noqa: E731
+    else:
+        act = lambda: service.add(place.app, "T") and None  # noqa: E731
+    with pytest.raises(forked.Killed):
+        forked.run(act)
+    seen = []
+    for name in cut_off(place, lambda service: service.repair(place.app)):
         known = place.service.of_repository(place.app)
         assert repository.leftovers(place) == [], name
         assert [row.state for row in known] == (["ready"] if where in ("note", "rename") else []), name
         assert (place.root / "app-T").exists() == bool(known), name
-        if name is None:
-            return
-    pytest.fail("it never ended")
+        seen.append(name)
+    assert seen[0] == "mend"
+    assert len(seen) > 2
 
 
 def killer(where: str) -> Callable[[str], None]:
