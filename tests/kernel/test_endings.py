@@ -19,7 +19,7 @@ from tests.support.paddock import Paddock, said
 
 PATIENCE = 30.0
 ITERATIONS = 15  # for each of two users and two backends
-MANY = 16
+MANY = 8
 
 # A command with a daemon that has left its session and ignores what it can, and that tells when it runs.
 STUBBORN = """
