@@ -45,6 +45,9 @@ ls /usr/share/zsh/vendor-completions/_paddock /usr/share/fish/vendor_completions
 ls /usr/lib/paddock/lib/python3*/site-packages/launcher/__pycache__/launch.*.bundle
 ! find /etc/systemd -name '*paddock*' | grep .
 """
+LATER = ("pygments", "mcp", "acp", "jsonschema")
+"""Libraries that the older package does without: nobody needs them that day, and to compile them takes seconds."""
+
 OTHERS = ("home/alice/", "tmp/", "run/", "var/lib/dpkg/", "var/lib/apt/", "var/cache/", "var/log/", "etc/ld.so.cache")
 """What packages leave behind in any case: dpkg's and apt's own records; and what Alice has made."""
 
@@ -59,8 +62,19 @@ def call(*words: str | Path, **more: str) -> str:
 
 
 def make(place: Path, **more: str) -> Path:
-    """Builds everything below `place`, with the tools of this environment; the directory of what was built."""
-    call("make", f"--old-file={sys.prefix}/.tools", f"VENV={sys.prefix}", f"BUILD={place}", "deb", **more)
+    """Builds everything below `place`, with the tools of this environment; the directory of what was built.
+
+    The libraries' wheels, whose digests are written down, are fetched once and kept between runs.
+    """
+    pinned = hashlib.sha256((ROOT / "packaging/requirements.txt").read_bytes()).hexdigest()
+    kept = public_root(STABLE) / f"wheels-{pinned[:12]}"
+    offline = {"PIP_NO_INDEX": "1", "PIP_FIND_LINKS": str(kept)} if kept.exists() else {}
+    call("make", f"--old-file={sys.prefix}/.tools", f"VENV={sys.prefix}", f"BUILD={place}", "deb", **offline, **more)
+    with locked(public_root(STABLE) / "wheels.lock"):
+        if not kept.exists():
+            making = kept.with_suffix(".making")
+            shutil.copytree(place / "deb/paddock/wheels", making, dirs_exist_ok=True)
+            making.rename(kept)
     return place / "dist"
 
 
@@ -120,10 +134,9 @@ def test_the_package_is_the_same_bytes_twice_and_installed_upgraded_and_removed(
 
 def _same_bytes(built: Path, place: Path) -> None:
     """The second one in another place and time zone, for oneself alone, and without a network."""
-    offline = {"PIP_NO_INDEX": "1", "PIP_FIND_LINKS": str(built.parent / "deb/paddock/wheels")}
     umask = os.umask(0o077)
     try:
-        again = make(place, TZ="Asia/Tokyo", **offline)
+        again = make(place, TZ="Asia/Tokyo")
     finally:
         os.umask(umask)
     first, second = ({path.name: hashlib.sha256(path.read_bytes()).hexdigest() for path in place.iterdir()}
@@ -142,6 +155,8 @@ def _from_installation_to_purge(built: Path, clean: Path) -> None:
     call("dpkg-deb", "--raw-extract", package, tree)
     control = tree / "DEBIAN/control"
     control.write_text(control.read_text().replace("Version: ", "Version: 0.0~"))
+    for name in LATER:
+        shutil.rmtree(next(tree.glob(f"usr/lib/paddock/lib/python3*/site-packages/{name}")))
     call("dpkg-deb", "-Zgzip", "-z1", "--build", tree, clean / "changed/tmp/old.deb")
     shutil.copy(package, clean / "changed/tmp/new.deb")
     apt = ("apt-get", "--yes", "--no-install-recommends")
