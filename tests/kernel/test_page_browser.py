@@ -453,7 +453,7 @@ def test_a_terminals_history_holds_nobody_up_and_asks_nothing(service: Served, c
     counts = "".join(
         f"\\033[2147483647{each}" for each in ("S", "T", "L", "M", "@", "P", "b", "X", "I", "Z", " @", " A", "'}")
     )
-    counts += "\\033[900S" * 2_000
+    counts += "\\033[900S" * 800
     queries = r"\033[c\033[>c\033[6n\033[5n\033P$qm\033\\\033]10;?\007\033]4;1;?\007"
     marks = "bidi\u202e\u2066 zero\u200b\ufeff join\u200d"
     show = f'printf "{counts}{queries}\\nready {marks}\\n"'
