@@ -438,7 +438,7 @@ def test_with_a_budget_a_login_opens_no_other_way(user_paddock: Paddock) -> None
 
 
 def test_a_key_that_is_no_key_is_refused(user_paddock: Paddock) -> None:
-    """With what is wrong, before anything starts."""
+    """With what is wrong, before anything starts; `explain` reads what `run` does."""
     wrong: dict[str, Any] = {
         "TOKEN": "there is no URL of an API",
         "TOKEN=x": "must begin with https://",
@@ -463,7 +463,9 @@ def test_a_key_that_is_no_key_is_refused(user_paddock: Paddock) -> None:
         "TOKEN=https://example.com,base=A,base=B": "given twice",
         "TOKEN=https://exa_mple.com": "",
     }
-    errors = user_paddock.refused_each(*(("run", "--inject", text, "--", "true") for text in wrong))
+    verbs = ("run", *["explain"] * (len(wrong) - 1))
+    words = (("--inject", text, "--", "true") for text in wrong)
+    errors = user_paddock.refused_each(*((verb, *each) for verb, each in zip(verbs, words, strict=True)))
     for (text, why), said in zip(wrong.items(), errors, strict=True):
         assert said.reference == "usage", (text, said.text)
         assert why in said.text, text
