@@ -14,6 +14,15 @@ QUICK = {"RAY_health_check_period_ms": "1000", "RAY_health_check_failure_thresho
 may then take a living one for dead.
 """
 
+_COMMAND = """
+import sys
+for name in ("ray.serve", "ray.util.state.state_cli", "ray.dashboard.modules.job.cli"):
+    sys.modules[name] = None
+from ray.scripts.scripts import main
+main()
+"""
+"""`ray`, without the sub-commands that cost more than all of its others."""
+
 _NAMESPACES = """
 set -e
 ip link set lo up
@@ -29,7 +38,7 @@ exec "$@"
 
 _HEAD = """
 set -e
-ray() { "$PYTHON" -m ray.scripts.scripts "$@" >>"$HOME/ray.log" 2>&1; }
+ray() { "$PYTHON" -c "$COMMAND" "$@" >>"$HOME/ray.log" 2>&1; }
 mkdir -p -m 700 ~/.ray
 head -c 32 /dev/urandom | od -An -tx1 | tr -d ' \\n' >~/.ray/auth_token
 chmod 600 ~/.ray/auth_token
@@ -51,7 +60,7 @@ node() {
     HOME=~/$1 unshare -u sh -c '
         hostname '$1'
         readlink /proc/self/ns/uts >~/uts
-        exec "$PYTHON" -m ray.scripts.scripts start --address=127.0.0.1:6390 --num-cpus=1 --disable-usage-stats \\
+        exec "$PYTHON" -c "$COMMAND" start --address=127.0.0.1:6390 --num-cpus=1 --disable-usage-stats \\
             --include-log-monitor=false
     ' >>~/ray.log 2>&1
 }
@@ -105,6 +114,7 @@ def run(
     """
     environment = {
         "HOME": str(home), "PATH": "/usr/sbin:/usr/bin:/sbin:/bin", "PYTHON": str(install.install().python),
+        "COMMAND": _COMMAND,
         "MAIN": str(main), "SUITE": str(install.public_root()), "RAY_AUTH_MODE": "token",
         "PYTHONPATH": str(install.libraries(RAY)), "RAY_USAGE_STATS_ENABLED": "0", "LC_ALL": "C.UTF-8",
         "RAY_prestart_worker_first_driver": "0", "RAY_enable_worker_prestart": "0", **(further or {}),
