@@ -79,7 +79,8 @@ class Limits:
         if "disk" in self._limits:
             watched["disk"] = self._limits["disk"]
             scratch, temp = ("/dev/shm: size of its tmpfs; ", "/tmp and /var/tmp") if namespaces else ("", "TMPDIR")
-            self._held("disk", f"{scratch}private home, {temp}: {_AROUND}")
+            walked = "; not seen: files that are moved about while it walks, or mapped without a name and nowhere open"
+            self._held("disk", f"{scratch}private home, {temp}: {_AROUND}{walked}")
         self.plan = plan.replace(limits=tuple(rlimits.items()))
         self.watch = Watchdog(watched, paths, scratch=namespaces, time_used=self._time_used) if watched else None
 
@@ -168,11 +169,13 @@ def _watched(name: str, version: int, *, namespaces: bool, why: str) -> str:
         shared = "" if namespaces else ", files in /dev/shm"
         return (
             f"RLIMIT_DATA: private memory of each process; {_AROUND}: all together, with shared memory and memory "
-            f"files; not seen: detached System V segments, files that only a call under way holds{shared} ({why})"
+            f"files; not seen: detached System V segments, nameless files that are mapped and nowhere open, or held by "
+            f"a call under way, and what sockets and pipes hold{shared} ({why})"
         )
     if name == "cpu_time":
         seen = f", counted by a control group (version {version})" if version else ""
-        return f"RLIMIT_CPU: each process, one second later; {_AROUND}: all together{seen}"
+        unseen = "" if version else ", but for processes of a moment that nobody waits for"
+        return f"RLIMIT_CPU: each process, one second later; {_AROUND}: all together{seen}{unseen}"
     return f"{_AROUND} ({why})"
 
 

@@ -123,7 +123,7 @@ class DiskUse:
         self._walk = self._all()
 
     def _finish(self, pids: list[int]) -> None:
-        nameless, hiding = nameless_files(pids, self._devices)
+        nameless, hiding = nameless_files(pids, self._devices, wide=bool(self._since))
         self._total += nameless
         if self._measured is None:
             self._before = self._total
@@ -202,7 +202,6 @@ class DiskUse:
 # only a call under way holds any more.
 
 
-_PAGE = os.sysconf("SC_PAGE_SIZE")
 _TICKS = os.sysconf("SC_CLK_TCK")
 
 # Fields of /proc/PID/stat behind the name (proc_pid_stat(5)), counted from 0: utime, stime, cutime, cstime.
@@ -211,6 +210,8 @@ _THREADS = 17
 _ENDED = "ZX"
 _PARENT, _STARTED = 1, 19
 
+MOST_SECONDS = 0.5
+"""For one look at the files of all processes: who has too many of them to be looked at hides some."""
 FILES_EVERY = 2.0
 """Seconds between looks at memory that nobody maps, where the machine has so much shared memory that it may matter; a
 look lists what every process holds open.
@@ -220,13 +221,14 @@ look lists what every process holds open.
 class Usage:
     """The processes below `first`, which is Paddock's own and not counted, as they were at the last `look`."""
 
-    def __init__(self, first: int, *, scratch: bool) -> None:
+    def __init__(self, first: int, *, scratch: bool, wide: bool = False) -> None:
         """Prepares.
 
         Args:
             first: process id of the jail's first process, to which all orphans inside go.
+            wide: for a bound that protects the machine; see `nameless_files`.
         """
-        self._first = first
+        self._first, self._wide = first, wide
         self._scratch = scratch
         self._shared_before = _shared_memory()
         self._hiding: set[int] = set()
@@ -296,7 +298,7 @@ class Usage:
         return private + (max(shared, self._shared_growth()) if self._hidden else shared)
 
     def _look_for_files(self) -> None:
-        self._nameless, hiding = nameless_files(self.pids, {_shared_memory_device()})
+        self._nameless, hiding = nameless_files(self.pids, {_shared_memory_device()}, wide=self._wide)
         self._hidden = bool(hiding & self._hiding)
         self._hiding = hiding
         self._next = time.monotonic() + FILES_EVERY
@@ -316,38 +318,51 @@ class Usage:
         return 0
 
 
-def nameless_files(pids: list[int], devices: set[int]) -> tuple[int, set[int]]:
+def nameless_files(pids: list[int], devices: set[int], *, wide: bool) -> tuple[int, set[int]]:
     """Bytes in open files that no directory names any more, on the given devices, and the processes that hide some.
 
     Such a process hides if it still does the next time: the command's cannot be looked into until it is executed, and
     what was sent is received.
+
+    Args:
+        wide: who maps a nameless file that nobody has open hides, too. Honest programmes do (databases, Python's
+            `multiprocessing`), and what others take meanwhile must not end them: so only for a bound that is wide
+            enough for others, too.
     """
     found: dict[tuple[int, int], int] = {}
     mapped: dict[int, set[tuple[int, int]]] = {}
     hiding: set[int] = set()
-    memory = _shared_memory_device()
+    memory, until = _shared_memory_device(), time.monotonic() + MOST_SECONDS
     for pid in pids:
         try:
             for table in _tables(pid):
-                for path, file in _open_files(table):
+                for path, file in _open_files(table, until):
                     if S_ISREG(file.st_mode) and file.st_nlink == 0 and file.st_dev in devices:
                         found[file.st_dev, file.st_ino] = file.st_blocks * 512
                     elif S_ISSOCK(file.st_mode) and _in_flight(path):
                         hiding.add(pid)
-            mapped[pid] = {each for each in _mapped_alone(pid) if (each[0] == memory) == (memory in devices)}
-        except PermissionError:
+            if wide:
+                mapped[pid] = {each for each in _mapped_alone(pid) if (each[0] == memory) == (memory in devices)}
+        except (PermissionError, TimeoutError):
             hiding.add(pid)
     hiding.update(pid for pid, files in mapped.items() if not files <= found.keys())
     return sum(found.values()), hiding
 
 
-def _open_files(pid: int) -> "Generator[tuple[str, os.stat_result], None, None]":
-    """What a process, or a thread, has open: the path of its information in /proc, and its status."""
+def _open_files(pid: int, until: float) -> "Generator[tuple[str, os.stat_result], None, None]":
+    """What a process, or a thread, has open: the path of its information in /proc, and its status.
+
+    PermissionError: it cannot be looked into. TimeoutError: it is later than `until`.
+    """
+    if time.monotonic() > until:
+        raise TimeoutError
     try:
         names = os.listdir(f"/proc/{pid}/fd")
     except (FileNotFoundError, ProcessLookupError):
         return  # it has ended
-    for name in names:
+    for number, name in enumerate(names):
+        if number % 256 == 255 and time.monotonic() > until:
+            raise TimeoutError
         try:
             file = os.stat(f"/proc/{pid}/fd/{name}")
         except PermissionError:
@@ -370,11 +385,11 @@ def _in_flight(path: str) -> bool:
 
 
 def _mapped_alone(pid: int) -> set[tuple[int, int]]:
-    """(device, inode) of what a process maps and others may, and no directory names (proc_pid_maps(5))."""
+    """(device, inode) of the files that a process maps, and no directory names (proc_pid_maps(5))."""
     found = set()
     for line in _read(f"/proc/{pid}/maps").split("\n"):
         fields = line.split(None, 5)
-        if len(fields) == 6 and fields[1].endswith("s") and fields[5].endswith(" (deleted)"):
+        if len(fields) == 6 and fields[5].endswith(" (deleted)"):
             major, minor = (int(number, 16) for number in fields[3].split(":"))
             found.add((os.makedev(major, minor), int(fields[4])))
     return found
@@ -389,9 +404,8 @@ def _living(pid: int) -> int:
 
 
 def _resident(pid: int) -> int:
-    """Bytes of all pages that a process has, whoever else has them."""
-    fields = _read(f"/proc/{pid}/statm").split()
-    return int(fields[1]) * _PAGE if fields else 0
+    """Bytes of all pages that a process has, whoever else has them, and of the tables that name them."""
+    return sum(_figures(_read(f"/proc/{pid}/status"), ("VmRSS:", "VmPTE:")).values())
 
 
 def _shares(pid: int) -> tuple[int, int]:
@@ -404,12 +418,18 @@ def _shares(pid: int) -> tuple[int, int]:
         pass
     except OSError:
         return 0, 0  # it has ended
+    status = _read(f"/proc/{pid}/status")
     if names[0] not in text:  # or before Linux 5.3
-        names, text = ("RssAnon:", "RssShmem:"), _read(f"/proc/{pid}/status")
-    # A process may have named itself like a line of these; the kernel's own comes later.
-    lines = (words for words in map(str.split, text.splitlines()) if len(words) == 3 and words[1].isdecimal())
-    figures = {words[0]: int(words[1]) * 1024 for words in lines if words[0] in names}
-    return figures.get(names[0], 0), figures.get(names[1], 0)
+        names, text = ("RssAnon:", "RssShmem:"), status
+    figures = _figures(text, names)
+    tables = sum(_figures(status, ("VmPTE:",)).values())
+    return figures.get(names[0], 0) + tables, figures.get(names[1], 0)
+
+
+def _figures(text: str, names: tuple[str, ...]) -> dict[str, int]:
+    """Bytes by name, of lines ``NAME: NUMBER kB``. A process may be named like one; the kernel's own comes later."""
+    lines = (words for words in map(str.split, text.split("\n")) if len(words) == 3 and words[0] in names)
+    return {words[0]: int(words[1]) * 1024 for words in lines if words[1].isdecimal()}
 
 
 def _shared_memory() -> int:
@@ -467,7 +487,7 @@ class Watchdog:
             since: see `DiskUse`.
             slow: seconds between looks at a jail that uses little.
         """
-        self._slow = slow
+        self._slow, self._wide = slow, bool(since)
         self._limits = limits
         self._scratch = scratch
         self._time_used = time_used
@@ -483,7 +503,7 @@ class Watchdog:
     def attach(self, first: int) -> None:
         """Begins to watch what is below the process `first`, a child of this one that has not been reaped."""
         self._first = first
-        self._usage = Usage(first, scratch=self._scratch)
+        self._usage = Usage(first, scratch=self._scratch, wide=self._wide)
 
     def look(self) -> float:
         """Looks, if it is time. Returns the seconds until the next time, 0 when the jail is to be ended."""

@@ -287,3 +287,19 @@ def test_a_sink_whose_pipe_cannot_be_reopened_writes_in_small_portions(monkeypat
     with pytest.raises(BrokenPipeError):
         sink.write(data)
     sink.close()
+
+
+def test_what_was_asked_before_the_agent_ended_is_known_when_its_end_is() -> None:
+    """Both are at hand at once, and which of them the kernel names first is nobody's choice."""
+    asked: list[bytes] = []
+    pipes = Pipes()
+    pipes.up._last_words = lambda: b"".join(b"no answer to " + line + b"\n" for line in asked)
+    pipes.down._judge = lambda line: (asked.append(line), Outcome(line + b"\n"))[1]  # type: ignore[func-returns-value]
+    os.write(pipes.client_says, b"this\n")
+    pipes.close(pipes.agent_says)
+    pipes.carrier.serve(pipes.carrier._up.source, select.POLLHUP)
+    pipes.settle()
+    assert pipes.heard(pipes.client_hears) == b"no answer to this\n"
+    pipes.carrier.close()
+    for fd in pipes.ends:
+        os.close(fd)

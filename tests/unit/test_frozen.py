@@ -1,7 +1,9 @@
 """When a session counts as frozen, by what the kernel says of its processes and control groups."""
 
+import fcntl
 import os
 import signal
+import subprocess
 from pathlib import Path
 
 import pytest
@@ -87,3 +89,29 @@ def test_who_holds_the_lock_is_known(tmp_path: Path) -> None:
         assert use is writers.Use.ENDED
         assert writers.sessions(directory) is None
     os.close(descriptor)
+
+
+def test_a_lock_elsewhere_is_no_lock_of_this_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A jail can make a file of the same number on a file system of its own, and as many locks as it may open files."""
+    (tmp_path / lock.LOCK).touch()
+    with open(tmp_path / lock.LOCK, "rb") as held, subprocess.Popen(["sleep", "60"]) as other:
+        assert writers.sessions(str(tmp_path)) == []
+        device, number = writers._device(held.fileno()), os.fstat(held.fileno()).st_ino
+        line = f"1: FLOCK  ADVISORY  {{}} {other.pid} {{}}:{number} 0 EOF\n"
+        table = tmp_path / "locks"
+        monkeypatch.setattr(writers, "_LOCKS", str(table))
+        table.write_text(line.format("WRITE", "00:99") + line.format("READ ", device))
+        assert writers.sessions(str(tmp_path)) == [other.pid]
+        table.write_text(line.format("READ ", "00:99") * (writers._MOST_LOCKS + 1) + line.format("READ ", device))
+        assert writers.sessions(str(tmp_path)) is None
+        assert not writers.stands_still(held.fileno())
+        other.kill()
+
+
+def test_the_device_of_a_lock_is_the_one_that_the_kernel_names(tmp_path: Path) -> None:
+    """In the table of all locks, where this process has one."""
+    with open(tmp_path / "file", "wb") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        name = f"{writers._device(file.fileno())}:{os.fstat(file.fileno()).st_ino}"
+        rows = [line.split() for line in Path("/proc/locks").read_text().splitlines()]
+        assert [name, str(os.getpid())] in [[row[5], row[4]] for row in rows]

@@ -73,3 +73,11 @@ def test_what_others_free_meanwhile_hides_nothing(user: Who, monkeypatch: pytest
 
     before, after = forked.run(measured, user)
     assert before < LIMIT < after < 2 * TAKEN
+
+
+def test_who_has_too_much_to_be_looked_at_hides_some(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A look that takes too long says so, and does not go on."""
+    own, device = os.getpid(), {watchdog._shared_memory_device()}
+    assert watchdog.nameless_files([own], device, wide=False)[1] == set()
+    monkeypatch.setattr(watchdog, "MOST_SECONDS", -1.0)
+    assert watchdog.nameless_files([own], device, wide=False) == (0, {own})

@@ -230,6 +230,12 @@ class _Half:
         return self.broken or (self.read_all and not self.lines.out)
 
 
+def _readable(fd: int) -> bool:
+    poll = select.poll()
+    poll.register(fd, select.POLLIN)
+    return bool(poll.poll(0))
+
+
 class Carrier:
     """Carries lines between a client and an agent.
 
@@ -276,6 +282,8 @@ class Carrier:
         self._busy = True
         for half in (self._down, self._up):
             if fd == half.source and events & ~select.POLLOUT:
+                if half is self._up and self._down.source in self._masks and _readable(self._down.source):
+                    self._down.read()  # what was asked before the agent ended is answered with its end
                 half.read()
             if fd == half.sink.fd:
                 if events & (select.POLLERR | select.POLLHUP | select.POLLNVAL) and not events & select.POLLOUT:

@@ -41,6 +41,7 @@ class Use(Enum):
 
 
 _STOPPED = frozenset("TtZXx")
+_LOCKS, _MOST_LOCKS = "/proc/locks", 4096
 
 
 @contextmanager
@@ -76,31 +77,45 @@ def sessions(directory: str) -> list[int] | None:
 
     None when a process has it alone (it is being made, renewed or harvested), or when one is of another PID namespace.
     """
-    found = []
-    for kind, pid in _holders(os.stat(f"{directory}/{lock.LOCK}").st_ino):
-        if kind != "READ" or not pid.isdigit():
-            return None
-        if int(pid) != os.getpid():
-            found.append(int(pid))
-    return found
+    file = os.open(f"{directory}/{lock.LOCK}", os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC)
+    try:
+        holders = _holders(file)
+    finally:
+        os.close(file)
+    if holders is None or any(kind != "READ" or not pid.isdigit() for kind, pid in holders):
+        return None
+    return [int(pid) for _, pid in holders if int(pid) != os.getpid()]
 
 
-def stands_still(inode: int) -> bool:
-    """Whether the session is frozen whose directory has this inode: its launcher holds that directory's lock."""
-    pids = [pid for kind, pid in _holders(inode) if kind == "WRITE"]
+def stands_still(directory: int) -> bool:
+    """Whether the session is frozen whose directory this is (a descriptor): its launcher holds that one's lock."""
+    pids = [pid for kind, pid in _holders(directory) or () if kind == "WRITE"]
     return bool(pids) and all(pid.isdigit() and _frozen(int(pid)) for pid in pids)
 
 
-def _holders(inode: int) -> list[tuple[str, str]]:
-    """READ or WRITE, and the process id as the kernel tells it, for each flock(2) on a file."""
-    found = []
-    with open("/proc/locks", encoding="ascii") as file:
-        for line in file:
+def _holders(file: int) -> list[tuple[str, str]] | None:
+    """READ or WRITE, and the process id as the kernel tells it, for each flock(2) on a file; `file` is a descriptor.
+
+    None where the machine has so many locks that this would take long: anybody may take them, jailed or not.
+    """
+    name, found = f"{_device(file)}:{os.fstat(file).st_ino}", []
+    with open(_LOCKS, encoding="ascii") as locks:
+        for number, line in enumerate(locks):
+            if number >= _MOST_LOCKS:
+                return None
             # 1: FLOCK  ADVISORY  READ 4711 fe:00:131 0 EOF; waiting ones have an arrow (proc_locks(5))
             words = line.split()
-            if words[1] == "FLOCK" and words[5].rpartition(":")[2] == str(inode):
+            if words[1] == "FLOCK" and words[5] == name:
                 found.append((words[3], words[4]))
     return found
+
+
+def _device(file: int) -> str:
+    """The device that /proc/locks names: of the mount, where stat(2) may tell one of a part of it (btrfs)."""
+    mount = next(line.split()[1] for line in _read(f"/proc/self/fdinfo/{file}").split(b"\n") if line[:7] == b"mnt_id:")
+    rows = (line.split(b" ", 3) for line in _read("/proc/self/mountinfo").split(b"\n"))
+    device = next((row[2] for row in rows if row[0] == mount), b"0:0")
+    return ":".join(f"{int(number):02x}" for number in device.split(b":"))
 
 
 def all_frozen(directory: str) -> bool:
@@ -201,7 +216,7 @@ def live(state: str, root: str, *, own: bool = False, frozen: bool = False) -> l
         try:
             trees = _recorded(descriptor, WRITES)
             concerned = trees is None or _meet([root], trees[:1] if own else trees)
-            if concerned and _lives(descriptor) and (frozen or not stands_still(os.fstat(descriptor).st_ino)):
+            if concerned and _lives(descriptor) and (frozen or not stands_still(descriptor)):
                 brings = _recorded(descriptor, BRINGS) or ()
                 found.append(Writer(name, trees[0] if trees else "", tuple(brings)))
         finally:

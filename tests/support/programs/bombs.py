@@ -136,25 +136,24 @@ def in_flight(most: int, opened: "Callable[[], int]") -> None:
     used(len(kept) * STEP)
 
 
-def mapped(most: int, opened: "Callable[[], int]") -> None:
-    """Files without a name, of which a page is mapped and nothing is open."""
-    libc = ctypes.CDLL(None, use_errno=True)
+def page_tables(most: int) -> None:
+    """A page of nothing in each two MiB of addresses: the tables that say so take 4 KiB for each."""
+    libc = ctypes.CDLL(None)
     libc.mmap.restype = ctypes.c_void_p
     libc.mmap.argtypes = (ctypes.c_void_p, ctypes.c_size_t, *(ctypes.c_int,) * 3, ctypes.c_long)
-    for _ in range(0, most, STEP):
-        fd = opened()
-        os.write(fd, b"x" * STEP)
-        libc.mmap(None, 4096, mmap.PROT_READ, mmap.MAP_SHARED, fd, 0)
-        os.close(fd)
+    size = (most // 4096) << 21
+    begin = libc.mmap(None, size, mmap.PROT_READ, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | 0x4000, -1, 0)  # _NORESERVE
+    libc.madvise(ctypes.c_void_p(begin), ctypes.c_size_t(size), 15)  # MADV_NOHUGEPAGE
+    for address in range(begin, begin + size, 1 << 21):
+        assert ctypes.c_ubyte.from_address(address).value == 0
     used(most)
 
 
-def dropped(most: int) -> None:
-    """Shared memory that no page table has any more."""
-    kept = []
-    for piece in touched(most, mmap.MAP_SHARED):
-        piece.madvise(mmap.MADV_DONTNEED)
-        kept.append(piece)
+def shares(most: int) -> None:
+    """Says when it has some memory that would be shared with children, and waits."""
+    kept = list(touched(most, mmap.MAP_SHARED))
+    print("shares", flush=True)
+    sys.stdin.read()
     used(len(kept) * STEP)
 
 
@@ -292,14 +291,13 @@ def main() -> None:
         "first-threads": lambda: private(most, without_first),
         "of-a-thread": lambda: of_a_thread(most),
         "in-flight": lambda: in_flight(most, lambda: os.memfd_create("bomb")),
-        "mapped": lambda: mapped(most, lambda: os.memfd_create("bomb")),
-        "dropped": lambda: dropped(most),
+        "page-tables": lambda: page_tables(most),
+        "shares": lambda: shares(most),
         "tmpfs": lambda: written("/dev/shm/bomb", most),
         "home": lambda: written(f"{home}/bomb", most),
         "home-many": lambda: many(home, most),
         "home-nameless": lambda: written(f"{home}/bomb", most, keep_name=False),
         "home-in-flight": lambda: in_flight(most, lambda: nameless(home)),
-        "home-mapped": lambda: mapped(most, lambda: nameless(home)),
         "home-unreadable": lambda: unreadable(home, most),
         "temp": lambda: written(f"{temp}/bomb", most),
         "var-temp": lambda: written("/var/tmp/bomb", most),
