@@ -255,13 +255,14 @@ def test_two_sessions_at_a_time_keep_their_own(as_root: Guarded, audited: None) 
 
 
 def test_a_further_commands_denials_belong_to_the_session(as_root: Guarded, audited: None) -> None:
-    """`paddock exec` makes a domain of its own, which is heard as well."""
+    """`paddock exec` makes a domain of its own, which is heard as well: what it comes from must live to be asked."""
     secret = as_root.outside / "secret"
     secret.write_text("content")
     waiting = as_root.start(["sh", "-c", "echo ready; read line"], "--session", "more")
     assert waiting.stdout is not None
     assert waiting.stdout.readline() == b"ready\n"
-    ended = as_root.who.run([as_root.installed.paddock, "exec", "more", "--", "cat", secret], cwd=as_root.inside)
+    script = f"cat {secret}; status=$?; sleep 1; exit $status"
+    ended = as_root.who.run([as_root.installed.paddock, "exec", "more", "--", "sh", "-c", script], cwd=as_root.inside)
     assert ended.returncode == 1
     waiting.communicate(b"\n", timeout=60)
     assert [line["path"] for line in guarded.denials(as_root, "more")] == [str(secret)]
