@@ -198,8 +198,8 @@ class DiskUse:
 # Everything is seen from outside, by the launcher. A process can make itself unreadable to an ordinary user
 # (prctl(2), PR_SET_DUMPABLE), send descriptors to itself that nobody has received, or keep a file by mapping a page of
 # it; nobody is told how large such a file is. Then all that it maps is held against it, and the growth of the whole
-# machine's shared memory, or of the file system, which others may hide by freeing some. What neither shows: a file that
-# only a call under way holds any more.
+# machine's shared memory, or of the file system, which others may hide by freeing some (mappings: `nameless_files`).
+# What neither shows: a file that only a call under way holds any more, and what the kernel keeps for sockets and pipes.
 
 
 _TICKS = os.sysconf("SC_CLK_TCK")
