@@ -211,7 +211,7 @@ _ENDED = "ZX"
 _PARENT, _STARTED = 1, 19
 
 MOST_SECONDS = 0.5
-"""For one look at the files of all processes: who has too many of them to be looked at hides some."""
+"""Of processor time for one look at the files of all processes: who has too many to be looked at in that hides some."""
 FILES_EVERY = 2.0
 """Seconds between looks at memory that nobody maps, where the machine has so much shared memory that it may matter; a
 look lists what every process holds open.
@@ -332,7 +332,7 @@ def nameless_files(pids: list[int], devices: set[int], *, wide: bool) -> tuple[i
     found: dict[tuple[int, int], int] = {}
     mapped: dict[int, set[tuple[int, int]]] = {}
     hiding: set[int] = set()
-    memory, until = _shared_memory_device(), time.monotonic() + MOST_SECONDS
+    memory, until = _shared_memory_device(), time.thread_time() + MOST_SECONDS
     for pid in pids:
         try:
             for table in _tables(pid):
@@ -352,16 +352,16 @@ def nameless_files(pids: list[int], devices: set[int], *, wide: bool) -> tuple[i
 def _open_files(pid: int, until: float) -> "Generator[tuple[str, os.stat_result], None, None]":
     """What a process, or a thread, has open: the path of its information in /proc, and its status.
 
-    PermissionError: it cannot be looked into. TimeoutError: it is later than `until`.
+    PermissionError: it cannot be looked into. TimeoutError: this thread has used more than `until`.
     """
-    if time.monotonic() > until:
+    if time.thread_time() > until:
         raise TimeoutError
     try:
         names = os.listdir(f"/proc/{pid}/fd")
     except (FileNotFoundError, ProcessLookupError):
         return  # it has ended
     for number, name in enumerate(names):
-        if number % 256 == 255 and time.monotonic() > until:
+        if number % 256 == 255 and time.thread_time() > until:
             raise TimeoutError
         try:
             file = os.stat(f"/proc/{pid}/fd/{name}")

@@ -347,12 +347,12 @@ def test_a_run_outlives_the_service_while_its_orchestrator_works(alone: Served) 
     """The session goes on, its tools are found at the same place, and what it has made counts once."""
     service = alone
     script = f"""
-import time
+import http.client, time
 def patiently(*tickets):
     for attempt in range(200):
         try:
             return print(made(*tickets), flush=True)
-        except OSError:  # the service may go while it answers
+        except (OSError, http.client.HTTPException):  # the service may go while it answers
             time.sleep(0.1)
 patiently(("I-1", "touch one; {COMMIT} one"))
 while not os.path.exists("go"):

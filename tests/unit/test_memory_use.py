@@ -4,6 +4,7 @@ import os
 import subprocess
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 
 import pytest
 
@@ -81,3 +82,70 @@ def test_who_has_too_much_to_be_looked_at_hides_some(monkeypatch: pytest.MonkeyP
     assert watchdog.nameless_files([own], device, wide=False)[1] == set()
     monkeypatch.setattr(watchdog, "MOST_SECONDS", -1.0)
     assert watchdog.nameless_files([own], device, wide=False) == (0, {own})
+
+
+_HIDING = """
+import array, ctypes, mmap, os, socket, sys, threading
+kind, name = sys.argv[1:]
+libc = ctypes.CDLL(None)
+file = os.memfd_create("x") if name == "memory" else os.open(name, os.O_RDWR | os.O_CREAT)
+if name != "memory":
+    os.unlink(name)
+os.write(file, bytes(1 << 20))
+if kind == "sent":
+    pair = socket.socketpair()
+    pair[0].sendmsg([b"x"], [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", [file]))])
+elif kind in ("shared", "private"):
+    libc.mmap(None, ctypes.c_size_t(4096), 1, 1 if kind == "shared" else 2, file, ctypes.c_long(0))
+elif kind == "anonymous":
+    kept = mmap.mmap(-1, 1 << 20)
+def wait():
+    print("ready", flush=True)
+    sys.stdin.read()
+if kind == "thread":
+    def alone():
+        libc.unshare(0x400)
+        mine = os.memfd_create("mine")
+        os.write(mine, bytes(2 << 20))
+        wait()
+    thread = threading.Thread(target=alone)
+    thread.start()
+    thread.join()
+else:
+    if kind != "open":
+        os.close(file)
+    wait()
+"""
+
+
+@pytest.mark.parametrize("where", ["memory", "disk"])
+@pytest.mark.parametrize("kind", ["open", "sent", "shared", "private", "anonymous", "thread"])
+def test_what_is_nowhere_open_makes_its_process_one_that_hides(tmp_path: Path, kind: str, where: str) -> None:
+    """Sent and not received, it is never seen; who maps a nameless file hides from the wide bounds alone."""
+    memory = watchdog._shared_memory_device()
+    devices = {memory} if where == "memory" else {os.stat(tmp_path).st_dev}
+    words = [str(base_python()), "-I", "-S", "-c", _HIDING, kind, "memory" if where == "memory" else f"{tmp_path}/x"]
+    with subprocess.Popen(words, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == "ready\n"
+        found = {wide: watchdog.nameless_files([process.pid], devices, wide=wide) for wide in (False, True)}
+        process.communicate()
+    size = {"open": 1, "thread": 3 if where == "memory" else 1}.get(kind, 0) * MIB
+    assert {each[0] for each in found.values()} == {size}
+    wide = kind in ("sent", "shared", "private") or (kind, where) == ("anonymous", "memory")
+    assert found[True][1] == ({process.pid} if wide else set())
+    assert found[False][1] == ({process.pid} if kind == "sent" else set())
+
+
+@pytest.mark.parametrize(("who", "counts"), [((), False), ((1, 2), False), ((1, 1), True)])
+def test_the_machines_growth_counts_where_somebody_hides_twice(
+    monkeypatch: pytest.MonkeyPatch, who: tuple[int, ...], counts: bool
+) -> None:
+    """As the machine says it, which here nobody else changes. Once may be a command that is just executed."""
+    machine, looks = [100 * MIB], iter(who)
+    monkeypatch.setattr(watchdog, "_shared_memory", lambda: machine[0])
+    monkeypatch.setattr(watchdog, "nameless_files", lambda *_, **__: (0, {next(looks)} if who else set()))
+    usage = Usage(os.getpid(), scratch=False)
+    assert usage.memory(LIMIT) < LIMIT
+    machine[0] += TAKEN
+    assert (usage.memory(LIMIT) >= TAKEN) == counts

@@ -4,13 +4,11 @@ It runs inside the jail. When it has used MOST it says ``used MOST`` and waits u
 that lets it go on is seen, and one that ends it too.
 """
 
-import array
 import contextlib
 import ctypes
 import mmap
 import os
 import signal
-import socket
 import sys
 import threading
 import time
@@ -97,17 +95,19 @@ def awake(most: int) -> None:
         _fields_ = (("value", ctypes.c_long), ("signo", ctypes.c_int), ("notify", ctypes.c_int),
                     ("rest", ctypes.c_int * 12))  # fmt: skip
 
+    reading, writing = os.pipe()
     if os.fork() == 0:
         os.setpgid(0, 0)
         signal.signal(signal.SIGCONT, lambda *_: None)
         libc, timer, every = ctypes.CDLL(None), ctypes.c_void_p(), (ctypes.c_long * 4)(0, 10**8, 0, 10**8)
         libc.timer_create(1, ctypes.byref(Event(0, signal.SIGCONT, 0)), ctypes.byref(timer))
         libc.timer_settime(timer, 0, ctypes.byref(every), None)
+        os.write(writing, b"!")
         time.sleep(1.5)
         kept = list(touched(most, mmap.MAP_SHARED))
         time.sleep(20 + len(kept) * 0)
         os._exit(0)
-    time.sleep(0.5)
+    os.read(reading, 1)
     os.kill(os.getpid(), signal.SIGSTOP)
     used(most)
 
@@ -122,18 +122,6 @@ def of_a_thread(most: int) -> None:
     thread = threading.Thread(target=had)
     thread.start()
     thread.join()
-
-
-def in_flight(most: int, opened: "Callable[[], int]") -> None:
-    """Files that have no name and are open nowhere: sent, and never received."""
-    kept = []
-    for _ in range(0, most, STEP):
-        fd = opened()
-        os.write(fd, b"x" * STEP)
-        kept.append(socket.socketpair())
-        kept[-1][0].sendmsg([b"x"], [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", [fd]))])
-        os.close(fd)
-    used(len(kept) * STEP)
 
 
 def page_tables(most: int) -> None:
@@ -155,14 +143,6 @@ def shares(most: int) -> None:
     print("shares", flush=True)
     sys.stdin.read()
     used(len(kept) * STEP)
-
-
-def nameless(directory: str) -> int:
-    """A new file without a name."""
-    path = f"{directory}/nameless"
-    fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o600)
-    os.unlink(path)
-    return fd
 
 
 def written(path: str, most: int, *, keep_name: bool = True) -> None:
@@ -290,14 +270,12 @@ def main() -> None:
         "memory-file": lambda: memory_file(most),
         "first-threads": lambda: private(most, without_first),
         "of-a-thread": lambda: of_a_thread(most),
-        "in-flight": lambda: in_flight(most, lambda: os.memfd_create("bomb")),
         "page-tables": lambda: page_tables(most),
         "shares": lambda: shares(most),
         "tmpfs": lambda: written("/dev/shm/bomb", most),
         "home": lambda: written(f"{home}/bomb", most),
         "home-many": lambda: many(home, most),
         "home-nameless": lambda: written(f"{home}/bomb", most, keep_name=False),
-        "home-in-flight": lambda: in_flight(most, lambda: nameless(home)),
         "home-unreadable": lambda: unreadable(home, most),
         "temp": lambda: written(f"{temp}/bomb", most),
         "var-temp": lambda: written("/var/tmp/bomb", most),
