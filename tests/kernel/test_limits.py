@@ -1,5 +1,6 @@
 """Bombs in a jail: it is held or ended, the user is told, and nothing outside notices. All bombs are bounded."""
 
+import contextlib
 import json
 import os
 import shlex
@@ -219,6 +220,15 @@ def test_nothing_of_this_is_loaded_without_such_a_limit(installed: Installed) ->
     assert done.stdout == "[]\n"
 
 
+def working_in(directory: Path) -> list[str]:
+    """Processes whose current directory that is."""
+    found = []
+    for link in Path("/proc").glob("[0-9]*/cwd"):
+        with contextlib.suppress(OSError):  # it has ended
+            found += [link.parent.name] if os.readlink(link) == str(directory) else []
+    return found
+
+
 def test_a_neighbour_is_not_disturbed_and_the_next_one_removes_what_a_killed_one_has_left(
     bomb: Bomb, paddock: Paddock, backend: dict[str, str], session: str
 ) -> None:
@@ -231,6 +241,10 @@ def test_a_neighbour_is_not_disturbed_and_the_next_one_removes_what_a_killed_one
     if paddock.who.uid == 0 and Path("/sys/fs/cgroup/pids").exists():
         assert groups(paddock, session) != []
     _end(process)
+    deadline = time.monotonic() + PATIENCE
+    while working_in(paddock.worktree):  # its processes end with it, one after the other
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
     assert (done.returncode, done.stdout) == (0, "1\n2\n3\n4\n5\n"), done.stderr
     assert paddock.run("--", "true", env=backend).returncode == 0
     assert groups(paddock, session) == []
