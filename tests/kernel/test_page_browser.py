@@ -70,9 +70,13 @@ def tab(service: Served, chromium: Browser) -> Iterator[Tab]:
 
 
 def go(tab: Tab, path: str) -> None:
-    """Opens another page of the same site, by a link."""
-    tab.run(f"location.assign({json.dumps(path)})")
-    tab.until(f"location.pathname + location.search === {json.dumps(path)} && document.readyState === 'complete'")
+    """Opens another page of the same site, or this one anew, by a link.
+
+    The one before is marked: a click into a page whose scripts have not run yet is obeyed without a question.
+    """
+    tab.run(f"window.isLeft = true; location.assign({json.dumps(path)})")
+    there = f"location.pathname + location.search === {json.dumps(path)} && document.readyState === 'complete'"
+    tab.until(f"!window.isLeft && {there}")
 
 
 def test_two_agents_one_is_asked_about_and_goes_on(service: Served, tab: Tab) -> None:
