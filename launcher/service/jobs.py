@@ -84,6 +84,7 @@ class Jobs:
     def _end(self, process: "_Process") -> "asyncio.Future[None]":
         """Ends a job, and waits for it whatever becomes of who began it: nobody else takes its exit status."""
         process.terminate()
+        process.writer.close()  # here: the loop may end before the task has begun
         ending = asyncio.ensure_future(process.wait())
         self._ending.add(ending)
         ending.add_done_callback(self._ending.discard)

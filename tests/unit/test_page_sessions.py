@@ -1,9 +1,11 @@
 """What the pages on sessions, denials and health show, and what their forms do: the control API's own functions."""
 
 import asyncio
+import gc
 import json
 import os
 import re
+import socket
 import subprocess
 import sys
 import time
@@ -285,6 +287,57 @@ def test_a_session_that_is_over_cannot_be_attached_to(browser: Paged) -> None:
     answer = browser.post("/sessions/over/attach", {"mode": "write"})
     assert answer.status_code == 409
     assert "session-over" in answer.text
+
+
+@pytest.mark.parametrize("answer", [b"", b"HTTP/1.1 101 Switching Protocols\r\n\r\n"], ids=["waits", "let in"])
+def test_a_browser_that_leaves_while_it_is_let_in_leaves_nothing(
+    browser: Paged, monkeypatch: pytest.MonkeyPatch, answer: bytes
+) -> None:
+    """The shim sees the end of its connection at once: it would have a writer until the session ends."""
+
+    async def scene() -> None:
+        shims: list[socket.socket] = []
+
+        async def attach(_name: str, _query: str, _ahead: bytes, descriptor: int) -> None:
+            shims.append(socket.socket(fileno=os.dup(descriptor)))
+            shims[0].sendall(answer)
+
+        async def leaving(scope: Any, receive: Any, _send: Any) -> None:  # noqa: ANN401  # as ASGI has them
+            whole = False
+
+            async def heard() -> Any:  # noqa: ANN401
+                nonlocal whole
+                if whole:
+                    return {"type": "http.disconnect"}
+                message = await receive()
+                whole = not message.get("more_body")
+                return message
+
+            async def nobody_takes_it(_message: object) -> None:
+                await asyncio.Event().wait()
+
+            await gate(scope, heard, nobody_takes_it)
+
+        gate = browser.gate
+        monkeypatch.setattr(browser, "gate", leaving)
+        monkeypatch.setattr(browser.service.supervisor, "attach", attach)
+        waiting = asyncio.create_task(browser.ask("POST", "/sessions/one/attach", form={"mode": "read"}))
+        while not shims:
+            await asyncio.sleep(0.01)
+        if not answer:
+            waiting.cancel()
+        await asyncio.gather(waiting, return_exceptions=True)
+        await asyncio.sleep(0)
+        gc.collect()
+        with shims[0] as shim:
+            shim.setblocking(False)
+            async with asyncio.timeout(10):
+                assert await asyncio.get_running_loop().sock_recv(shim, 1) == b""
+        assert browser.app.state.tabs.number == 0
+        assert asyncio.all_tasks() == {asyncio.current_task()}
+
+    browser.session("one")
+    asyncio.run(scene())
 
 
 def streamed(browser: Paged, make: live.Make, rounds: int) -> list[dict[str, str]]:

@@ -79,6 +79,7 @@ async def attach(name: SessionName, request: Request) -> StreamingResponse:
         reader, writer = await _joined(name, "mode=read", request)
     attachment = Attachment(visit_of(request), name, writer)
     frames = _frames(tabs, attachment, reader)
+    await anext(frames)  # from here on it closes the connection, also where the browser has left before it is asked
     return StreamingResponse(context_of(request).followers.counted(frames), media_type="application/octet-stream")
 
 
@@ -99,7 +100,7 @@ async def _joined(name: str, query: str, request: Request) -> tuple[asyncio.Stre
     except (asyncio.IncompleteReadError, asyncio.LimitOverrunError, ValueError):
         writer.close()
         raise Refusal("session-over", f"session {name} has just ended", hint=f"paddock show {name}") from None
-    except Refusal:
+    except BaseException:  # also where the browser leaves meanwhile
         writer.close()
         raise
     return reader, writer
@@ -109,9 +110,10 @@ async def _frames(tabs: live.Tabs, attachment: Attachment, reader: asyncio.Strea
     number = secrets.token_urlsafe(16)
     _open[number] = attachment
     tabs.number += 1
+    closing = asyncio.ensure_future(tabs.closing.wait())
     try:
+        yield b""
         yield wire.frame(BEGUN, number.encode())
-        closing = asyncio.ensure_future(tabs.closing.wait())
         while not attachment.visit.over:
             reading = asyncio.ensure_future(reader.read(_PIECE))
             await asyncio.wait({reading, closing}, return_when=asyncio.FIRST_COMPLETED)
@@ -122,8 +124,8 @@ async def _frames(tabs: live.Tabs, attachment: Attachment, reader: asyncio.Strea
                 break
             attachment.visit.used()
             yield data
-        closing.cancel()
     finally:
+        closing.cancel()
         del _open[number]
         tabs.left()
         attachment.writer.close()
