@@ -115,6 +115,9 @@ def _attend(
                     break
                 time.sleep(_LOOK_AGAIN if ready else 0.0)
             os.kill(parent, _signal.SIGCONT)
+    except BaseException:
+        os.kill(child, _signal.SIGKILL)  # what nobody can look at does not go on
+        os.kill(parent, _signal.SIGCONT)
     finally:
         os._exit(0)
 

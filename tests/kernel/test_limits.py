@@ -335,6 +335,38 @@ def test_who_goes_on_while_the_launcher_is_stopped_is_looked_at(
         console.expect(f"it used more than {MEMORY} MiB of memory")
 
 
+BLIND = """
+import sys
+from launcher.session import stops
+attend = stops._attend
+def blind():
+    raise OSError("it cannot look")
+stops._attend = lambda *given: attend(*given[:-1], blind)
+sys.argv[:1] = ["paddock"]
+from launcher.__main__ import main
+sys.exit(main(sys.argv))
+"""
+
+
+@AS_A_USER
+def test_what_cannot_be_looked_at_while_the_launcher_is_stopped_is_ended(
+    paddock: Paddock, backend: dict[str, str], session: str
+) -> None:
+    """Where a look fails, which is shown by one that always does; with nobody typing anything."""
+    words = (paddock.installed.python, "-I", "-c", BLIND, *paddock.words("run", "--session", session)[1:])
+    line = (*words, "--limit", "memory=1G", "--", "sh", "-c", "kill -STOP $$; echo went $((1 + 1))")
+    setting = shlex.join(f"{name}={value}" for name, value in backend.items())
+    with Console(paddock.who, paddock.worktree) as console:
+        console.type(f'{setting} {shlex.join(map(str, line))} & echo launcher $!.; fg; echo "<$?>"\n')
+        first = int(console.expect(r"launcher (\d+)\.")[1])
+        console.expect("<147>|<137>")  # that it stopped, or, where the shell was too slow to see that, its end
+        deadline = time.monotonic() + PATIENCE
+        while processes.descendants(first):
+            assert time.monotonic() < deadline, console.screen
+            time.sleep(0.05)
+    assert "went 2" not in console.screen
+
+
 def _state(pid: int) -> str:
     return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
 
