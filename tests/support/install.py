@@ -114,14 +114,14 @@ def source_files() -> list[Path]:
 
 @functools.cache
 def base_python() -> Path:
-    """An interpreter >= 3.11 which an ordinary user can execute (root's own often lies in root's home).
+    """An interpreter >= 3.11 which an ordinary user can execute: the suite's, unless that lies in root's home.
 
     Raises:
         FileNotFoundError: there is none.
     """
     prefix = DROP if os.geteuid() == 0 else ()
     names = ("python3", *(f"python3.{minor}" for minor in range(20, 10, -1)))
-    places = ("/usr/bin", "/usr/local/bin", os.path.dirname(os.path.realpath(sys.executable)))
+    places = (os.path.dirname(os.path.realpath(sys.executable)), "/usr/bin", "/usr/local/bin")
     check = "import sys, venv; raise SystemExit(sys.version_info < (3, 11))"
     for candidate in (Path(place, name) for place in places for name in names):
         if not candidate.is_file():
