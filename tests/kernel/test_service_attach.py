@@ -190,7 +190,8 @@ def test_attach_sees_output_and_leaves(service: Served) -> None:
 
 def test_ctrl_c_of_a_client_reaches_all_that_a_terminal_would_reach(service: Served) -> None:
     """With the mark behind it a signal is for the command's process group: its children, and once for each."""
-    script = "trap 'echo told' INT; (trap 'echo child; exit 3' INT; echo ready; read x); echo status $?; read x"
+    waits = "while :; do sleep 0.05; done"
+    script = f"trap 'echo told' INT; (trap 'echo child; exit 3' INT; echo ready; {waits}); echo status $?; read x"
     service.create("bash", "-c", script, name="group", stdin="pipe")
     with Client(service, "group", "mode=write&offset=0") as client:
         seen = b""
