@@ -259,3 +259,40 @@ def test_what_an_agent_puts_for_a_file_stops_no_later_launch(
         ended = here.call(*words)
         assert "Traceback" not in ended.stderr
         assert ended.returncode == 0, ended.stderr
+
+
+_POINTED = """
+set -e
+commit=$(git rev-parse :library); git update-index --add --cacheinfo 160000,$commit,new
+git config -f .gitmodules submodule.new.path new; git config -f .gitmodules submodule.new.url ./new
+git add .gitmodules; git commit -qm 'agent: One more.'
+mkdir new; echo "gitdir: $0" >new/.git
+"""
+_COMPLETED = """
+set -e
+rm -rf led; mkdir -p "$(dirname "$0")"
+git init -q made; git -C made config user.name A; git -C made config user.email a@example.invalid
+git -C made commit -q --allow-empty -m 'agent: Planted.'; git -C made config core.fsmonitor "touch $1; false"
+mv made/.git "$0"
+"""
+
+
+@AS_A_USER
+@pytest.mark.parametrize("way", ["later", "led/modules/library"])
+def test_a_pointer_that_an_agent_made_is_not_completed_later(with_submodule: Paddock, way: str) -> None:
+    """By a session elsewhere, which makes what it names, or turns the link on its way: it was put aside before."""
+    here = with_submodule
+    ok(here.call("worktree", "add", "--no-submodules", "--path", here.place / "u", "u", cwd=here.main))
+    other = replace(here, worktree=here.place / "u")
+    (other.worktree / "led").symlink_to(here.main / ".git")
+    named, ran = other.worktree / way, other.worktree / "ran"
+    ended = here.run("--", "sh", "-c", _POINTED, named)
+    assert ended.returncode == 0, ended.stderr
+    assert "160000" in outside(here, "ls-files", "--stage", "new")
+    assert "new/.git was written by the command" in ended.stderr
+    assert list((here.worktree / "new").iterdir()) == []
+    completed = other.run("--", "sh", "-c", _COMPLETED, named, ran)
+    assert completed.returncode == 0, completed.stderr
+    ran.unlink(missing_ok=True)  # by git in the jail
+    outside(here, "status")
+    assert not ran.exists()

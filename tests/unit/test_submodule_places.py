@@ -44,3 +44,34 @@ def test_nothing_is_put_aside_behind_a_link_that_leads_to_the_repository_around(
     root.parent.symlink_to(tmp_path / "own")
     assert planted.of_place(str(root), f"{root}/inner", str(tmp_path / "git"), str(aside)) is None
     assert own.is_dir()
+
+
+def test_only_a_pointer_that_leads_to_a_trusted_store_and_through_no_link_is_left(tmp_path: Path) -> None:
+    """What a later session can make, or turn, is put aside now, whatever it leads to at this moment."""
+    root, git_dir, aside = tmp_path / "worktree", tmp_path / "main/.git/worktrees/worktree", tmp_path / "aside"
+    other, store = tmp_path / "other", tmp_path / "main/.git/modules/inner"
+    for each in (root / "inner", root / "real", git_dir / "modules/inner", store, aside, other):
+        each.mkdir(parents=True)
+    (git_dir / "commondir").write_text("../..\n")
+    (other / "led").symlink_to(tmp_path / "main/.git")
+    (root / "led").symlink_to(tmp_path / "main")
+    (root / "inner/led").symlink_to(root)
+
+    def left(pointer: str) -> bool:
+        (root / "inner/.git").write_text(f"gitdir: {pointer}\n")
+        where = planted.of_place(str(root), f"{root}/inner", str(git_dir), str(aside))
+        assert (root / "inner/.git").exists() == (where is None)
+        return where is None
+
+    found = {
+        pointer: left(pointer)
+        for pointer in (
+            f"{store}", "../../main/.git/modules/inner", f"{git_dir}/modules/inner",
+            f"{tmp_path}/main/.git/modules/none", f"{tmp_path}/main/.git/modules",
+            f"{other}/later", f"{other}/led/modules/inner", f"{root}/led/.git/modules/inner",
+            "../led/.git/modules/inner", "led/../../main/.git/modules/inner", "../real/../../main/.git/modules/inner",
+            f"{tmp_path}/main/.git/modules/../modules/inner", f"{tmp_path}/main/.git/modules/../../../other/later",
+            f"{tmp_path}//main/.git/modules/inner", "none", f"{tmp_path}/main/.git", f"{tmp_path}/main/.git/modulesque",
+        )
+    }  # fmt: skip
+    assert [pointer for pointer, stays in found.items() if stays] == list(found)[:5]

@@ -13,7 +13,7 @@ from launcher.lean import os
 from launcher.safefs import walk
 from launcher.vcs import checkout
 from launcher.vcs.disk import Present
-from launcher.vcs.private.pointer import Holder, target
+from launcher.vcs.private.pointer import Holder, named
 from policy.errors import Refusal, printable
 from policy.plan import Place, beneath
 
@@ -25,7 +25,7 @@ from policy.plan import Place, beneath
 
 
 def of_place(root: str, place: str, git_dir: str, directory: str) -> str | None:
-    """Puts aside the `.git` of one place, unless it is a pointer to a trusted submodule's git directory or to nothing.
+    """Puts aside the `.git` of one place, unless it is a pointer to a trusted submodule's git directory.
 
     Args:
         root: canonical root of the repository around it.
@@ -58,13 +58,15 @@ def of_place(root: str, place: str, git_dir: str, directory: str) -> str | None:
 
 
 def _leads_to_ours(content: bytes | None, place: str, git_dir: str) -> bool:
-    """Whether a pointer is one that `git submodule` writes outside of jails, or names nothing that exists."""
-    named = target(content, place)
-    if named is None:
+    """Whether a pointer is one that `git submodule` writes outside of jails.
+
+    One that leads to nothing counts only there, too: elsewhere another session can make what it leads to.
+    """
+    store = named(content, place)
+    if store is None:
         return False
     common = checkout.common_dir(git_dir, Present())
-    ours = any(beneath(named, f"{os.path.realpath(one)}/modules") for one in (git_dir, common))
-    return ours or not os.path.lexists(named)
+    return any(beneath(store, f"{os.path.realpath(one)}/modules") for one in (git_dir, common))
 
 
 def report_line(place: str, aside: str) -> str:

@@ -30,6 +30,20 @@ def target(content: bytes | None, path: str) -> str | None:
     return os.path.realpath(os.path.join(path, text[len("gitdir: ") :]))
 
 
+def named(content: bytes | None, path: str) -> str | None:
+    """The git directory that a pointer file in the directory `path` (canonical) names, as it is written there.
+
+    None where it is no pointer, or names no canonical path: what a link of an agent's own leads to now, or what does
+    not exist yet, is something else later.
+    """
+    text = os.fsdecode(content or b"").rstrip("\n")
+    place = text[len("gitdir: ") :]
+    if not text.startswith("gitdir: ") or "\0" in text or os.path.normpath(place) != place:
+        return None  # with `..` behind a name, which may be a link
+    found = os.path.normpath(os.path.join(path, place))
+    return found if os.path.realpath(found) == found else None
+
+
 class Holder:
     """The directory of a `.git` entry. A context manager.
 
