@@ -90,6 +90,18 @@ def test_a_directory_that_became_a_link_is_backed_up(place: Place) -> None:
     assert ({"docs", "secret", "src/a"} <= {*names}, "docs/page" in names) == (True, False)
 
 
+def test_files_that_are_called_like_commits_are_backed_up(place: Place) -> None:
+    """Git would not say which of the two is meant, and the worktree would stay for ever."""
+    made = place.service.add(place.app, "T")
+    names = ("HEAD", git("rev-parse", "HEAD", at=place.app), "main", "agent")
+    for name in names:
+        (Path(made.path) / name).write_text(f"precious {name}\n")
+    assert "4 untracked" in refused(place, made).context
+    ((_, ref),) = place.service.remove(made, force=True).backups
+    for name in names:
+        assert git("show", f"{ref}:{name}", at=place.app) == f"precious {name}"
+
+
 def test_a_copied_file_is_at_stake_once_it_differs_from_the_parents(place: Place) -> None:
     """What `--copy` brought stands in nobody's way; changed, made a link, or without the original, it does."""
     (place.app / "local.toml").write_text("A=1\n")

@@ -99,7 +99,9 @@ def _commit(git: JailedGit, part: Part, worktree: Worktree, commits: dict[str, s
         entries = condition.unwatched_index(git)
         if head:
             links = set(map(os.fsencode, gitlinks.of_tree(git, head)))
-            names = _seen(git, "diff-index", "--name-only", "-z", "--ignore-submodules=all", "HEAD").split(b"\0")
+            # Without the end of revisions a file called HEAD would be as good an answer.
+            asked = ("diff-index", "--name-only", "-z", "--ignore-submodules=all", "HEAD", "--")
+            names = _seen(git, *asked).split(b"\0")
             changed = [
                 name for name in (*names, *condition.unwatched_changed(git, entries)) if name and name not in links
             ]
