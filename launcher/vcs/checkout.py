@@ -9,7 +9,7 @@ import os
 from typing import NamedTuple
 
 from launcher.vcs import git_config
-from launcher.vcs.disk import Disk
+from launcher.vcs.disk import Disk, Names
 from launcher.vcs.private import record
 from policy.errors import Refusal
 from policy.pasted import quoted
@@ -179,9 +179,19 @@ def _pointer(entry: str, root: str, disk: Disk) -> str:
     text = _line(entry, disk)
     if text is None or not text.startswith("gitdir: "):
         raise _invalid(entry, "it cannot be read as `gitdir: PATH`")
-    target = disk.resolve(os.path.join(root, text[len("gitdir: ") :]))
+    named = text[len("gitdir: ") :]
+    target = disk.resolve(os.path.join(root, named))
     if target is None:
-        raise _invalid(entry, f"{text[len('gitdir: ') :]} does not exist")
+        raise _invalid(entry, f"{named} does not exist")
+    if named not in (target, os.path.relpath(target, root)):  # what git itself writes leads through no link
+        for link, _ in Names().walk(os.path.join(root, named)).links:
+            if beneath(link, root):  # whoever may write the worktree turns it later
+                raise _invalid(
+                    entry,
+                    f"it leads through a link in the worktree itself, {link}",
+                    hint=f"run no git there before it is repaired: paddock worktree dock {quoted(root)}; or, where no "
+                    "session has had private git, write it by hand (gitdir: PATH)",
+                )
     return target
 
 

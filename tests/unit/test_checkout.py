@@ -250,6 +250,17 @@ def test_a_pointer_that_does_not_lead_to_its_own_repository_is_refused(place: Pa
     assert refused(place / "linked") == "git-pointer-invalid"
 
 
+def test_a_pointer_through_a_link_in_the_worktree_is_refused(place: Path) -> None:
+    """It leads to its own repository until the link is turned. A link beside the worktree is the user's."""
+    (place / "short").symlink_to("main")
+    (place / "linked/.git").write_text("gitdir: ../short/.git/worktrees/linked\n")
+    assert find(place / "linked").git_dir == str(place / "main/.git/worktrees/linked")
+    (place / "linked/ln").symlink_to("../main/.git")
+    for way in ("ln/worktrees", f"{place}/linked/ln/worktrees", "ln/../.git/worktrees"):
+        (place / "linked/.git").write_text(f"gitdir: {way}/linked\n")
+        assert refused(place / "linked") == "git-pointer-invalid"
+
+
 def test_a_newline_in_a_real_name_is_no_obstacle(place: Path) -> None:
     """git writes the name as it is, and it is read as it is."""
     git("worktree", "add", "-q", "-b", "odd", "../odd\nname", at=place / "main")

@@ -127,3 +127,45 @@ def test_a_full_disk_leaves_no_pointer_to_the_agents_directory(tmp_path: Path, m
     with pytest.raises(Refusal) as caught:
         swap.settle(str(directory))
     assert (caught.value.reference, swap.is_swapped(str(directory))) == ("swap-damaged", True)
+
+
+def _linked(tmp_path: Path) -> tuple[Path, Path, record.Record]:
+    """A worktree's directory, Paddock's with a record of it, and the record."""
+    root, directory = tmp_path / "tree", tmp_path / "state"
+    for path in (root, directory, tmp_path / "git"):
+        path.mkdir()
+    own = f"{tmp_path}/git"
+    one = record.Repository("", str(root), own, own, "", None, None, "sha1", ())
+    known = record.Record(str(root), "linked", record.SWAPPED, (one,))
+    record.write(str(directory), known)
+    return root, directory, known
+
+
+@pytest.mark.parametrize("way", ["{tree}/ln", "ln", "ln/../git", "{tree}/ln/../git", "../tree/ln"])
+def test_a_pointer_through_an_agents_link_is_not_right(tmp_path: Path, way: str) -> None:
+    """It leads to the trusted git directory until a later session turns the link: written anew, never remembered."""
+    root, directory, known = _linked(tmp_path)
+    (root / "ln").symlink_to("../git")
+    text = f"gitdir: {way.format(tree=root)}\n"
+    (root / ".git").write_text(text)
+    with pytest.raises(Refusal) as caught:
+        swap.swap(str(directory), known)
+    assert (caught.value.reference, "worktree dock" in caught.value.hint) == ("git-pointer-changed", True)
+    assert ((root / ".git").read_text(), swap.is_swapped(str(directory))) == (text, False)
+    (done,) = swap.dock_worktree(str(directory))
+    assert (done.action, Path(done.aside).read_text()) == ("restored", text)
+    assert (root / ".git").read_text() == f"gitdir: {tmp_path}/git\n"
+    swap.swap(str(directory), known)
+    assert [docked.action for docked in swap.dock_worktree(str(directory))] == ["restored"]
+
+
+def test_what_git_writes_is_right_unless_it_has_a_second_name(tmp_path: Path) -> None:
+    """Absolute, or relative as with worktree.useRelativePaths. Whoever has another name of the file writes it later."""
+    root, directory, _ = _linked(tmp_path)
+    for text in (f"gitdir: {tmp_path}/git\n", "gitdir: ../git\n", "gitdir: ../git"):
+        (root / ".git").write_text(text)
+        assert [docked.action for docked in swap.dock_worktree(str(directory))] == ["right"]
+        assert (root / ".git").read_text() == text
+    (root / "other").hardlink_to(root / ".git")
+    assert [docked.action for docked in swap.dock_worktree(str(directory))] == ["restored"]
+    assert (root / ".git").stat().st_nlink == 1

@@ -313,6 +313,9 @@ def _looked(directory: str, root: str, path: str, git_dir: str, private: str) ->
         raise _changed(path, error.strerror or str(error)) from None
     if found is None or content is None or target(content, path) != git_dir:
         raise _changed(path, f"it does not point to {git_dir}")
+    if not _names(content, path, git_dir):  # what is put back later would lead wherever the link leads by then
+        raise _changed(path, f"it points to {git_dir} by way of a symbolic link or `..`, which may change",
+                       "paddock worktree dock repairs it; run no git there before")  # fmt: skip
     place = f"{directory}/{GIT}/{private}" if private else f"{directory}/{GIT}"
     owner = (found.st_uid, found.st_gid)
     return SwapEntry(path, git_dir, content, found.st_mode & 0o777, owner, found.st_mtime_ns, _mark(found),
@@ -399,12 +402,21 @@ def _release(entry: SwapEntry) -> None:
         os.unlink(path)
 
 
-def _changed(path: str, why: str) -> Refusal:
+def _names(content: bytes | None, path: str, git_dir: str) -> bool:
+    """Whether a pointer in the directory `path` leads to a git directory by its words, one of the two that git writes.
+
+    What it leads to now is not enough: an agent's link on the way leads elsewhere in a later session.
+    """
+    text = os.fsdecode(content or b"").rstrip("\n").removeprefix("gitdir: ")
+    return target(content, path) == git_dir and text in (git_dir, os.path.relpath(git_dir, path))
+
+
+def _changed(path: str, why: str, hint: str = "") -> Refusal:
     return Refusal(
         "git-pointer-changed",
         f"{path}/{NAME} has changed since this launch was planned",
         context=why,
-        hint="check it, then run the command again; `git worktree repair` fixes moved worktrees",
+        hint=hint or "check it, then run the command again; `git worktree repair` fixes moved worktrees",
     )
 
 
@@ -466,7 +478,8 @@ def _put_right(directory: str, record: records.Record, repository: records.Repos
                         hint="look for it beside the worktree, or restore it from a backup",
                     )
                 return Docked(path, "right")
-            if target(holder.read(), path) == repository.git_dir:
+            # Through another name of the same file an agent could write it later.
+            if found is not None and found.st_nlink == 1 and _names(holder.read(), path, repository.git_dir):
                 return Docked(path, "right")
             aside = holder.put_aside(directory)
             relative = os.path.relpath(repository.git_dir, path)
