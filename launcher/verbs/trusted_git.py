@@ -23,17 +23,24 @@ from policy.plan import SYSTEM_PATH
 _CONFIG = ("config", "config.worktree")
 _ALTERNATES = "objects/info/alternates"
 _TODO = ("rebase-merge/git-rebase-todo", "rebase-apply/git-rebase-todo", "sequencer/todo")
-_DIRECTORIES = ("hooks", "modules", "worktrees", "remotes", "branches", "rebase-merge", "rebase-apply", "sequencer",
-                "objects", "objects/info")  # fmt: skip
+_DIRECTORIES = ("hooks", "modules", "worktrees", "remotes", "branches", "rebase-merge", "rebase-apply", "sequencer")
 """What git looks into for more that it obeys."""
-_DATA = ("refs", "logs", "objects/??", "objects/pack", "lfs/objects")
+_DATA = ("refs", "logs", "objects", "lfs")
+"""Where git has data. It writes there, and its reflogs in place: so nothing may be another file under a name there."""
+_MANY = ("refs", "logs", "objects/??", "objects/pack", "lfs/objects")
+"""Where it may have so many files that none is named that is as it should be."""
+_OWN = ("refs/", "logs/")
+"""Data of which no other repository has the same file. Objects may be hard links (git-clone(1), `--local`)."""
 
+_SHARED = ("-type", "f", "(", *" -o ".join(f"-path */{name}*" for name in _OWN).split(), ")", "-links", "+1")
+_SEEN = ("-printf", r"%y\0%n\0%P\0%l\0")
 _FIND = (
-    "(", *" -o ".join(f"-path ./{name}" for name in _DATA).split(), ")", "-prune", "-o",
-    "(", "-type", "l", "-o", "-name", "HEAD", "-o", "-name", "config*", "-o", "-name", "commondir",
+    "(", *" -o ".join(f"-path ./{name}/*" for name in _MANY).split(), ")",
+    "(", "(", "-type", "l", "-o", *_SHARED, ")", *_SEEN, "-o", "-true", ")", "-o",
+    "(", *_SHARED, "-o", "-type", "l", "-o", "-name", "HEAD", "-o", "-name", "config*", "-o", "-name", "commondir",
     "-o", "-name", "attributes", "-o", "-name", "*todo", "-o", "-name", "alternates", "-o", "-path", "*/hooks/*",
     "-o", "-path", "*/remotes/*", "-o", "-path", "*/branches/*", "-o", "-type", "d", "-name", "rebase-apply", ")",
-    "-printf", r"%y\0%P\0%l\0",
+    *_SEEN,
 )  # fmt: skip
 # Started at the root of the jail, or git would read the repository's configuration to begin with.
 _READ = """
@@ -67,6 +74,7 @@ class _Entry(NamedTuple):
 
     Attributes:
         kind: as find(1) has it: f, d, l ...
+        names: how many it has (hard links).
         path: in the git directory that is shown.
         target: of a link.
         around: the git directory that it belongs to: "", or one in `modules` or `worktrees`.
@@ -74,6 +82,7 @@ class _Entry(NamedTuple):
     """
 
     kind: str
+    names: int
     path: str
     target: str
     around: str
@@ -160,15 +169,15 @@ def _entries(place: str) -> list[_Entry]:
     if status:
         raise _unreadable(place, "a file or directory in it cannot be read", "chmod -R u+rX, or clone it")
     parts = output.split("\0")
-    seen = list(zip(parts[0::3], parts[1::3], parts[2::3], strict=False))
-    directories = {"", *(os.path.dirname(path) for _, path, _ in seen if os.path.basename(path) == "HEAD")}
+    seen = list(zip(parts[0::4], parts[1::4], parts[2::4], parts[3::4], strict=False))
+    directories = {"", *(os.path.dirname(path) for _, _, path, _ in seen if os.path.basename(path) == "HEAD")}
     found = []
-    for kind, path, target in seen:
+    for kind, names, path, target in seen:
         around, nearest = path, True
         while around:
             around = os.path.dirname(around)
             if around in directories:
-                found.append(_Entry(kind, path, target, around, nearest))
+                found.append(_Entry(kind, int(names), path, target, around, nearest))
                 nearest = False
     return found
 
@@ -179,9 +188,13 @@ def _check_kind(entry: _Entry, place: str, shown: set[str]) -> None:
     files = (*_CONFIG, "commondir", _ALTERNATES, *_TODO)
     source = name in files or name.startswith(("remotes/", "branches/"))
     inside = name.startswith(("modules/", "worktrees/"))
-    if entry.kind == "l" and (source or name in _DIRECTORIES or (inside and entry.nearest)):
+    data = name.partition("/")[0] in _DATA
+    if entry.kind == "l" and (source or data or name in _DIRECTORIES or (inside and entry.nearest)):
         raise _indirect(place, entry.path, f"it is a link to {entry.target}",
                         "replace it with a copy of what it points to, or remove it")  # fmt: skip
+    if entry.kind == "f" and entry.names > 1 and name.startswith(_OWN):
+        raise _indirect(place, entry.path, "the same file has another name (a hard link), and git may write into it",
+                        "replace it with a copy of itself, or remove it")  # fmt: skip
     common, worktrees = os.path.split(os.path.dirname(entry.around))
     if name == "commondir" and not (worktrees == "worktrees" and common in shown):
         raise _redirected(place, entry.path)

@@ -28,6 +28,28 @@ INDIRECT = {
     "hooks": "mv .git/hooks h; ln -s ../h .git/hooks",
     "modules/lib": "mv .git/modules/lib m; ln -s ../../m .git/modules/lib",
     "worktrees": "mv .git/worktrees w; ln -s ../w .git/worktrees",
+    "logs/HEAD": "ln -sf ../../rc .git/logs/HEAD",
+    "logs": "mv .git/logs l; ln -s ../l .git/logs",
+    "logs/refs/heads": "mv .git/logs/refs/heads l; ln -s ../../../l .git/logs/refs/heads",
+    "logs/HEAD leads git elsewhere": "touch rc; ln -f rc .git/logs/HEAD",
+    "refs/heads/v": "mkdir r; ln -s ../../../r .git/refs/heads/v",
+    "refs/heads/objects/x": "mkdir .git/refs/heads/objects; echo x >r; ln r .git/refs/heads/objects/x",
+    "refs": "mv .git/refs r; ln -s ../r .git/refs",
+    "objects/ff": "mkdir -p o .git/objects; rm -rf .git/objects/ff; ln -s ../../o .git/objects/ff",
+    "objects/ff/x": "mkdir -p .git/objects/ff; touch o; ln -s ../../../o .git/objects/ff/x",
+    "objects/pack": "mv .git/objects/pack o; ln -s ../../o .git/objects/pack",
+    "objects/pack/x.pack": "touch o; ln -s ../../../o .git/objects/pack/x.pack",
+    "lfs/objects/ab": "mkdir -p o .git/lfs/objects; ln -s ../../../o .git/lfs/objects/ab",
+    "lfs": "mkdir o; ln -s ../o .git/lfs",
+    "modules/lib/logs/HEAD": "mkdir .git/modules/lib/logs; ln -s ../../../../rc .git/modules/lib/logs/HEAD",
+    "modules/lib/logs": "mkdir l; ln -s ../../../l .git/modules/lib/logs",
+    "modules/lib/logs/refs/heads/m": "mkdir -p .git/modules/lib/logs/refs/heads; touch rc; "
+    "ln rc .git/modules/lib/logs/refs/heads/m",
+    "modules/lib/refs/heads/v": "mkdir r; ln -s ../../../../../r .git/modules/lib/refs/heads/v",
+    "modules/lib/objects/ff": "mkdir o; rm -rf .git/modules/lib/objects/ff; "
+    "ln -s ../../../../o .git/modules/lib/objects/ff",
+    "worktrees/tree/logs/HEAD": "ln -sf ../../../../rc .git/worktrees/tree/logs/HEAD",
+    "worktrees/tree/logs/HEAD leads": "touch rc; ln -f rc .git/worktrees/tree/logs/HEAD",
     "sequencer/todo": "mkdir .git/sequencer; echo exec x >t; ln -s ../../t .git/sequencer/todo",
 }
 UNREADABLE = {
@@ -70,6 +92,23 @@ def test_what_leads_git_elsewhere_is_not_accepted(paddock: Paddock, par: Path) -
     assert paddock.call("trust", "--list", cwd=par).stdout == "nothing is trusted\n"
     _changed(paddock, par, "true")
     assert paddock.call("trust", ".git", cwd=par).returncode == 0
+
+
+@AS_A_USER
+def test_data_as_git_leaves_it_is_accepted(paddock: Paddock, par: Path) -> None:
+    """Objects that a local clone shares, a HEAD of the old kind, names like those that are obeyed, and many refs."""
+    made = (
+        "cd .git; mkdir more; ln objects/??/* more; echo x >refs/heads/config; mkdir refs/heads/hooks; "
+        "cp refs/heads/main refs/heads/HEAD; ln -sf refs/heads/main HEAD; ln -sf refs/heads/main modules/lib/HEAD; "
+        "git rev-parse main >tip; mkdir -p refs/tags/many-of-them-each-with-a-long-name; "
+        "cd refs/tags/many*; seq -f 'an-even-longer-name-of-a-tag-%g' 20000 | xargs touch"
+    )
+    branch = "git branch -m main; git config --unset core.fsmonitor || :"
+    ended = paddock.who.run(["sh", "-euc", f"{branch}; {made}"], cwd=par)
+    assert ended.returncode == 0, ended.stderr
+    done = paddock.call("trust", ".git", cwd=par)
+    assert (done.returncode, "HEAD -> refs/heads/main" in done.stdout) == (0, True), done.stderr
+    assert not {"config", "many", "more"} & {line.rpartition("/")[2] for line in done.stdout.splitlines()}
 
 
 @AS_A_USER
