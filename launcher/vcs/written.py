@@ -5,7 +5,8 @@ is granted something in it by name. So such a link grants nothing (`policy.ingre
 directory in one of them is never given to git outside of a jail (`refuse_agents_git_dir`).
 
 The record is one file in the user's state directory, which no jail can reach: entries in the order of the sessions,
-each ended by a NUL. ``/TREE``: a tree whose own `.git` no session could write. ``*/TREE``: all of it was writable.
+each ended by a NUL. ``/TREE``: a tree whose own `.git` no session could write. ``*/TREE``: all of it was writable, or
+its `.git`, a pointer, could be replaced.
 A git directory is its user's, whatever the entries above say: ``+/DIRECTORY``: he vouches for it; ``-/DIRECTORY``: the
 session that could write around it had it read-only.
 """
@@ -114,11 +115,15 @@ def refuse_agents_git_dir(git_dir: str, state: str | None = None) -> None:
 
 def granted(plan: Plan) -> tuple[str, ...]:
     """What a Plan lets its command write on the disk, as entries of the record."""
-    bare = plan.git == "shared" or not os.path.lexists(f"{plan.worktree}/.git")  # --directory: it may make one
+    own = f"{plan.worktree}/.git"
+    bare = plan.git == "shared" or not os.path.lexists(own)  # --directory: it may make one
+    # No mount covers a pointer under the guard, so it may be a directory next time; one that is a directory now is
+    # held, with the root (`exception-in-writable-tree`).
+    bare = bare or (plan.backend == promises.GUARD and (os.path.islink(own) or not os.path.isdir(own)))
     found = [f"{_ALL}{plan.worktree}" if bare else plan.worktree]
     for path, access, source in plan.grants:
-        own = source == promises.OWN_TMP or path.startswith("@") or beneath(path, "/dev")
-        if "w" in access and not own and not beneath(path, plan.worktree) and os.path.isdir(path):
+        private = source == promises.OWN_TMP or path.startswith("@") or beneath(path, "/dev")
+        if "w" in access and not private and not beneath(path, plan.worktree) and os.path.isdir(path):
             found.append(f"{_ALL}{path}")
     # What a jail has read-only as a whole stays its user's.
     found += [f"{_KEPT}{path}" for path, source in plan.read_only if source == promises.OTHER_GIT]

@@ -2,12 +2,14 @@
 
 import shlex
 import shutil
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
+from tests.support.git_scene import ok
 from tests.support.identity import AS_A_USER
-from tests.support.paddock import Paddock
+from tests.support.paddock import Paddock, Session
 
 # A submodule in the old layout, with its git directory inside, that borrows objects from anywhere.
 SUBMODULE = """
@@ -18,6 +20,21 @@ printf '[submodule "x"]\\n\\tpath = x\\n' >>.gitmodules
 """
 # A repository of its own in a directory, which is then "the worktree that holds the current directory".
 REPOSITORY = "mkdir src && cd src && git init -q . && echo {target} >.git/objects/info/alternates"
+
+
+# Without mounts a command can put a repository of its own in the place of the worktree's `.git`. Whatever git writes
+# there of a merge would follow its links.
+REPLACED = """
+set -e
+branch=$(git symbolic-ref HEAD); own=$(git rev-parse HEAD); trunk=$(git rev-parse main)
+cp "$(git rev-parse --git-dir)/index" "$TMPDIR/index"; cp -r "$(git rev-parse --git-common-dir)/objects" "$TMPDIR"
+rm -rf .git; git init -q -b main .; cp "$TMPDIR/index" .git/index; cp -r "$TMPDIR/objects" .git
+git update-ref refs/heads/main "$trunk"; git update-ref "$branch" "$own"; git symbolic-ref HEAD "$branch"
+git config user.name '$(evil)'; git config user.email a@example.invalid; git config core.logAllRefUpdates always
+rm -rf .git/logs; mkdir -p ".git/logs/$(dirname "$branch")"
+for log in HEAD "$branch" refs/heads/main; do ln -s "$0" ".git/logs/$log"; done
+"""
+GUARD = {"PADDOCK_NO_USERNS": "1"}
 
 
 @pytest.fixture
@@ -83,3 +100,56 @@ def test_a_planted_programme_on_path_is_not_run_outside(paddock: Paddock, words:
     ended = paddock.call(*words, env={"PATH": f"{tools}:{paddock.who.path}"})
     assert ended.returncode == 0, ended.stderr
     assert not (paddock.place / "ran").exists()
+
+
+@AS_A_USER
+def test_no_git_of_paddocks_works_in_a_repository_that_has_replaced_the_pointer(paddock: Paddock) -> None:
+    """The session is over, and could not commit; merges into the worktree and later sessions in it are refused."""
+    told = paddock.place / "told"
+    told.write_text("# mine\n")
+    paddock.who.give(told)
+    commit = 'git commit -q --allow-empty -m "main: More."; git symbolic-ref --short HEAD'
+    trunk = ok(paddock.who.run(["sh", "-c", commit], cwd=paddock.main)).strip()
+    branch = ok(paddock.who.run(["git", "symbolic-ref", "--short", "HEAD"], cwd=paddock.worktree)).strip()
+    assert trunk == "main"
+    ended = paddock.run("sh", "-c", REPLACED, told, env=GUARD)
+    assert ended.returncode == 0, ended.stderr
+    assert (paddock.worktree / ".git/logs/HEAD").is_symlink()
+    said = {}
+    for words, cwd in (
+        (("merge", "main"), paddock.worktree),
+        (("merge", "--into", paddock.worktree, "main"), paddock.main),
+        (("merge", "--into", branch, "main"), paddock.main),
+        (("worktree", "add", "more"), paddock.worktree),
+        (("run", "--", "sh", "-c", "git commit -q --allow-empty -m more"), paddock.worktree),
+    ):
+        refused = paddock.call(*words, cwd=cwd)
+        said[words[:3]] = (refused.returncode, "[git-dir-written]" in refused.stderr, told.read_text())
+    assert said == dict.fromkeys(said, (125, True, "# mine\n"))
+
+
+@AS_A_USER
+def test_no_git_of_paddocks_works_there_while_the_session_lives(paddock: Paddock) -> None:
+    """In a worktree that Paddock made, whose `.git` leads to the private git directory meanwhile, and is put back."""
+    told = paddock.place / "told"
+    told.write_text("# mine\n")
+    paddock.who.give(told)
+    ok(paddock.call("worktree", "add", "--path", paddock.place / "t", "t", cwd=paddock.main, env=GUARD))
+    ok(paddock.who.run(["git", "commit", "-q", "--allow-empty", "-m", "main: More."], cwd=paddock.main))
+    here = replace(paddock, worktree=paddock.place / "t")
+    with Session(here, GUARD, ("sh", "-c", f"{REPLACED}\necho ready; kill -STOP $$; exec cat", told)) as session:
+        said = {}
+        for words, cwd in (
+            (("merge", "--into", "t", "main"), paddock.main),
+            (("merge", "main"), here.worktree),
+            (("worktree", "add", "more"), here.worktree),
+        ):
+            refused = paddock.call(*words, cwd=cwd, env=GUARD)
+            said[words] = (refused.returncode, "[git-dir-written]" in refused.stderr, told.read_text())
+        session.kill()
+    assert said == dict.fromkeys(said, (125, True, "# mine\n"))
+    assert "a repository that was moved aside" in paddock.call("worktree", "status", "t", cwd=paddock.main).stdout
+    assert (here.worktree / ".git").is_file()
+    ok(here.run("true", env=GUARD))
+    merged = paddock.call("merge", "--into", "t", "main", cwd=paddock.main)
+    assert (merged.returncode, told.read_text()) == (0, "# mine\n"), merged.stderr

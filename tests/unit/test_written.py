@@ -143,6 +143,21 @@ def test_the_git_directory_of_a_checkout_stays_its_users(main: Path, where: str,
         written.refuse_agents_git_dir(f"{main}/.git{name}", where)
 
 
+@pytest.mark.parametrize("backend", promises.BACKENDS)
+def test_under_the_guard_a_pointer_may_become_a_repository(where: str, tmp_path: Path, backend: str) -> None:
+    """No mount covers it. A directory, which the guard holds with the root, stays its user's."""
+    linked, main = tmp_path / "linked", tmp_path / "main"
+    for root in (linked, main):
+        root.mkdir()
+        (root / ".git").mkdir() if root == main else (root / ".git").write_text(f"gitdir: {main}/.git/worktrees/one\n")
+        written.remember(where, _session(root).replace(backend=backend))
+    (linked / ".git").unlink()
+    (linked / ".git").mkdir()
+    assert written.agents_tree(f"{linked}/.git", where) == (str(linked) if backend == promises.GUARD else "")
+    assert written.agents_tree(f"{main}/.git", where) == ""
+    assert written.agents_tree(f"{main}/.git/worktrees/one", where) == ""
+
+
 def test_a_git_directory_elsewhere_in_a_tree_is_an_agents(main: Path, where: str) -> None:
     """A nested repository, a submodule's in the old layout, and whatever a link in the tree leads to."""
     assert written.agents_tree(f"{main}/sub/.git", where) == str(main)
