@@ -251,13 +251,18 @@ class Scene:
         until = time.monotonic() + (_LATE if self._sandbox.words else 0)
         while (living := survivors(words)) and time.monotonic() < until:
             time.sleep(0.05)
-        for word, pid in living.items():
+        for word in living:
             trial = words[word]
             if trial.kind == ATTACK:
                 begun[trial] = begun[trial]._replace(effects=(*begun[trial].effects, "outlived the sandbox"))
-            with suppress(ProcessLookupError):
-                group = os.getpgid(pid)  # its own, or that of the trial
-                os.killpg(group if group != os.getpgrp() else pid, signal.SIGKILL)
+        until = time.monotonic() + _LATE
+        while living and time.monotonic() < until:  # one that makes a session of its own meanwhile is in another group
+            for pid in living.values():
+                with suppress(ProcessLookupError):
+                    group = os.getpgid(pid)  # its own, or that of the trial
+                    os.killpg(group if group != os.getpgrp() else pid, signal.SIGKILL)
+            time.sleep(0.01)
+            living = survivors(words)
         return {trial: self._next(trial, outcome) if trial.alone else outcome for trial, outcome in begun.items()}
 
     def _next(self, trial: Trial, outcome: Outcome) -> Outcome:

@@ -278,12 +278,15 @@ class SystemV:
 
 
 def survivors(words: Iterable[str]) -> dict[str, int]:
-    """The words that the command lines of living processes hold -> their process ids."""
+    """The words that living processes have on their command lines, or got as variables -> their process ids.
+
+    What has just been forked has the command line of its parent yet, and its own variables already.
+    """
     found: dict[str, int] = {}
     for name in filter(str.isdigit, os.listdir("/proc")):
-        try:
-            line = Path(f"/proc/{name}/cmdline").read_bytes()
-        except OSError:
-            continue
-        found |= {word: int(name) for word in words if word.encode() in line}
+        known = b""
+        for each in ("cmdline", "environ"):
+            with suppress(OSError):
+                known += Path(f"/proc/{name}/{each}").read_bytes()
+        found |= {word: int(name) for word in words if word.encode() in known}
     return found
