@@ -1,5 +1,7 @@
 """Store and disk disagree: git's own files decide."""
 
+import os
+import shlex
 import sqlite3
 import subprocess
 import sys
@@ -7,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from launcher.vcs import written
 from launcher.vcs.worktrees.models import Options, State
 from launcher.vcs.worktrees.store import FILE, WorktreeRepository
 from launcher.vcs.worktrees.worktree_service import WorktreeService
@@ -105,9 +108,74 @@ def test_a_pointer_that_an_agent_wrote_moves_nothing(place: Place) -> None:
     fake = place.root / "fake"
     fake.mkdir()
     (fake / ".git").write_text(f"gitdir: {made.main.git_dir}\n")
-    with pytest.raises(Refusal):
+    with pytest.raises(Refusal) as raised:
         place.service.repair(fake)
+    assert (raised.value.reference, made.path in raised.value.hint) == ("worktree-moved", True)
     assert place.service.of_repository(place.app) == [made]
+
+
+@pytest.mark.parametrize("shared", [False, True])
+def test_what_an_agent_says_in_its_own_tree_is_not_followed(
+    place: Place, monkeypatch: pytest.MonkeyPatch, shared: bool
+) -> None:
+    """A directory in a tree that sessions could write is not taken for a missing worktree, unless git is told so."""
+    monkeypatch.setenv("XDG_STATE_HOME", str(place.root / "elsewhere"))  # the record is the service's own
+    made = [place.service.add(place.app, name) for name in ("a", "b")]
+    tree = place.root / "shared" if shared else Path(made[0].path)
+    moved = tree / "d/moved"
+    moved.mkdir(parents=True)
+    (moved / ".git").write_text(f"gitdir: {made[1].main.git_dir}\n")
+    entries = (b"*" * shared + bytes(tree), b"*" + os.fsencode(made[1].path), b"")
+    Path(place.state, written.NAME).touch(mode=0o600)
+    Path(place.state, written.NAME).write_bytes(b"\0".join(entries))
+    true = place.root / "true"
+    Path(made[1].path).rename(true)
+    with pytest.raises(Refusal) as raised:
+        place.service.repair(moved)
+    assert (raised.value.reference, str(tree) in raised.value.message) == ("worktree-moved", True)
+    assert [row.path for row in place.service.of_repository(place.app)] == [row.path for row in made]
+    place.service.repair(true)
+    with pytest.raises(Refusal) as raised:
+        place.service.repair(moved)
+    assert f"move {true} away" in raised.value.hint
+    (moved / ".git").unlink()
+    true.rename(made[1].path)
+    place.service.repair(made[1].path)
+    rows = place.service.of_repository(place.app)
+    assert [row.path for row in rows] == [row.path for row in made], "it may come back to where its own sessions were"
+    moved.rmdir()
+    Path(made[1].path).rename(moved)
+    with pytest.raises(Refusal) as raised:
+        place.service.repair(moved)
+    words = shlex.split(raised.value.hint.rpartition(": ")[2])
+    subprocess.run(words, cwd=place.root, check=True)
+    place.service.repair(moved)
+    assert [row.path for row in place.service.of_repository(place.app)] == sorted((made[0].path, str(moved)))
+
+
+def test_the_place_of_another_worktree_is_not_taken(place: Place) -> None:
+    """Where there are no mounts a command may replace the `.git` at the root itself."""
+    made = [place.service.add(place.app, name) for name in ("a", "b")]
+    Path(made[1].path).rename(place.root / "true")
+    (Path(made[0].path) / ".git").write_text(f"gitdir: {made[1].main.git_dir}\n")
+    with pytest.raises(Refusal) as raised:
+        place.service.repair(made[0].path)
+    assert (raised.value.reference, "another worktree is there" in raised.value.message) == ("worktree-moved", True)
+    place.service.store.forget(made[0].worktree_id)  # git knows it
+    with pytest.raises(Refusal) as raised:
+        place.service.repair(made[0].path)
+    assert "another worktree is there" in raised.value.message
+    stranger = place.root / "stranger"  # of another repository, or of none: only the record of its sessions is known
+    stranger.mkdir()
+    (stranger / ".git").write_text(f"gitdir: {made[1].main.git_dir}\n")
+    Path(place.state, written.NAME).touch(mode=0o600)
+    Path(place.state, written.NAME).write_bytes(b"*" + bytes(stranger) + b"\0")
+    with pytest.raises(Refusal) as raised:
+        place.service.repair(stranger)
+    assert f"agents could write {stranger}" in raised.value.message
+    (Path(made[0].path) / ".git").write_text(f"gitdir: {made[0].main.git_dir}\n")
+    place.service.repair(place.root / "true")
+    assert [row.path for row in place.service.of_repository(place.app)] == [made[0].path, str(place.root / "true")]
 
 
 def test_what_git_removed_is_forgotten(tmp_path: Path) -> None:

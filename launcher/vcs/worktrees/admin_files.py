@@ -20,6 +20,9 @@ if TYPE_CHECKING:
 RECORD = "paddock-worktree.json"
 """In the git directory of each worktree that Paddock knows: what the store is made from again when it is lost."""
 
+PLACES = "paddock-places"
+"""In the git directory of a worktree that was moved: see `places`."""
+
 LOCKED = "locked"
 _BRANCH = "ref: refs/heads/"
 
@@ -66,6 +69,19 @@ def restore(part: "Part", owner: str, head: str) -> None:
             if not git_dir.exists(name):
                 # By its age a worktree is told from another one: `private.lock.is_of_another`.
                 git_dir.create(name, os.fsencode(f"{text}\n"), time=0 if name == "commondir" else None)
+
+
+def note_place(git_dir: str, root: str) -> None:
+    """Notes where the worktree of a git directory has been: it may come back there (`places`)."""
+    known = places(git_dir)
+    if root not in known:
+        _replace(f"{git_dir}/{PLACES}", "".join(f"{place}\0" for place in (*known, root)))
+
+
+def places(git_dir: str) -> tuple[str, ...]:
+    """Former roots of a worktree that has been moved, oldest first."""
+    content = Present().read(f"{git_dir}/{PLACES}", 1 << 20) or b""
+    return tuple(os.fsdecode(place) for place in content.split(b"\0") if place)
 
 
 def record(worktree: "Worktree") -> None:

@@ -220,6 +220,7 @@ class Recovery:
 
     def _rekeyed(self, row: Worktree, root: str) -> list[str]:
         """Updates everything that depends on the path: submodules' pointers, ids, private state, the record."""
+        admin_files.note_place(os.fspath(row.main.git_dir), row.path)
         now = _moved(row, root).with_state(State.READY)
         for old, new in zip(row.submodules, now.submodules, strict=True):
             if os.path.isdir(new.git_dir) and not os.path.lexists(f"{old.path}/.git"):

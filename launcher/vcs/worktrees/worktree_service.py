@@ -10,7 +10,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from launcher.vcs import checkout, jailed_git
+from launcher.vcs import checkout, jailed_git, written
 from launcher.vcs.checkout import Checkout
 from launcher.vcs.disk import Present
 from launcher.vcs.git import Git
@@ -38,6 +38,7 @@ from launcher.vcs.worktrees.store import WorktreeRepository
 from policy import launch
 from policy.errors import Refusal
 from policy.launch import Boundaries
+from policy.pasted import quoted
 from policy.plan import beneath
 
 if TYPE_CHECKING:
@@ -204,6 +205,8 @@ class WorktreeService:
 
         Args:
             start: inside a worktree of the repository; also one that was moved by hand, which is then known again.
+
+        Refusals: worktree-moved, git-pointer-invalid and those of `checkout.find`.
         """
         here = os.path.realpath(start)
         try:
@@ -214,6 +217,9 @@ class WorktreeService:
                 raise refusal from None
             common_dir, git_dir = moved
             done = self._recovery.settle(common_dir) + self._recovery.follow(common_dir, here, git_dir)
+            elsewhere = [row for row in self.store.of(common_dir) if os.fspath(row.main.git_dir) == git_dir]
+            if any(row.path != here for row in elsewhere):
+                raise _is_elsewhere(elsewhere[0], here) from None
             found = self._found(here)
             return done + self._recovery.settle(found.common_dir) + self._recovery.missing(found.common_dir)
         return self._recovery.settle(found.common_dir) + self._recovery.missing(found.common_dir)
@@ -252,15 +258,47 @@ class WorktreeService:
         git_dir = os.path.normpath(text.removeprefix("gitdir: "))
         for row in self.store.all():
             if text.startswith("gitdir: ") and os.fspath(row.main.git_dir) == git_dir:
+                self._refuse_agents_place(row, root)
                 return os.fspath(row.main.common_dir), git_dir
             directory = record.directory_of(self._state, row.worktree_id)
             if git_dir == f"{directory}/{record.GIT}" and row.path != root:
+                self._refuse_agents_place(row, root)
                 for line in swap.report_lines(
                     swap.follow(directory, root)
                 ):  # it was moved while a session in it was alive
                     self._say(line)
                 return os.fspath(row.main.common_dir), os.fspath(row.main.git_dir)
         return None
+
+    def _refuse_agents_place(self, row: Worktree, root: str) -> None:
+        """Refuses to take `root` for a worktree on the word of a `.git` that an agent of another one may have written.
+
+        The root of a tree on record may be a former place to which the worktree has come back.
+        """
+        if row.path == root:
+            return
+        if os.path.lexists(f"{row.path}/.git"):
+            raise _is_elsewhere(row, root)
+        common_dir, git_dir = os.fspath(row.main.common_dir), os.fspath(row.main.git_dir)
+        own = root if root in admin_files.places(git_dir) else ""
+        tree = next((tree for tree in written.trees(self._state) if tree != own and beneath(root, tree)), "")
+        others = (each for each in admin_files.linked(common_dir) if each != git_dir)
+        if self.store.at(root) or any(admin_files.points_to(each) == f"{root}/.git" for each in others):
+            why = "another worktree is there"
+            dock = f"paddock worktree dock {quoted(root)}"
+            hint = f"if an agent has replaced its .git: {dock}; if that one was moved, too, repair it first"
+        elif tree:
+            why = f"agents could write {tree}"
+            git = f"git -C {quoted(common_dir)} worktree repair {quoted(root)}"
+            hint = f"if you have moved it there, move it out of {tree} and repair it again; or look at it, then: {git}"
+        else:
+            return
+        raise Refusal(
+            "worktree-moved",
+            f"{root} cannot be taken for {row.path}: {why}",
+            context=f"its .git points to the git directory of {row.path}; an agent may have written it",
+            hint=hint,
+        )
 
     def _found(self, start: str | Path) -> Checkout:
         return checkout.find(os.path.abspath(start), self._disk(), exact=False)
@@ -276,6 +314,15 @@ class WorktreeService:
             name=name, worktree_id=launch.worktree_id(root), path=Path(root), common_dir=Path(git.common_dir),
             git_dir=Path(git_dir), branch=admin_files.branch(git_dir), branch_made=False, base=base,
         )  # fmt: skip
+
+
+def _is_elsewhere(row: Worktree, root: str) -> Refusal:
+    return Refusal(
+        "worktree-moved",
+        f"{root} cannot be taken for {row.path}, which is there",
+        context="its .git points to the git directory of that worktree: it is a copy, or an agent wrote it",
+        hint=f"remove the .git of a copy; if this is the true one, move {row.path} away, then repair again",
+    )
 
 
 # Worktrees by id and context, as the workflow asks for them (`launcher.workflow.worktrees.WorktreeService`).
