@@ -200,6 +200,47 @@ def descendants(pid: int, keep: "frozenset[int] | set[int]" = frozenset()) -> li
     return found
 
 
+class Sleep:
+    """Whether processes sleep all the time, and will hardly wake up: for a FIFO without another side, say.
+
+    Who reads or writes wakes up in between, however slow the disk is; while it waits for a disk, it does not sleep.
+
+    Args:
+        pid: above the processes.
+        name: of theirs.
+    """
+
+    def __init__(self, pid: int, name: bytes) -> None:
+        self._pid = pid
+        self._name = name
+        self._seen: list[tuple[int, bytes, bytes]] = []
+        self._looks = 0
+
+    def again(self) -> int:
+        """Looks again; returns the looks since the one after which none of them has run; 0 when there is none."""
+        now = self._sleepers()
+        self._looks = self._looks + 1 if now and now == self._seen else 0
+        self._seen = now
+        return self._looks
+
+    def _sleepers(self) -> list[tuple[int, bytes, bytes]]:
+        """Each thread with how often it gave its processor up and lost it; [] when one does not sleep."""
+        found = []
+        for pid in descendants(self._pid):
+            if name_and_parent(pid)[0] != self._name:
+                continue
+            for thread in threads(pid):
+                try:
+                    with open(f"/proc/{pid}/task/{thread}/status", "rb", buffering=0) as file:
+                        values = dict(line.partition(b":\t")[::2] for line in file.read().split(b"\n"))
+                except (FileNotFoundError, ProcessLookupError):
+                    return []
+                if not values[b"State"].startswith(b"S"):
+                    return []
+                found.append((thread, values[b"voluntary_ctxt_switches"], values[b"nonvoluntary_ctxt_switches"]))
+        return found
+
+
 def sweep(keep: "frozenset[int] | set[int]" = frozenset()) -> int:
     """Ends (SIGKILL) and reaps every process below this one until none is left.
 

@@ -18,7 +18,7 @@ import shutil
 import signal
 import subprocess
 import time
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import IO, NamedTuple, Self
 
@@ -175,6 +175,9 @@ TIMEOUT = 600.0
 
 OUTPUT_LIMIT = 256 << 20
 """Bytes of standard output that a git process may write to us."""
+
+LOOK = 1.0
+"""Seconds of silence after which `Git._look` is asked, again and again."""
 
 _ERROR_TAIL = 64 << 10
 _SHOWN_LINES = 12
@@ -424,7 +427,8 @@ class Git:
         )
         limit = self.timeout if timeout is None else timeout
         try:
-            out, err, stopped = _collected(process, input or b"", time.monotonic() + limit, self.output_limit)
+            deadline = time.monotonic() + limit
+            out, err, stopped = _collected(process, input or b"", deadline, self.output_limit, self._look(process))
         finally:
             kill(process)
         if stopped == "time":
@@ -439,6 +443,10 @@ class Git:
             why = f"exit status {ended}" if ended >= 0 else f"ended by {signal.Signals(-ended).name}"
             raise self._failure(GitFailed("git-failed", arguments, self.git_dir, why, status=ended, err=err))
         return Completed(process.returncode, out, err)
+
+    def _look(self, process: "subprocess.Popen[bytes]") -> Callable[[], None] | None:
+        """What is done each second in which a command says nothing; what it raises ends the command."""
+        return None
 
     def _failure(self, error: GitFailed) -> Refusal:
         """What is raised for a command that failed."""
@@ -589,7 +597,7 @@ class Git:
         words = ["config", "--list", "--includes", "--show-origin", "--null"]
         process = self._started(words, subprocess.DEVNULL, subprocess.PIPE, subprocess.PIPE, None, [])
         try:
-            out, err, stopped = _collected(process, b"", time.monotonic() + self.timeout, OUTPUT_LIMIT)
+            out, err, stopped = _collected(process, b"", time.monotonic() + self.timeout, OUTPUT_LIMIT, None)
         finally:
             kill(process)
         if stopped or process.returncode:
@@ -647,7 +655,7 @@ def _identity(path: str) -> object:
 
 
 def _collected(
-    process: "subprocess.Popen[bytes]", content: bytes, deadline: float, limit: int
+    process: "subprocess.Popen[bytes]", content: bytes, deadline: float, limit: int, look: Callable[[], None] | None
 ) -> tuple[bytes, bytes, str]:
     """Feeds and reads a process until it has ended: output, end of its errors, and what stopped it, if anything.
 
@@ -672,7 +680,10 @@ def _collected(
             remaining = deadline - time.monotonic()
             if remaining <= 0:
                 return b"", err, "time"
-            for key, _ in selector.select(remaining):
+            ready = selector.select(remaining if look is None else min(remaining, LOOK))
+            if look is not None and not ready:
+                look()
+            for key, _ in ready:
                 if key.fileobj is process.stdin:
                     try:
                         left = left[os.write(key.fd, left[:_BLOCK]) :]

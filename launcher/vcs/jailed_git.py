@@ -16,12 +16,12 @@ import stat
 import subprocess
 import sys
 import threading
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import IO, Any
 
 from launcher import programmes, wire
-from launcher.jail import confined
+from launcher.jail import confined, processes
 from launcher.safefs import walk
 from launcher.vcs import written
 from launcher.vcs.disk import Present, Seen
@@ -173,6 +173,10 @@ class JailedGit(Git):
     def repository(self) -> Git:
         """`Git` on the same repository, without files."""
         return Git(self.git_dir, settings=self._settings, hold=self._hold)
+
+    def _look(self, process: "subprocess.Popen[bytes]") -> Callable[[], None]:
+        sleep = processes.Sleep(process.pid, b"git")
+        return lambda: _check_awake(self.work_tree, sleep)
 
     def _failure(self, error: GitFailed) -> Refusal:
         """What the jail has refused, where that is why."""
@@ -354,10 +358,14 @@ def _helper_words(function: str, descriptor: int) -> list[str]:
 #
 # Git opens every `.gitignore` and `.gitattributes` there is, a FIFO too (no other side ever writes into it), and
 # would wait until its time is over. Looking for one before each command would double the reading of directories, so
-# it is looked for when git takes long.
+# it is looked for when git takes long. Who works there meanwhile can take the FIFO away before it is found, and git,
+# which has begun to open it, still waits: so a git that does nothing at all is ended, too.
 
 SOON = 3.0
 """Seconds that git is given before it is asked why. Most worktrees need a hundredth of it."""
+
+SLEPT = 5
+"""Looks, one each `git.LOOK`, after which a git that has not run in between is given up."""
 
 _OPENED = frozenset({".gitattributes", ".gitignore", ".gitmodules"})
 
@@ -400,6 +408,14 @@ def check_obstacles(root: str) -> None:
             context=f"{found} is neither a file nor a directory, and git would read from it",
             hint=joined(("rm", found)),
         )
+
+
+def _check_awake(root: str, sleep: processes.Sleep) -> None:
+    if sleep.again() >= SLEPT:
+        check_obstacles(root)
+        why = "it slept for seconds: a FIFO was where it reads (as .gitignore, say), or the disk is gone"
+        raise Refusal("worktree-obstructed", f"git hangs in {root}", context=why,
+                      hint="end what works in these files, and try again")  # fmt: skip
 
 
 def _obstacle(root: str) -> str | None:

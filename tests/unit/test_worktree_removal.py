@@ -2,11 +2,16 @@
 
 import os
 import shlex
+import shutil
+import signal
 import subprocess
+import time
 from pathlib import Path
 
 import pytest
 
+from launcher.jail import processes
+from launcher.vcs import git as runner
 from launcher.vcs import jailed_git
 from launcher.vcs.harvest.decide import kept_places
 from launcher.vcs.private import lock as private_lock
@@ -263,6 +268,53 @@ def test_a_fifo_that_git_would_read_patterns_from_holds_nobody_up(
     patterns.write_text(content)
     new.unlink()
     assert place.service.status(made).at_stake() == []
+
+
+@pytest.mark.parametrize("namespaces", [True, False])
+def test_a_fifo_that_is_gone_when_it_is_looked_for_holds_nobody_up(
+    place: Place, monkeypatch: pytest.MonkeyPatch, namespaces: bool
+) -> None:
+    """A session can take it away each time: who has begun to open it waits for ever all the same."""
+    made = place.service.add(place.app, "T")
+    patterns = Path(made.path, ".gitignore")
+    patterns.unlink()
+    os.mkfifo(patterns)
+    Path(made.path, "new").touch()
+    for name, value in (("SOON", 0.3), ("_obstacle", lambda _: None)):
+        monkeypatch.setattr(jailed_git, name, value)
+    monkeypatch.setattr(runner, "LOOK", 0.2)
+    if not namespaces:
+        monkeypatch.setenv("PADDOCK_NO_USERNS", "1")
+    began = time.monotonic()
+    (stake,) = place.service.status(made).at_stake()
+    assert "git hangs" in stake
+    with pytest.raises(Refusal) as raised:
+        place.service.remove(made, force=True)
+    assert raised.value.reference == "worktree-obstructed"
+    assert time.monotonic() - began < 60
+    assert condition.processes_at_work(made.path) == ()
+
+
+@pytest.mark.parametrize(
+    ("line", "sleeps"),
+    [("read -r", True), ("while :; do :; done", False), ("while ! read -rt 0.01; do :; done", False), ("", False)],
+)
+def test_a_git_that_goes_on_is_not_taken_for_one_that_sleeps(tmp_path: Path, line: str, sleeps: bool) -> None:
+    """Whether it computes, or waits again and again for a moment, as on a slow disk; nor is a jail that has none."""
+    name = str(tmp_path / ("git" if line else "other"))
+    shutil.copy(str(shutil.which("bash")), name)
+    words = ["bash", "-c", '"$@"; :', "bash", name, "-c", f"echo; {line or 'read -r'}"]
+    with subprocess.Popen(words, stdin=subprocess.PIPE, stdout=subprocess.PIPE, process_group=0) as process:
+        assert process.stdout is not None
+        process.stdout.readline()
+        time.sleep(0.5)  # until it sleeps
+        sleep = processes.Sleep(process.pid, b"git")
+        looks = []
+        for _ in range(4):
+            looks.append(sleep.again())
+            time.sleep(0.1)
+        os.killpg(process.pid, signal.SIGKILL)
+    assert looks == ([0, 1, 2, 3] if sleeps else [0, 0, 0, 0])
 
 
 def test_ignored_files_are_no_work(place: Place) -> None:

@@ -66,8 +66,8 @@ def bring_forward(entry: Entry, git: Git, directory: str, serial: str, step: Cal
             words = ("update-index", "--ignore-submodules", "--refresh")
             if files.run(*words, ok=(0, 1), environment=where, timeout=_PATIENCE).status == 1:
                 _unknown(files, where)
-        except GitFailed as error:
-            if error.reference != "git-timeout":
+        except Refusal as error:
+            if error.reference not in ("git-timeout", "worktree-obstructed"):
                 raise
             _unlink(f"{making}.lock")  # the index is right without: only the user's first `git status` takes longer
     _put(own, beside, target, step)
