@@ -200,6 +200,13 @@ def descendants(pid: int, keep: "frozenset[int] | set[int]" = frozenset()) -> li
     return found
 
 
+LOOK = 1.0
+"""Seconds between two looks at who may sleep for good."""
+
+_SLEPT = 5
+"""Looks of `Sleep` after which who has not run in between is given up."""
+
+
 class Sleep:
     """Whether processes sleep all the time, and will hardly wake up: for a FIFO without another side, say.
 
@@ -216,12 +223,12 @@ class Sleep:
         self._seen: list[tuple[int, bytes, bytes]] = []
         self._looks = 0
 
-    def again(self) -> int:
-        """Looks again; returns the looks since the one after which none of them has run; 0 when there is none."""
+    def for_good(self) -> bool:
+        """Looks again: whether none of them has run since several looks ago; False when there is none."""
         now = self._sleepers()
         self._looks = self._looks + 1 if now and now == self._seen else 0
         self._seen = now
-        return self._looks
+        return self._looks >= _SLEPT
 
     def _sleepers(self) -> list[tuple[int, bytes, bytes]]:
         """Each thread with how often it gave its processor up and lost it; [] when one does not sleep."""

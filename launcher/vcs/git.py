@@ -22,6 +22,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, S
 from pathlib import Path
 from typing import IO, NamedTuple, Self
 
+from launcher.jail import processes
 from launcher.vcs import checkout, written
 from launcher.vcs.disk import Present
 from launcher.vcs.private import ref_files
@@ -175,9 +176,6 @@ TIMEOUT = 600.0
 
 OUTPUT_LIMIT = 256 << 20
 """Bytes of standard output that a git process may write to us."""
-
-LOOK = 1.0
-"""Seconds of silence after which `Git._look` is asked, again and again."""
 
 _ERROR_TAIL = 64 << 10
 _SHOWN_LINES = 12
@@ -680,7 +678,7 @@ def _collected(
             remaining = deadline - time.monotonic()
             if remaining <= 0:
                 return b"", err, "time"
-            ready = selector.select(remaining if look is None else min(remaining, LOOK))
+            ready = selector.select(remaining if look is None else min(remaining, processes.LOOK))
             if look is not None and not ready:
                 look()
             for key, _ in ready:

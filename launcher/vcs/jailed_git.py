@@ -176,7 +176,7 @@ class JailedGit(Git):
 
     def _look(self, process: "subprocess.Popen[bytes]") -> Callable[[], None]:
         sleep = processes.Sleep(process.pid, b"git")
-        return lambda: _check_awake(self.work_tree, sleep)
+        return lambda: check_obstacles(self.work_tree, asleep=True) if sleep.for_good() else None
 
     def _failure(self, error: GitFailed) -> Refusal:
         """What the jail has refused, where that is why."""
@@ -364,9 +364,6 @@ def _helper_words(function: str, descriptor: int) -> list[str]:
 SOON = 3.0
 """Seconds that git is given before it is asked why. Most worktrees need a hundredth of it."""
 
-SLEPT = 5
-"""Looks, one each `git.LOOK`, after which a git that has not run in between is given up."""
-
 _OPENED = frozenset({".gitattributes", ".gitignore", ".gitmodules"})
 
 
@@ -398,24 +395,15 @@ def unread(done: Completed) -> str:
     return next((line for line in lines if line.rpartition(": ")[2] in _FAULTS), "")
 
 
-def check_obstacles(root: str) -> None:
-    """Refuses (worktree-obstructed) a tree with something that git would wait for; no link below is followed."""
+def check_obstacles(root: str, *, asleep: bool = False) -> None:
+    """Refuses (worktree-obstructed) a tree in which git would wait, or is `asleep`; no link below is followed."""
     found = _obstacle(root)
     if found is not None:
-        raise Refusal(
-            "worktree-obstructed",
-            f"git would hang in {root}",
-            context=f"{found} is neither a file nor a directory, and git would read from it",
-            hint=joined(("rm", found)),
-        )
-
-
-def _check_awake(root: str, sleep: processes.Sleep) -> None:
-    if sleep.again() >= SLEPT:
-        check_obstacles(root)
+        why = f"{found} is neither a file nor a directory, and git would read from it"
+        raise Refusal("worktree-obstructed", f"git would hang in {root}", context=why, hint=joined(("rm", found)))
+    if asleep:
         why = "it slept for seconds: a FIFO was where it reads (as .gitignore, say), or the disk is gone"
-        raise Refusal("worktree-obstructed", f"git hangs in {root}", context=why,
-                      hint="end what works in these files, and try again")  # fmt: skip
+        raise Refusal("worktree-obstructed", f"git hangs in {root}", context=why, hint="end what works there first")
 
 
 def _obstacle(root: str) -> str | None:

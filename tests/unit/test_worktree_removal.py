@@ -11,7 +11,6 @@ from pathlib import Path
 import pytest
 
 from launcher.jail import processes
-from launcher.vcs import git as runner
 from launcher.vcs import jailed_git
 from launcher.vcs.harvest.decide import kept_places
 from launcher.vcs.private import lock as private_lock
@@ -282,7 +281,7 @@ def test_a_fifo_that_is_gone_when_it_is_looked_for_holds_nobody_up(
     Path(made.path, "new").touch()
     for name, value in (("SOON", 0.3), ("_obstacle", lambda _: None)):
         monkeypatch.setattr(jailed_git, name, value)
-    monkeypatch.setattr(runner, "LOOK", 0.2)
+    monkeypatch.setattr(processes, "LOOK", 0.2)
     if not namespaces:
         monkeypatch.setenv("PADDOCK_NO_USERNS", "1")
     began = time.monotonic()
@@ -310,11 +309,11 @@ def test_a_git_that_goes_on_is_not_taken_for_one_that_sleeps(tmp_path: Path, lin
         time.sleep(0.5)  # until it sleeps
         sleep = processes.Sleep(process.pid, b"git")
         looks = []
-        for _ in range(4):
-            looks.append(sleep.again())
+        for _ in range(7):
+            looks.append(sleep.for_good())
             time.sleep(0.1)
         os.killpg(process.pid, signal.SIGKILL)
-    assert looks == ([0, 1, 2, 3] if sleeps else [0, 0, 0, 0])
+    assert looks == [False] * 5 + [sleeps] * 2
 
 
 def test_ignored_files_are_no_work(place: Place) -> None:
