@@ -70,7 +70,7 @@ def directory_named(word: str) -> str:
         raise Refusal(
             "worktree-unknown",
             f"{word} is neither a directory nor a worktree that Paddock knows",
-            context="known: " + (", ".join(dict.fromkeys(row.ticket for row in here)) or "none"),
+            context="known: " + (", ".join(dict.fromkeys(printable(row.ticket) for row in here)) or "none"),
             hint="paddock worktree list --all; or name the directory: paddock worktree ... ../DIR",
         )
     return root

@@ -8,6 +8,7 @@ import pytest
 from launcher.vcs import checkout
 from launcher.vcs.disk import Present
 from launcher.vcs.worktrees.models import Options, State
+from launcher.vcs.worktrees.store import root_of
 from launcher.vcs.worktrees.worktree_service import WorktreeService
 from policy.errors import Refusal
 from tests.support import repository
@@ -248,6 +249,20 @@ def test_worktrees_are_found_by_what_people_call_them(plain: Place) -> None:
         plain.service.find(plain.app, "T-2")
     assert raised.value.context == "known: T-1"
     assert plain.service.everywhere() == [made]
+
+
+def test_a_directory_that_is_no_text_is_found_by_its_name(plain: Place) -> None:
+    """Its ticket is kept with the undecodable bytes escaped; no newline of one gets into a list of them."""
+    for branch, name in (("one", "w\udcff"), ("two", "a\nhint: b")):
+        git("worktree", "add", "-q", "-b", branch, f"../{name}", at=plain.app)
+        plain.service.adopt(plain.root / name)
+    rows = plain.service.of_repository(plain.app)
+    for name in ("w\udcff", "w\\xff"):
+        assert plain.service.find(plain.app, name).main.branch == "one"
+        assert root_of(name, rows) == str(plain.root / "w\udcff")
+    with pytest.raises(Refusal) as raised:
+        plain.service.find(plain.app, "none")
+    assert raised.value.context == r"known: a\nhint: b, w\xff"
 
 
 def test_a_worktree_of_git_is_adopted(plain: Place) -> None:

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, TypeVar
 from launcher.vcs import checkout
 from launcher.vcs.disk import Present
 from launcher.vcs.private import ref_files
-from policy.documents import absolute_path, read, written
+from policy.documents import absolute_path, label, read, written
 from policy.errors import Refusal, unusable
 
 if TYPE_CHECKING:
@@ -246,7 +246,9 @@ def root_of(name: str, rows: "list[Worktree]", *, branches: bool = True) -> str 
 
     Refusals: worktree-ambiguous.
     """
-    named = [row for row in rows if name in (row.worktree_id, row.ticket) or (branches and name == row.main.branch)]
+    ticket = label(name)  # as it is kept
+    named = [row for row in rows if name == row.worktree_id or ticket == row.ticket
+             or (branches and name == row.main.branch)]  # fmt: skip
     if len(named) > 1:
         context = "\n".join(f"{row.worktree_id} in {row.path}" for row in named)
         raise Refusal("worktree-ambiguous", f"several worktrees match {name}", context=context,

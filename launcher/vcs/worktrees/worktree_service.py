@@ -36,7 +36,8 @@ from launcher.vcs.worktrees.recovery import Recovery
 from launcher.vcs.worktrees.removal import Removal
 from launcher.vcs.worktrees.store import WorktreeRepository
 from policy import launch
-from policy.errors import Refusal
+from policy.documents import label
+from policy.errors import Refusal, printable
 from policy.launch import Boundaries
 from policy.pasted import quoted
 from policy.plan import beneath
@@ -119,7 +120,7 @@ class WorktreeService:
         rows = self.of_repository(start)
         path = os.path.realpath(name)
         exact = [row for row in rows if name == row.worktree_id or path == row.path]
-        named = exact or [row for row in rows if name in (row.ticket, row.main.branch)]
+        named = exact or [row for row in rows if label(name) == row.ticket or name == row.main.branch]
         if len(named) == 1:
             return named[0]
         if named:
@@ -128,7 +129,7 @@ class WorktreeService:
         raise Refusal(
             "worktree-unknown",
             f"Paddock knows no worktree {name} of this repository",
-            context="known: " + (", ".join(row.ticket for row in rows) or "none"),
+            context="known: " + (", ".join(printable(row.ticket) for row in rows) or "none"),
             hint="paddock worktree list; paddock worktree adopt DIR registers one that git made",
         )
 
