@@ -67,6 +67,15 @@ def _moved(git: Git, script: str) -> str:
     return said
 
 
+def test_what_a_branch_gains_is_told_though_the_repository_has_it(git: Git) -> None:
+    """A harvest of another worktree has brought the same commits, say; here one that kept them beside the branch."""
+    said = _moved(git, "for n in 1 2; do git commit -q --allow-empty -m $n; done")
+    assert "2 commits kept in" in said
+    git.outside("reset", "-q", "--hard", "HEAD~1")
+    assert "2 commits harvested to agent/mv2" in _verb(git, "harvest").stdout
+    assert git.outside("log", "-1", "--format=%s") == "2"
+
+
 def test_after_the_merge_that_the_message_names_the_session_goes_on_with_the_user(git: Git) -> None:
     """The command works although the agent's files lie there already and more is not committed; then all is quiet."""
     said = _moved(

@@ -125,6 +125,9 @@ def _moved(found: Found, worktree_id: str, now: str) -> tuple[PartResult, list[U
     if now and (
         (found.wanted == (new,) and now in found.parents) or crossing.contains(git, found.quarantine, new, now)
     ):
+        if not result.commits:  # another harvest has brought the same ones: what the branch gains is told
+            words = ("rev-list", "--count", new, "--not", now)
+            result = replace(result, commits=int(git.run(*words, environment=found.quarantine.environment).out))
         return result, [Update(part.ref, now, new, aside)]
     if now and now == part.base:
         backup = _free(git, f"{_ROOT}/backup/{worktree_id}")

@@ -84,7 +84,7 @@ class PartResult:
         ref: what was moved: a branch's full name, or HEAD.
         old: its value before.
         new: its value now, or what was to become it.
-        commits: number of commits that are new in the repository.
+        commits: number of commits that are new in the repository; where there are none, those that the branch gains.
         files: number of files that differ.
         rewritten: the branch does not continue the old value (the agent amended or rebased).
         backup: where the old value is kept then.
