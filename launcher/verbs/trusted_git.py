@@ -189,7 +189,10 @@ def _check_kind(entry: _Entry, place: str, shown: set[str]) -> None:
     source = name in files or name.startswith(("remotes/", "branches/"))
     inside = name.startswith(("modules/", "worktrees/"))
     data = name.partition("/")[0] in _DATA
-    if entry.kind == "l" and (source or data or name in _DIRECTORIES or (inside and entry.nearest)):
+    symbolic = name == "HEAD" and entry.target.startswith("refs/") and ".." not in entry.target.split("/")
+    # Git follows links where it writes: of a message, an index, packed refs.
+    other = entry.nearest and (inside or not (symbolic or name.startswith("hooks/")))
+    if entry.kind == "l" and (source or data or name in _DIRECTORIES or other):
         raise _indirect(place, entry.path, f"it is a link to {entry.target}",
                         "replace it with a copy of what it points to, or remove it")  # fmt: skip
     if entry.kind == "f" and entry.names > 1 and name.startswith(_OWN):

@@ -50,6 +50,12 @@ INDIRECT = {
     "ln -s ../../../../o .git/modules/lib/objects/ff",
     "worktrees/tree/logs/HEAD": "ln -sf ../../../../rc .git/worktrees/tree/logs/HEAD",
     "worktrees/tree/logs/HEAD leads": "touch rc; ln -f rc .git/worktrees/tree/logs/HEAD",
+    "COMMIT_EDITMSG": "touch rc; ln -sf ../rc .git/COMMIT_EDITMSG",
+    "HEAD": "cp .git/HEAD rc; ln -sf ../rc .git/HEAD",
+    "HEAD leads git": "cp .git/HEAD rc; ln -sf refs/../../rc .git/HEAD",
+    "info": "mv .git/info i; ln -s ../i .git/info",
+    "packed-refs": "touch rc; ln -sf ../rc .git/packed-refs",
+    "modules/lib/index": "touch rc; ln -sf ../../../rc .git/modules/lib/index",
     "sequencer/todo": "mkdir .git/sequencer; echo exec x >t; ln -s ../../t .git/sequencer/todo",
 }
 UNREADABLE = {
