@@ -190,8 +190,8 @@ def _check_kind(entry: _Entry, place: str, shown: set[str]) -> None:
     inside = name.startswith(("modules/", "worktrees/"))
     data = name.partition("/")[0] in _DATA
     symbolic = name == "HEAD" and entry.target.startswith("refs/") and ".." not in entry.target.split("/")
-    # Git follows links where it writes: of a message, an index, packed refs.
-    other = entry.nearest and (inside or not (symbolic or name.startswith("hooks/")))
+    # Git follows links where it writes: of a message, an index, packed refs. The others are shown.
+    other = entry.nearest and (inside or not (symbolic or name.startswith(("hooks/", "info/"))))
     if entry.kind == "l" and (source or data or name in _DIRECTORIES or other):
         raise _indirect(place, entry.path, f"it is a link to {entry.target}",
                         "replace it with a copy of what it points to, or remove it")  # fmt: skip
