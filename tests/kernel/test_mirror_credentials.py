@@ -199,7 +199,7 @@ def test_the_credential_is_for_reading_where_it_is_meant(jailed: Jailed) -> None
         f"{curl}/npm/demo -X PUT -d x -H 'Authorization: Bearer foreign'; {curl}/npm/demo; {curl}/npm/below/demo;"
         f"{curl}/other -I"
     )
-    assert ended.returncode == 0, ended
+    assert ended.returncode == 0, (ended, mirror.seen)
     assert mirror.seen == [
         ("PUT", "/npm/demo", "Bearer foreign"),
         ("GET", "/npm/demo", BEARER),
