@@ -210,11 +210,12 @@ _SLEPT = 5
 class Sleep:
     """Whether processes sleep all the time, and will hardly wake up: for a FIFO without another side, say.
 
-    Who reads or writes wakes up in between, however slow the disk is; while it waits for a disk, it does not sleep.
+    Who reads or writes wakes up in between, however slow the disk is; while it waits for a disk, it does not sleep. Who
+    waits for a child sleeps as long as that one.
 
     Args:
         pid: above the processes.
-        name: of theirs.
+        name: of theirs; what is below them has any.
     """
 
     def __init__(self, pid: int, name: bytes) -> None:
@@ -233,9 +234,8 @@ class Sleep:
     def _sleepers(self) -> list[tuple[int, bytes, bytes]]:
         """Each thread with how often it gave its processor up and lost it; [] when one does not sleep."""
         found = []
-        for pid in descendants(self._pid):
-            if name_and_parent(pid)[0] != self._name:
-                continue
+        named = {pid for pid in descendants(self._pid) if name_and_parent(pid)[0] == self._name}
+        for pid in sorted(named.union(*map(descendants, named))):
             for thread in threads(pid):
                 try:
                     with open(f"/proc/{pid}/task/{thread}/status", "rb", buffering=0) as file:

@@ -296,10 +296,15 @@ def test_a_fifo_that_is_gone_when_it_is_looked_for_holds_nobody_up(
 
 @pytest.mark.parametrize(
     ("line", "sleeps"),
-    [("read -r", True), ("while :; do :; done", False), ("while ! read -rt 0.01; do :; done", False), ("", False)],
-)
+    [
+        ("read -r", True), ("while :; do :; done", False), ("while ! read -rt 0.01; do :; done", False), ("", False),
+        ("bash -c 'while :; do :; done'; :", False), ("bash -c 'read -r'; :", True),
+    ],
+)  # fmt: skip
 def test_a_git_that_goes_on_is_not_taken_for_one_that_sleeps(tmp_path: Path, line: str, sleeps: bool) -> None:
-    """Whether it computes, or waits again and again for a moment, as on a slow disk; nor is a jail that has none."""
+    """Whether it computes, or waits again and again for a moment, as on a slow disk, or for a child that does; nor is a
+    jail that has none.
+    """
     name = str(tmp_path / ("git" if line else "other"))
     shutil.copy(str(shutil.which("bash")), name)
     words = ["bash", "-c", '"$@"; :', "bash", name, "-c", f"echo; {line or 'read -r'}"]
