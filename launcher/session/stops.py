@@ -105,19 +105,19 @@ def _attend(
             os.kill(parent, signal)
             os.write(tell, b".")
             by_shell = False
-            while (rest := 1.0 if look is None else look()) > 0:
-                ready = [fd for fd, _ in poll.poll(None if look is None else rest * 1000)]
-                if end in ready:
-                    break
-                # Blocked here, so it stays pending.
-                by_shell = by_shell or _signal.SIGCONT in _signal.sigpending()
-                if ready and has_continued(reader, decoder.twin(), copy, by_shell=by_shell):
-                    break
-                time.sleep(_LOOK_AGAIN if ready else 0.0)
+            try:
+                while (rest := 1.0 if look is None else look()) > 0:
+                    ready = [fd for fd, _ in poll.poll(None if look is None else rest * 1000)]
+                    if end in ready:
+                        break
+                    # Blocked here, so it stays pending.
+                    by_shell = by_shell or _signal.SIGCONT in _signal.sigpending()
+                    if ready and has_continued(reader, decoder.twin(), copy, by_shell=by_shell):
+                        break
+                    time.sleep(_LOOK_AGAIN if ready else 0.0)
+            except BaseException:
+                os.kill(child, _signal.SIGKILL)  # what nobody can look at does not go on
             os.kill(parent, _signal.SIGCONT)
-    except BaseException:
-        os.kill(child, _signal.SIGKILL)  # what nobody can look at does not go on
-        os.kill(parent, _signal.SIGCONT)
     finally:
         os._exit(0)
 
