@@ -14,7 +14,7 @@ from launcher.lean import os
 from launcher.safefs import walk
 from launcher.vcs.private import lock
 from launcher.vcs.private import record as records
-from launcher.vcs.private.pointer import NAME, Holder, target
+from launcher.vcs.private.pointer import NAME, Holder, named, target
 from launcher.vcs.private.record import GIT, SWAPPED_NOW, Record
 from policy.errors import Refusal
 
@@ -313,7 +313,7 @@ def _looked(directory: str, root: str, path: str, git_dir: str, private: str) ->
         raise _changed(path, error.strerror or str(error)) from None
     if found is None or content is None or target(content, path) != git_dir:
         raise _changed(path, f"it does not point to {git_dir}")
-    if not _names(content, path, git_dir):  # what is put back later would lead wherever the link leads by then
+    if named(content, path) != git_dir:  # what is put back later would lead wherever the link leads by then
         raise _changed(path, f"it points to {git_dir} by way of a symbolic link or `..`, which may change",
                        "paddock worktree dock repairs it; run no git there before")  # fmt: skip
     place = f"{directory}/{GIT}/{private}" if private else f"{directory}/{GIT}"
@@ -402,15 +402,6 @@ def _release(entry: SwapEntry) -> None:
         os.unlink(path)
 
 
-def _names(content: bytes | None, path: str, git_dir: str) -> bool:
-    """Whether a pointer in the directory `path` leads to a git directory by its words, one of the two that git writes.
-
-    What it leads to now is not enough: an agent's link on the way leads elsewhere in a later session.
-    """
-    text = os.fsdecode(content or b"").rstrip("\n").removeprefix("gitdir: ")
-    return target(content, path) == git_dir and text in (git_dir, os.path.relpath(git_dir, path))
-
-
 def _changed(path: str, why: str, hint: str = "") -> Refusal:
     return Refusal(
         "git-pointer-changed",
@@ -479,7 +470,7 @@ def _put_right(directory: str, record: records.Record, repository: records.Repos
                     )
                 return Docked(path, "right")
             # Through another name of the same file an agent could write it later.
-            if found is not None and found.st_nlink == 1 and _names(holder.read(), path, repository.git_dir):
+            if found is not None and found.st_nlink == 1 and named(holder.read(), path) == repository.git_dir:
                 return Docked(path, "right")
             aside = holder.put_aside(directory)
             relative = os.path.relpath(repository.git_dir, path)
