@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from starlette.types import Message, Receive, Scope, Send
 
 from launcher.service import log_files
 from launcher.service.page import attached, denied, live, overview, watcher
@@ -302,10 +303,10 @@ def test_a_browser_that_leaves_while_it_is_let_in_leaves_nothing(
             shims.append(socket.socket(fileno=os.dup(descriptor)))
             shims[0].sendall(answer)
 
-        async def leaving(scope: Any, receive: Any, _send: Any) -> None:  # noqa: ANN401  # as ASGI has them
+        async def leaving(scope: Scope, receive: Receive, _send: Send) -> None:
             whole = False
 
-            async def heard() -> Any:  # noqa: ANN401
+            async def heard() -> Message:
                 nonlocal whole
                 if whole:
                     return {"type": "http.disconnect"}
