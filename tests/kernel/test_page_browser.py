@@ -18,7 +18,7 @@ from policy import promises
 from tests.support import browser, identity, paddock, served
 from tests.support.browser import Browser, Tab
 from tests.support.features import need
-from tests.support.install import Installed
+from tests.support.install import Installed, base_python
 from tests.support.programs.scene import SWITCHES
 from tests.support.served import Served
 
@@ -245,10 +245,10 @@ def test_a_session_is_frozen_and_let_go_on(chromium: Browser) -> None:
 # Attackers
 
 
-def asked(address: str, path: str = "/", **headers: str) -> tuple[int, str]:
+def asked(address: str, path: str = "/", at: str = "127.0.0.1", **headers: str) -> tuple[int, str]:
     """Status and body that somebody gets who asks by himself."""
     port = urlsplit(address).port
-    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=20)
+    connection = http.client.HTTPConnection(at, port, timeout=20)
     connection.request("GET", path, headers={"Host": urlsplit(address).netloc, **headers})
     answer = connection.getresponse()
     found = answer.status, answer.read().decode()
@@ -299,19 +299,20 @@ def test_a_page_of_somebody_elses_gets_nothing(service: Served, chromium: Browse
     assert "Sessions" in again.text("nav")  # it was not logged out
 
 
-def test_another_user_gets_nothing_with_the_cookie(service: Served) -> None:
+@pytest.mark.parametrize("at", ["127.0.0.1", "[::1]"])
+def test_another_user_gets_nothing_with_the_cookie(service: Served, at: str) -> None:
     """Nor with an address that nobody has used yet: the connection is refused by its owner."""
     if os.geteuid() != 0:
         pytest.skip("nobody else can be played")
     address = invited(service)
     path = "/enter" + address.partition("/enter")[2]
     stranger = ("setpriv", f"--reuid={STRANGER}", f"--regid={STRANGER}", "--clear-groups")
-    words = ["curl", "-sS", "-m", "10", "-i", "--resolve", f"{urlsplit(address).netloc}:127.0.0.1", address]
+    words = ["curl", "-sS", "-m", "10", "-i", "--resolve", f"{urlsplit(address).netloc}:{at}", address]
     run = subprocess.run([*stranger, *words], capture_output=True, text=True, check=False, env={"PATH": os.defpath})
     said = run.stdout
     assert "peer-refused" in said
     assert "set-cookie" not in said
-    assert asked(address, path)[0] == 303
+    assert asked(address, path, at.strip("[]"))[0] == 303
 
 
 def test_a_browser_is_opened_with_what_no_jail_can_read(service: Served, chromium: Browser, public_dir: Path) -> None:
@@ -386,6 +387,86 @@ def test_a_jail_gets_nothing(service: Served, options: list[str], backend: str) 
         assert "page-refused" not in ended.stdout
 
 
+LISTENS = """
+import socket, sys
+port = int(sys.argv[1])
+def listened(family, address, port, *options):
+    made = socket.socket(family)
+    try:
+        for option in ((socket.SOL_SOCKET, socket.SO_REUSEADDR, 1), *options):
+            made.setsockopt(*option)
+        made.bind((address, port))
+        made.listen()
+    except OSError as error:
+        return error.strerror
+    return made
+for family, address in ((socket.AF_INET6, "::1"), (socket.AF_INET6, "::"), (socket.AF_INET, "0.0.0.0")):
+    for options in ((), ((socket.SOL_SOCKET, socket.SO_REUSEPORT, 1),)):
+        print("page", listened(family, address, port, *options))
+other = listened(socket.AF_INET6, "::1", 0)
+print("other", other, flush=True)
+if "wait" in sys.argv and not isinstance(other, str):
+    print(other.getsockname()[1], flush=True)
+    input()
+"""
+"""What a jail listens at: the page's port, under each address that means this machine, and any other."""
+
+
+@pytest.mark.parametrize("backend", promises.BACKENDS)
+def test_a_jail_is_never_taken_for_the_page(service: Served, chromium: Browser, backend: str) -> None:
+    """Browsers ask ::1 first: a jail with the machine's network listens at other ports there, and not at the page's."""
+    address = invited(service)
+    port, (extra, switches) = str(urlsplit(address).port), SWITCHES[backend]
+    words = ("--git=readonly", *switches, "--net", "open", "--", str(base_python()), "-c", LISTENS, port)
+    jailed = service.paddock.run(*words, env={**service.env, **extra})
+    lines = jailed.stdout.splitlines()
+    assert lines[:6] == ["page Address already in use"] * 6, jailed.stderr
+    assert lines[6].startswith("other <socket"), jailed.stdout
+    path = "/enter" + address.partition("/enter")[2]
+    assert asked(address, path, at="::1")[0] == 303
+    tab = chromium.tab(invited(service))
+    tab.until("document.querySelector('nav')?.innerText.includes('Sessions')")
+    tab.ask("Page.close")
+
+
+@pytest.mark.parametrize("backend", promises.BACKENDS)
+def test_the_page_is_not_shown_beside_a_jail_that_was_there_first(
+    installed: Installed, public_dir: Path, backend: str
+) -> None:
+    """A configured port that a jail holds at ::1 is refused; another one is not."""
+    who = identity.user(public_dir / "home")
+    (public_dir / "place").mkdir()
+    absent = served.prepare(paddock.make(who, installed, who.give(public_dir / "place")))
+    extra, switches = SWITCHES[backend]
+    words = ("run", "--git=readonly", *switches, "--net", "open", "--", str(base_python()), "-c", LISTENS, "1", "wait")
+    made = absent.paddock
+    jail = who.start(made.words(*words), cwd=made.worktree, env={**absent.env, **extra})
+    try:
+        assert jail.stdout is not None
+        port = next(line for line in jail.stdout if line.strip().isdigit()).decode().strip()
+        refused = absent.cli("serve", "--http", f"127.0.0.1:{port}")
+        assert refused.returncode == 125, refused.stderr
+        assert "page-port" in refused.stderr
+        assert "::1" in refused.stderr
+    finally:
+        jail.communicate(b"\n", timeout=served.PATIENCE)
+    first = absent.cli("page", "--no-open", "--json", "--port", port)
+    try:
+        assert json.loads(first.stdout)["port"] == int(port), first.stderr
+    finally:
+        ended(absent)
+
+
+def ended(absent: Served) -> None:
+    """Ends a service that a verb has started."""
+    pid = absent.get("/v1/health").json["pid"]
+    os.kill(pid, 15)
+    deadline = time.monotonic() + 20
+    while served.alive(pid) and time.monotonic() < deadline:
+        time.sleep(0.05)
+    assert not served.alive(pid)
+
+
 def test_the_service_is_started_where_there_is_none(installed: Installed, public_dir: Path) -> None:
     """And ends as any other; a second `paddock page` finds it."""
     who = identity.user(public_dir / "home")
@@ -402,12 +483,7 @@ def test_the_service_is_started_where_there_is_none(installed: Installed, public
         other = absent.cli("page", "--no-open", "--port", "1")
         assert "page-port" in other.stderr
     finally:
-        pid = absent.get("/v1/health").json["pid"]
-        os.kill(pid, 15)
-        deadline = time.monotonic() + 20
-        while served.alive(pid) and time.monotonic() < deadline:
-            time.sleep(0.05)
-    assert not served.alive(pid)
+        ended(absent)
 
 
 def test_a_session_is_typed_into_from_the_browser(service: Served, tab: Tab) -> None:

@@ -1,16 +1,25 @@
 """Who may see the page: each check alone, by an attack that all others let through."""
 
 import asyncio
+import errno
+import json
 import os
 import socket
+import subprocess
+import sys
+import textwrap
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from launcher.service.page import admission
 from launcher.service.page.admission import HEADERS, MOST_BODY, Admissions, owner_of
+from launcher.service.page.listener import take
+from policy.errors import Refusal
+from tests.support.features import need
 from tests.support.paged import PORT, Paged, paged
 
 
@@ -137,10 +146,21 @@ def test_a_session_is_of_one_host(browser: Paged) -> None:
 
 
 def test_a_token_is_of_one_kind_of_host(browser: Paged) -> None:
-    """A plain address lets nobody in by the page's own name, and the other way round; the token is gone then."""
-    for plain, host in ((True, browser.admissions.host), (False, browser.admissions.plain[0])):
-        token = browser.admissions.invite(plain=plain).partition("token=")[2]
-        assert browser.get(f"/enter?token={token}", host=host).status_code == 403
+    """A plain address lets nobody in by the page's own name, and the other way round; by its own it still does."""
+    name, (plain, local) = browser.admissions.host, browser.admissions.plain
+    for is_plain, wrong, right in ((True, (name,), plain), (False, (plain, local, "evil.example"), name)):
+        token = browser.admissions.invite(plain=is_plain).partition("token=")[2]
+        for host in wrong:
+            refused = browser.get(f"/enter?token={token}", host=host)
+            assert (refused.status_code, "set-cookie" in refused.headers) == (403, False)
+        assert browser.get(f"/enter?token={token}", host=right).status_code == 303
+
+
+def test_a_service_that_ends_takes_its_cookies_with_it(browser: Paged) -> None:
+    """Whoever listens at its port next may be sent one."""
+    assert browser.get("/").status_code == 200
+    browser.admissions.close()
+    assert browser.get("/").status_code == 403
 
 
 def test_the_name_cannot_be_guessed() -> None:
@@ -222,42 +242,219 @@ def test_what_lies_beside_the_static_files_is_not_served(browser: Paged) -> None
 # The peer
 
 
-def connection() -> tuple[socket.socket, socket.socket]:
+@pytest.fixture(params=["127.0.0.1", "::1"])
+def listening(request: pytest.FixtureRequest) -> Iterator[socket.socket]:
+    """A server at a loopback address."""
+    family = socket.AF_INET6 if ":" in request.param else socket.AF_INET
+    with socket.create_server((request.param, 0), family=family) as made:
+        yield made
+
+
+def connection(listening: socket.socket) -> tuple[socket.socket, socket.socket]:
     """Both ends of a connection over the loopback interface: who connected, and who was connected to."""
-    with socket.create_server(("127.0.0.1", 0)) as listening:
-        ours = socket.create_connection(listening.getsockname())
-        theirs, _ = listening.accept()
+    ours = socket.create_connection(listening.getsockname()[:2])
+    theirs, _ = listening.accept()
     return ours, theirs
 
 
-def test_the_other_end_is_this_users(tmp_path: Path) -> None:
+def test_the_other_end_is_this_users(listening: socket.socket) -> None:
     """As the kernel's own table says."""
-    ours, theirs = connection()
+    ours, theirs = connection(listening)
     with ours, theirs:
-        assert owner_of(theirs.getpeername(), theirs.getsockname()) == os.geteuid()
-        assert owner_of(("127.0.0.1", 1), theirs.getsockname()) is None
+        peer, own = theirs.getpeername()[:2], theirs.getsockname()[:2]
+        assert owner_of(peer, own) == os.geteuid()
+        assert owner_of((peer[0], 1), own) is None
 
 
-def test_a_closed_other_end_is_nobodys(tmp_path: Path) -> None:
+def test_a_closed_other_end_is_nobodys(listening: socket.socket) -> None:
     """It is user 0's in the table: a stranger who sends and closes at once must not be taken for root."""
-    ours, theirs = connection()
+    ours, theirs = connection(listening)
     with theirs:
-        peer, own = theirs.getpeername(), theirs.getsockname()
+        peer, own = theirs.getpeername()[:2], theirs.getsockname()[:2]
         ours.close()
         assert owner_of(peer, own) is None
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="nobody else can be played")
-def test_another_users_end_is_his(tmp_path: Path) -> None:
+def test_another_users_end_is_his(listening: socket.socket) -> None:
     """A socket belongs to who made it."""
-    with socket.create_server(("127.0.0.1", 0)) as listening:
-        child = os.fork()
-        if child == 0:
-            os.setuid(4_321)
-            made = socket.create_connection(listening.getsockname())
-            made.recv(1)
-            os._exit(0)
-        theirs, _ = listening.accept()
-        with theirs:
-            assert owner_of(theirs.getpeername(), theirs.getsockname()) == 4_321
-        os.waitpid(child, 0)
+    child = os.fork()
+    if child == 0:
+        os.setuid(4_321)
+        made = socket.create_connection(listening.getsockname()[:2])
+        made.recv(1)
+        os._exit(0)
+    theirs, _ = listening.accept()
+    with theirs:
+        assert owner_of(theirs.getpeername()[:2], theirs.getsockname()[:2]) == 4_321
+    os.waitpid(child, 0)
+
+
+# The port: to a browser the page is who listens at any address of its name
+
+TAKERS = {
+    "127.0.0.1": (socket.AF_INET, "127.0.0.1"),
+    "0.0.0.0": (socket.AF_INET, "0.0.0.0"),
+    "::1": (socket.AF_INET6, "::1"),
+    "::": (socket.AF_INET6, "::"),
+    "mapped": (socket.AF_INET6, "::ffff:127.0.0.1"),
+}
+MEANS = {
+    "alone": (),
+    "reuse": ((socket.SOL_SOCKET, socket.SO_REUSEADDR, 1),),
+    "share": ((socket.SOL_SOCKET, socket.SO_REUSEADDR, 1), (socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)),
+    "device": ((socket.SOL_SOCKET, socket.SO_REUSEADDR, 1), (socket.SOL_SOCKET, socket.SO_BINDTODEVICE, b"lo")),
+    "free": ((socket.SOL_SOCKET, socket.SO_REUSEADDR, 1), (socket.SOL_IP, 15, 1)),  # IP_FREEBIND
+}
+
+
+def taking(name: str, means: str, port: int) -> socket.socket:
+    """A socket of somebody else's, bound to the port; OSError: he cannot."""
+    family, address = TAKERS[name]
+    made = socket.socket(family, socket.SOCK_STREAM)
+    try:
+        for option in MEANS[means]:
+            made.setsockopt(*option)
+        made.bind((address, port))
+    except OSError:
+        made.close()
+        raise
+    return made
+
+
+@pytest.mark.parametrize("name", TAKERS)
+def test_nobody_else_can_listen_at_the_pages_port(name: str) -> None:
+    """At no address that a browser tries, by no option; and a port that somebody has is not taken."""
+    mine = take(0)
+    port = mine[0].getsockname()[1]
+    for means in MEANS:
+        with pytest.raises(OSError, match="in use"):
+            taking(name, means, port).listen()
+    for each in mine:
+        each.close()
+    with taking(name, "reuse", port) as theirs:
+        theirs.listen()
+        with pytest.raises(Refusal, match=str(port)) as refused:
+            take(port)
+        assert refused.value.reference == "page-port"
+    for each in take(port):
+        each.close()
+
+
+@pytest.mark.parametrize("name", TAKERS)
+def test_who_is_at_the_port_first_cannot_listen_later(name: str) -> None:
+    """A socket that is bound and does not listen yet is in nobody's way, until the page does."""
+    with taking(name, "reuse", 0) as theirs:
+        mine = take(theirs.getsockname()[1])
+        with pytest.raises(OSError, match="in use"):
+            theirs.listen()
+        for each in mine:
+            each.close()
+
+
+MACHINE = """
+import fcntl, json, socket, struct, sys
+from launcher.service.page.listener import take
+from policy.errors import Refusal
+
+def set_to(name, value):
+    with open("/proc/sys/net/" + name, "w") as file:
+        file.write(value)
+
+with socket.socket() as any:
+    fcntl.ioctl(any, 0x8914, struct.pack("16sH14x", b"lo", 0x41))  # SIOCSIFFLAGS, IFF_UP | IFF_RUNNING
+"""
+
+
+def on_a_machine(code: str) -> Any:  # noqa: ANN401  # whatever it prints as JSON
+    """What Python code prints in a network namespace of its own."""
+    need("userns")
+    words = ["unshare", "-rn", sys.executable, "-c", MACHINE + textwrap.dedent(code)]
+    ended = subprocess.run(words, capture_output=True, text=True, check=False, env={"PYTHONPATH": os.getcwd()})
+    assert ended.returncode == 0, ended.stderr
+    return json.loads(ended.stdout)
+
+
+def test_any_port_is_one_that_is_free_everywhere() -> None:
+    """Where the kernel names one at 127.0.0.1 that somebody has at ::1, another is taken; where there is none, none."""
+    found = on_a_machine(
+        """
+        set_to("ipv4/ip_local_port_range", "40000 40007")
+
+        def theirs(*ports):
+            return [socket.create_server(("::1", port), family=socket.AF_INET6) for port in ports]
+
+        some = theirs(40000, 40001, 40002)
+        found = []
+        for _ in range(8):
+            mine = take(0)
+            found.append([each.getsockname()[1] for each in mine])
+            for each in mine:
+                each.close()
+        others = theirs(40003, 40004, 40005, 40006, 40007)
+        try:
+            take(0)
+        except Refusal as refusal:
+            found.append(refusal.reference)
+        print(json.dumps(found))
+        """
+    )
+    assert found.pop() == "page-port"
+    assert all(ipv4 == ipv6 for ipv4, ipv6 in found)
+
+
+def test_the_port_is_held_at_an_address_that_appears_later() -> None:
+    """Where the interface has no ::1, anybody can hold the port for it; so does the page, which answers there then."""
+    found = on_a_machine(
+        """
+        set_to("ipv6/conf/lo/disable_ipv6", "1")
+        mine = take(0)
+        port = mine[0].getsockname()[1]
+
+        def tried(port, address="::1"):
+            with socket.socket(socket.AF_INET6) as theirs:
+                theirs.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+                theirs.setsockopt(socket.IPPROTO_IPV6, 78, 1)
+                try:
+                    theirs.bind((address, port))
+                    theirs.listen()
+                except OSError as error:
+                    return error.strerror
+                return "held"
+
+        def connected():
+            try:
+                socket.create_connection(("::1", port)).close()
+            except OSError as error:
+                return error.strerror
+            return "connected"
+
+        said = [tried(0), tried(0, "::"), tried(port), tried(port, "::"), connected()]
+        set_to("ipv6/conf/lo/disable_ipv6", "0")
+        said += [tried(port), tried(port, "::"), connected()]
+        mine[1].setblocking(True)
+        mine[1].accept()
+        print(json.dumps(said))
+        """
+    )
+    taken = "Address already in use"
+    assert found == ["held", "held", taken, taken, "Cannot assign requested address", taken, taken, "connected"]
+
+
+def test_only_a_kernel_without_ipv6_has_one_address(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where this process alone may have no such socket, a filter's doing, others may: the page does not listen."""
+    real = socket.socket
+
+    def filtered(family: int = socket.AF_INET, *words: Any) -> socket.socket:  # noqa: ANN401  # as it takes them
+        if family == socket.AF_INET6:
+            raise OSError(errno.EAFNOSUPPORT, "Address family not supported by protocol")
+        return real(family, *words)
+
+    monkeypatch.setattr(socket, "socket", filtered)
+    with pytest.raises(Refusal, match="cannot listen") as refused:
+        take(0)
+    assert refused.value.reference == "page-port"
+    monkeypatch.setattr(os.path, "exists", lambda path: path != "/proc/net/tcp6")
+    (only,) = take(0)
+    with only:
+        assert only.getsockname()[0] == "127.0.0.1"

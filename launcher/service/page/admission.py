@@ -83,11 +83,17 @@ def owner_of(peer: tuple[str, int], own: tuple[str, int]) -> int | None:
     Whoever has closed his end leaves a socket behind that is said to be user 0's: it is not believed.
 
     Args:
-        peer: IPv4 address and port of the other end.
+        peer: address and port of the other end.
         own: those of this end.
+
+    Raises:
+        OSError: the address is no plain one of IPv4 or IPv6.
     """
-    ends = struct.pack("!HH16s16s", peer[1], own[1], socket.inet_aton(peer[0]), socket.inet_aton(own[0]))
-    asked = struct.pack("=BBBBI", socket.AF_INET, socket.IPPROTO_TCP, 0, 0, _ANY_STATE) + ends
+    family = socket.AF_INET6 if ":" in own[0] else socket.AF_INET
+    ends = struct.pack(
+        "!HH16s16s", peer[1], own[1], socket.inet_pton(family, peer[0]), socket.inet_pton(family, own[0])
+    )
+    asked = struct.pack("=BBBBI", family, socket.IPPROTO_TCP, 0, 0, _ANY_STATE) + ends
     asked += struct.pack("=III", 0, _ANY_COOKIE, _ANY_COOKIE)
     try:
         with socket.socket(socket.AF_NETLINK, socket.SOCK_RAW, _SOCK_DIAG) as kernel:
@@ -180,15 +186,17 @@ class Admissions:
             )
         return path
 
-    def _taken(self, token: str) -> tuple[float, bool]:
+    def _taken(self, token: str) -> None:
         with contextlib.suppress(FileNotFoundError):
             os.unlink(self._files.pop(token, ""))
-        return self._tokens.pop(token, (0.0, False))
+        self._tokens.pop(token, None)
 
     def close(self) -> None:
-        """Forgets all addresses."""
+        """Forgets all addresses, and ends all sessions: another server may have the port next, and be sent a cookie."""
         for token in list(self._tokens):
             self._taken(token)
+        for visit in self._visits.values():
+            visit.end()
 
     def sweep(self) -> None:
         """Forgets the addresses that are too old."""
@@ -200,10 +208,14 @@ class Admissions:
         return host == self.host or host in self.plain
 
     def enter(self, token: str, host: str) -> str | None:
-        """The cookie's value for whoever has a token; None for one that is not valid, here or any more."""
-        until, plain = self._taken(token)
-        if time.monotonic() > until or (host in self.plain) != plain:
+        """The cookie's value for whoever has a token; None for one that is not valid, here or any more.
+
+        A token is used up where it lets somebody in: the one whom it is for can still come after another request.
+        """
+        until, plain = self._tokens.get(token, (0.0, False))
+        if time.monotonic() > until or host not in (self.plain if plain else (self.host,)):
             return None
+        self._taken(token)
         value = secrets.token_urlsafe(32)
         self._visits = {name: visit for name, visit in self._visits.items() if not visit.over}
         self._visits[value] = Visit(host)

@@ -1,6 +1,7 @@
 """The page's own listener: a loopback port, its connections' peers, and the application behind its gate."""
 
 import asyncio
+import errno
 import os
 import socket
 from collections.abc import Callable
@@ -21,7 +22,10 @@ from launcher.service.page.live import Tabs
 from launcher.service.page.rendering import ROOT, page, refusal_page
 from policy.errors import Refusal
 
-LOOPBACK = "127.0.0.1"
+LOOPBACKS = ((socket.AF_INET, "127.0.0.1"), (socket.AF_INET6, "::1"))
+"""Where browsers look for a name below `.localhost` (RFC 6761, 6.3), in an order of their own."""
+_IPV6_FREEBIND = 78
+_PORTS_TRIED = 64
 _BACKLOG = 128
 _KEEP_ALIVE = 75
 _MOST_STRANGERS = 64
@@ -58,8 +62,62 @@ async def _unknown(request: Request, error: Exception) -> Response:
     return await _refused(request, refusal)
 
 
+def take(port: int) -> list[socket.socket]:
+    """Listens at one port of every loopback address, or at none.
+
+    Whoever else listened at one of them would be the page to browsers, which go on to the other address only where
+    nobody answers: he would be sent the invitation and the cookie, and his scripts would be of the page's origin.
+
+    Args:
+        port: 0 for any that is free at all of them.
+
+    Refusals: page-port.
+    """
+    tries = 1 if port else _PORTS_TRIED
+    while True:
+        tries -= 1
+        try:
+            return _listening(port)
+        except Refusal:
+            if not tries:
+                raise
+
+
+def _listening(port: int) -> list[socket.socket]:
+    made: list[socket.socket] = []
+    for family, address in LOOPBACKS:
+        try:
+            if family == socket.AF_INET6 and not _has_ipv6():
+                continue
+            made.append(one := socket.socket(family, socket.SOCK_STREAM | socket.SOCK_NONBLOCK))
+            one.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            if family == socket.AF_INET6:
+                # Also where the interface has no such address yet: others can hold the port for it just so.
+                one.setsockopt(socket.IPPROTO_IPV6, _IPV6_FREEBIND, 1)
+            one.bind((address, port))
+            one.listen(_BACKLOG)
+        except OSError as error:
+            for each in made:
+                each.close()
+            raise Refusal("page-port", f"the page cannot listen on port {port}",
+                          context=f"{address}: {error.strerror or error}",
+                          hint="take another one, or 0 for any that is free") from None  # fmt: skip
+        port = one.getsockname()[1]
+    return made
+
+
+def _has_ipv6() -> bool:
+    """Whether there is IPv6 in the kernel. Only where there is none can nobody else listen there."""
+    try:
+        socket.socket(socket.AF_INET6, socket.SOCK_STREAM).close()
+    except OSError as error:
+        # A filter's error may be the same, but is this process's alone: then the kernel's table is there.
+        return error.errno != errno.EAFNOSUPPORT or os.path.exists("/proc/net/tcp6")
+    return True
+
+
 class Listener:
-    """One port of this machine's loopback interface, where the page is.
+    """One port of this machine's loopback addresses, where the page is.
 
     Attributes:
         port: its number.
@@ -71,16 +129,8 @@ class Listener:
 
         Refusals: page-port.
         """
-        self._socket = socket.socket(socket.AF_INET, socket.SOCK_STREAM | socket.SOCK_NONBLOCK)
-        try:
-            self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-            self._socket.bind((LOOPBACK, port))
-            self._socket.listen(_BACKLOG)
-        except OSError as error:
-            self._socket.close()
-            raise Refusal("page-port", f"the page cannot listen on port {port}", context=error.strerror or str(error),
-                          hint="take another one, or 0 for any that is free") from None  # fmt: skip
-        self.port: int = self._socket.getsockname()[1]
+        sockets = take(port)
+        self.port: int = sockets[0].getsockname()[1]
         self.admissions = Admissions(self.port)
         for left in Path(context.places.runtime).glob(f"{FILE}*.html"):  # by a service that was killed
             left.unlink(missing_ok=True)
@@ -91,7 +141,7 @@ class Listener:
         self._strangers: dict[Callable[[], None], None] = {}
         gate = Gate(self._app, self.admissions, refusal_page, lambda abort: self._strangers.pop(abort, None))
         self._server = Server(config_of(door.application(gate), _KEEP_ALIVE))
-        self._serving = asyncio.get_running_loop().create_task(self._server.serve([self._socket]), name="page")
+        self._serving = asyncio.get_running_loop().create_task(self._server.serve(sockets), name="page")
 
     def invite(self, *, plain: bool, file: bool) -> tuple[str, str | None]:
         """An address that lets one browser in, and on request a file that leads to it (`Admissions`)."""
@@ -103,7 +153,7 @@ class Listener:
 
     async def _admit(self, connection: Any, number: int, abort: Callable[[], None]) -> packets.Peer:  # noqa: ANN401
         try:
-            owner = owner_of(connection.getpeername(), connection.getsockname())
+            owner = owner_of(connection.getpeername()[:2], connection.getsockname()[:2])
         except OSError:  # it has gone already
             owner = None
         if owner not in (os.geteuid(), 0):
