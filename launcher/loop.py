@@ -46,6 +46,12 @@ def current() -> "Task":
     return task
 
 
+def forget() -> None:
+    """For the child of a fork: the loop that runs is its parent's, and this process may have one of its own."""
+    global _running
+    _running = None
+
+
 class Signal:
     """An event that happens once and that one task can await."""
 

@@ -4,14 +4,17 @@ import json
 import os
 import re
 import shutil
+import socket
 import time
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
+from policy import promises
 from tests.support import identity, served
-from tests.support.features import need
+from tests.support.features import need, need_backend
+from tests.support.programs.scene import SWITCHES
 from tests.support.served import Served, alive
 
 
@@ -144,6 +147,30 @@ def test_a_failing_session_is_started_again_so_often_and_no_more(service: Served
     service.create("false", name="hopeless", restart={"policy": "on-failure", "most": 2})
     over = service.over("hopeless")
     assert (over["state"], over["attempt"]) == ("failed", 3)
+
+
+@pytest.mark.parametrize("backend", promises.BACKENDS)
+def test_a_session_that_is_started_again_has_its_network_again(service: Served, backend: str) -> None:
+    """Each attempt has a proxy, which refuses a host, and reaches the port that is granted."""
+    need_backend(backend)
+    extra, switches = SWITCHES[backend]
+    environment = {"PATH": os.environ["PATH"], "HOME": str(service.paddock.who.home), **extra}
+    name = f"anew-{promises.BACKENDS.index(backend)}"
+    with socket.create_server(("127.0.0.1", 0)) as granted:
+        port = granted.getsockname()[1]
+        script = f"echo x >> {name}; curl -s -m 25 -o /dev/null -w '%{{http_code}}\\n' http://refused.example; "
+        script += f"exec 3<>/dev/tcp/127.0.0.1/{port} && read -r line <&3; echo $line; [ $(wc -l < {name}) -ge 3 ]"
+        options = [*switches, "--net", "proxy", "--proxy-env", "yes", "--reach", str(port)]
+        service.create("bash", "-c", script, name=name, options=options, environment=environment, wait=0,
+                       restart={"policy": "on-failure", "most": 2})  # fmt: skip
+        granted.settimeout(served.PATIENCE)
+        for _ in range(3):
+            with granted.accept()[0] as connection:
+                connection.sendall(b"hello\n")
+        over = service.over(name)
+    assert (over["state"], over["attempt"], over["backend"]) == ("ended", 3, backend), (over, service.log(name))
+    said = [line for line in service.log(name) if line in ("403", "hello")]
+    assert said == ["403", "hello"] * 3, service.log(name)
 
 
 @OF_A_USER

@@ -9,7 +9,7 @@ from collections.abc import Callable
 
 import pytest
 
-from launcher.loop import Cancelled, Loop, Signal, Task, Threads, Timeout, current, receive, running, sleep
+from launcher.loop import Cancelled, Loop, Signal, Task, Threads, Timeout, current, forget, receive, running, sleep
 from tests.support.proxied import PATIENCE, looped
 
 
@@ -360,3 +360,25 @@ def test_one_loop_runs_at_a_time() -> None:
     looped(test())
     with pytest.raises(RuntimeError, match="no loop"):
         running()
+
+
+def test_the_child_of_a_fork_can_have_a_loop_of_its_own() -> None:
+    """Its parent's runs on: a session's launcher is forked from within one, and has a proxy with another."""
+
+    async def test() -> int:
+        child = os.fork()
+        if child == 0:
+            try:
+                forget()
+                with pytest.raises(RuntimeError, match="no loop"):
+                    running()
+                own = Loop(lambda _: None)
+                own.call_soon(own.stop)
+                own.run()
+                os._exit(7)
+            finally:
+                os._exit(1)
+        await sleep(0)
+        return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+
+    assert looped(test()) == 7

@@ -258,7 +258,11 @@ class Launcher:
 
 
 def become(parent: int, channel: int, run: Callable[..., int]) -> None:
-    """Turns the child of a fork into a launcher: nothing of its parent's stays open in it but `channel`."""
+    """Turns the child of a fork into a launcher: nothing of its parent's stays open in it but `channel`.
+
+    The first one of a session is forked before its shim has a loop, all others from within that.
+    """
+    loops.forget()
     for number in (signal.SIGTERM, signal.SIGHUP, signal.SIGINT, signal.SIGCHLD):
         signal.signal(number, signal.SIG_DFL)
     signal.set_wakeup_fd(-1)
