@@ -298,8 +298,44 @@ def test_nothing_of_ended_sessions_is_left(service: Served) -> None:
 
 
 @OF_A_USER
+def test_a_late_answer_is_of_no_use_to_the_next_attempt(service: Served) -> None:
+    """Which counts its questions anew: what a person allowed one host for good is not given to the next one."""
+    need("userns")
+    script = """
+        if [ -e first ]; then curl -s -m 25 http://second.example/; exit 0; fi
+        touch first; curl -s -m 25 http://first.example/ & until [ -e go ]; do sleep 0.02; done; kill $!; exit 1
+    """
+    service.create("sh", "-c", script, name="late", options=["--ask", "yes"], wait=0,
+                   restart={"policy": "on-failure", "most": 1})  # fmt: skip
+    path = "/v1/sessions/late/questions"
+
+    def asked(host: str) -> dict[str, object]:
+        deadline = time.monotonic() + 30
+        while not [each for each in service.get(path).json.get("questions", []) if each["host"] == host]:
+            assert time.monotonic() < deadline, service.log("late")
+        (found,) = service.get(path).json["questions"]
+        return {"number": found["number"], "host": found["host"], "port": found["port"]}
+
+    first = asked("first.example")
+    (service.paddock.worktree / "go").touch()
+    second = asked("second.example")
+    assert first["number"] == second["number"]
+    configuration = service.paddock.who.home / ".config/paddock/config.toml"
+
+    def answered(question: dict[str, object], word: str) -> int:
+        body = {"answer": word, "host": question["host"], "port": question["port"]}
+        return service.post(f"{path}/{question['number']}", body).status
+
+    assert answered(first, "always") == 404
+    assert not configuration.exists() or "example" not in configuration.read_text()
+    assert asked("second.example") == second
+    assert answered(second, "no") == 200
+    assert service.over("late")["attempt"] == 2
+
+
+@OF_A_USER
 def test_questions_about_refused_hosts_are_answered_over_the_api(service: Served) -> None:
-    """By their number; what was answered is asked no more, and a session that asks nothing says so."""
+    """By number, host and port; what was answered is asked no more, and a session that asks nothing says so."""
     need("userns")
     script = "curl -sS http://files.example/; read line"
     service.create("sh", "-c", script, name="asking", options=["--ask", "yes"], stdin="pipe")
@@ -310,12 +346,15 @@ def test_questions_about_refused_hosts_are_answered_over_the_api(service: Served
     assert (question["host"], question["port"], question["process"]) == ("files.example", 80, "curl")
     assert question["risk"]
     assert json.loads(service.cli("answer", "asking", "--json").stdout)[0]["host"] == "files.example"
-    for number, body, status in ((99, {"answer": "no"}, 404), (question["number"], {"answer": "yes"}, 422)):
-        assert service.post(f"{path}/{number}", body).status == status
-    answer = service.post(f"{path}/{question['number']}", {"answer": "no"})
-    assert (answer.status, answer.json) == (200, {"answer": "no"})
+    number, no = question["number"], {"answer": "no", "host": "files.example", "port": 80}
+    for other in ({"host": "other.example"}, {"host": "example"}, {"host": ""}, {"port": 443}):
+        assert service.post(f"{path}/{number}", no | other).status == 404
+    for which, body, status in ((99, no, 404), (number, no | {"answer": "yes"}, 422), (number, {"answer": "no"}, 422)):
+        assert service.post(f"{path}/{which}", body).status == status
+    answer = service.post(f"{path}/{number}", no)
+    assert (answer.status, answer.json) == (200, no)
     assert service.get(path).json == {"questions": []}
-    assert service.post(f"{path}/{question['number']}", {"answer": "session"}).status == 404
+    assert service.post(f"{path}/{number}", no | {"answer": "session"}).status == 404
     service.create("sleep", "100", name="silent")
     assert service.get("/v1/sessions/silent/questions").status == 409
     assert service.get("/v1/sessions/nosuch/questions").status == 404

@@ -145,11 +145,14 @@ def test_forms_do_what_the_api_does_and_refuse_as_it_does(browser: Paged) -> Non
 
 
 def test_an_answer_is_one_of_four_words(browser: Paged) -> None:
-    """And needs a question of a live session's."""
+    """And names the host and port of a question of a live session's."""
     browser.session("one")
-    assert browser.post("/sessions/one/questions/1", {"answer": "yes"}).status_code == 400
-    assert browser.post("/sessions/one/questions/x", {"answer": "once"}).status_code == 404
-    assert browser.post("/sessions/one/questions/1", {"answer": "once"}).status_code in (404, 409, 422)
+    asked = {"answer": "once", "host": "b.example", "port": "443"}
+    for wrong in ({"answer": "yes"}, {"port": ""}, {"port": "x"}, {"port": "0"}, {"port": "65536"}):
+        assert browser.post("/sessions/one/questions/1", asked | wrong).status_code == 400
+    assert browser.post("/sessions/one/questions/1", {"answer": "once"}).status_code == 400
+    assert browser.post("/sessions/one/questions/x", asked).status_code == 404
+    assert browser.post("/sessions/one/questions/1", asked).status_code in (404, 409, 422)
 
 
 def test_denials_of_several_sessions_are_put_together(browser: Paged) -> None:
@@ -230,6 +233,7 @@ def test_a_sessions_own_page_has_its_questions_and_denials(browser: Paged) -> No
     text = browser.get("/sessions/asks").text
     assert "c.example:443" in text
     assert 'action="/sessions/asks/questions/3"' in text
+    assert text.count('name="host" value="b.example"') == text.count('name="port" value="443"') == 4
     assert 'name="back" value="1"' in text
     assert "asked about again for 5 min" in text
     for path in ("/health", "/worktrees/none"):

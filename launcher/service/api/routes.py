@@ -339,9 +339,13 @@ class HostAnswer(Frozen):
 
     Attributes:
         answer: the word. In a response it is `session` where the configuration could not be changed.
+        host: whom the question is about. A session that is started again counts its questions from 1 again.
+        port: that of the question.
     """
 
     answer: Literal["no", "once", "session", "always"]
+    host: str
+    port: int = Field(ge=1, le=65_535)
 
 
 @router.get("/{name}/questions", responses=_KNOWN | _STATE)
@@ -364,18 +368,18 @@ async def answer_question(
     body: HostAnswer,
     request: Request,
 ) -> HostAnswer:
-    """Answers a question of a session's."""
+    """Answers a question of a session's: the one with this number, host and port, and no other."""
     context = context_of(request)
     context.supervisor.session(name)
 
     def give() -> str:
         with answers.Client(context.places, name) as client:
             for each in client.questions:
-                if each.number == number:
+                if (each.number, each.host, each.port) == (number, body.host, body.port):
                     return client.answer(each, body.answer)
-        raise Refusal("question-unknown", f"session {name} has no open question {number}")
+        raise Refusal("question-unknown", f"session {name} has no open question {number} about this host and port")
 
-    return HostAnswer.model_validate({"answer": await asyncio.to_thread(give)})
+    return body.model_copy(update={"answer": await asyncio.to_thread(give)})
 
 
 # Ticket runs, worktrees, merges.

@@ -78,9 +78,12 @@ def _recorded(request: Request) -> bool:
 async def answer_question(name: SessionName, number: int, request: Request) -> Response:
     """Answers a question, as `paddock answer` does."""
     form = await form_of(request)
-    word = form.get("answer", "")
-    if word not in asking.ANSWERS:
-        raise Refusal("request-invalid", f"an answer is one of {', '.join(asking.ANSWERS)}")
-    body = routes.HostAnswer.model_validate({"answer": word})
+    try:
+        body = routes.HostAnswer.model_validate({key: form.get(key, "") for key in ("answer", "host", "port")})
+    except ValueError:
+        words = ", ".join(asking.ANSWERS)
+        raise Refusal(
+            "request-invalid", f"an answer is one of {words}, and names the question's host and port"
+        ) from None
     await routes.answer_question(name, number, body, request)
     return RedirectResponse(f"/sessions/{name}" if form.get("back") else "/denials", 303)
