@@ -95,7 +95,9 @@ def find(start: str, disk: Disk, *, exact: bool, hint: str = HINT) -> Checkout:
 def common_dir(git_dir: str, disk: Disk) -> str:
     """The directory that holds objects, refs and config for a git directory: itself, or what its `commondir` names."""
     text = _line(f"{git_dir}/commondir", disk)
-    return git_dir if text is None else os.path.normpath(os.path.join(git_dir, text))
+    if text is None:
+        return git_dir
+    return os.path.normpath(os.path.join(git_dir, text.partition("\0")[0]))  # as far as git reads it, too
 
 
 def _is_git_dir(path: str, disk: Disk) -> bool:

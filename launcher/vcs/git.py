@@ -571,7 +571,10 @@ class Git:
         """The repository's configuration: (file that sets it, key, value; None for the short form of true).
 
         Executes nothing. Asked once in this process, and again whenever a file of it has changed.
+
+        Refusals: git-dir-written.
         """
+        self._refuse_written()
         own = f"{self.git_dir}/config.worktree"
         key = self.git_dir if os.path.lexists(own) else self.common_dir
         known = _configured.get(key)

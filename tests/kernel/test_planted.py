@@ -153,3 +153,16 @@ def test_no_git_of_paddocks_works_there_while_the_session_lives(paddock: Paddock
     ok(here.run("true", env=GUARD))
     merged = paddock.call("merge", "--into", "t", "main", cwd=paddock.main)
     assert (merged.returncode, told.read_text()) == (0, "# mine\n"), merged.stderr
+
+
+@AS_A_USER
+def test_a_common_directory_with_a_nul_in_its_name_is_refused_as_any_other(paddock: Paddock) -> None:
+    """Whoever looks at it first; the commands go on in the worktree around it."""
+    make = "mkdir -p x/.git/objects x/.git/refs; echo ref: refs/heads/m >x/.git/HEAD; "
+    ok(paddock.run("sh", "-c", f"{make} printf 'a\\0b\\n' >x/.git/commondir"))
+    assert (paddock.worktree / "x/.git/commondir").read_bytes() == b"a\0b\n"
+    for words in (("worktree", "add", "more"), ("worktree", "status"), ("worktree", "list"), ("prune",)):
+        ended = paddock.call(*words, cwd=paddock.worktree / "x")
+        assert "[internal-error]" not in ended.stderr, ended.stderr
+        ok(paddock.call(*words))
+    assert "[git-dir-written]" in paddock.call("worktree", "add", "again", cwd=paddock.worktree / "x").stderr
