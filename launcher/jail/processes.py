@@ -206,6 +206,12 @@ LOOK = 1.0
 _SLEPT = 5
 """Looks of `Sleep` after which who has not run in between is given up."""
 
+MOST_SLEPT = 20
+"""Seconds that somebody else may have processes sleep in all, beside `_PER_WORKED` of each that they have worked."""
+_PER_WORKED = 4
+_CPU_TIMES = slice(11, 15)
+"""Of `stat_fields`: the processor time of a process, and of its children that have ended."""
+
 
 class Sleep:
     """Whether processes sleep all the time, and will hardly wake up: for a FIFO without another side, say.
@@ -216,26 +222,44 @@ class Sleep:
     Args:
         pid: above the processes.
         name: of theirs; what is below them has any.
+        before: of processes that did a part of the same work; how they slept and worked counts, too.
     """
 
-    def __init__(self, pid: int, name: bytes) -> None:
+    def __init__(self, pid: int, name: bytes, before: "Sleep | None" = None) -> None:
         self._pid = pid
         self._name = name
         self._seen: list[tuple[int, bytes, bytes]] = []
         self._looks = 0
+        self._slept: float = before._slept if before else 0.0
+        self._worked_before: float = before._worked_before + before._worked if before else 0.0
+        self._worked: float = 0.0
+        self._last = time.monotonic()
 
     def for_good(self) -> bool:
         """Looks again: whether none of them has run since several looks ago; False when there is none."""
         now = self._sleepers()
         self._looks = self._looks + 1 if now and now == self._seen else 0
         self._seen = now
+        last, self._last = self._last, time.monotonic()
+        self._slept += self._last - last if now else 0.0
         return self._looks >= _SLEPT
+
+    def for_long(self) -> bool:
+        """Whether they sleep by now, and have slept for long in all and hardly worked, however often they were woken.
+
+        A file system that is another process's (FUSE) can be as slow: who asks knows who else has the files in hand.
+        """
+        worked = self._worked_before + self._worked
+        return bool(self._seen) and self._slept > MOST_SLEPT + _PER_WORKED * worked
 
     def _sleepers(self) -> list[tuple[int, bytes, bytes]]:
         """Each thread with how often it gave its processor up and lost it; [] when one does not sleep."""
         found = []
         named = {pid for pid in descendants(self._pid) if name_and_parent(pid)[0] == self._name}
-        for pid in sorted(named.union(*map(descendants, named))):
+        alive = sorted(named.union(*map(descendants, named)))
+        ticks = sum(sum(map(int, stat_fields(pid)[_CPU_TIMES])) for pid in alive)
+        self._worked = max(self._worked, ticks / os.sysconf("SC_CLK_TCK"))
+        for pid in alive:
             for thread in threads(pid):
                 try:
                     with open(f"/proc/{pid}/task/{thread}/status", "rb", buffering=0) as file:

@@ -443,7 +443,7 @@ class Git:
         return Completed(process.returncode, out, err)
 
     def _look(self, process: "subprocess.Popen[bytes]") -> Callable[[], None] | None:
-        """What is done each second in which a command says nothing; what it raises ends the command."""
+        """What is done each second or so while a command runs; what it raises ends the command."""
         return None
 
     def _failure(self, error: GitFailed) -> Refusal:
@@ -677,13 +677,18 @@ def _collected(
                 selector.register(process.stdin, selectors.EVENT_WRITE)
             else:
                 process.stdin.close()
+        looked = time.monotonic()
+        pause = processes.LOOK
         while selector.get_map():
-            remaining = deadline - time.monotonic()
+            now = time.monotonic()
+            remaining = deadline - now
             if remaining <= 0:
                 return b"", err, "time"
-            ready = selector.select(remaining if look is None else min(remaining, processes.LOOK))
-            if look is not None and not ready:
+            if look is not None and now - looked >= pause:
                 look()
+                # By chance: whoever knew the time could have git awake just then.
+                looked, pause = time.monotonic(), processes.LOOK * (0.5 + os.urandom(1)[0] / 255)
+            ready = selector.select(remaining if look is None else min(remaining, max(0.0, looked + pause - now)))
             for key, _ in ready:
                 if key.fileobj is process.stdin:
                     try:

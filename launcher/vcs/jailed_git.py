@@ -26,6 +26,7 @@ from launcher.safefs import walk
 from launcher.vcs import written
 from launcher.vcs.disk import Present, Seen
 from launcher.vcs.git import Completed, Git, GitFailed, Setting, executable, hardened_environment
+from launcher.vcs.private import writers
 from launcher.vcs.private.copied_settings import quoted
 from launcher.vcs.scratch import Scratch
 from policy.errors import EXIT_REFUSED, Refusal
@@ -167,6 +168,7 @@ class JailedGit(Git):
         super().__init__(git_dir, settings=settings, hold=hold)
         self.work_tree = work_tree
         self._skeleton: Skeleton | None = None
+        self._sleep: processes.Sleep | None = None
         self._making = threading.Lock()
 
     @property
@@ -175,8 +177,14 @@ class JailedGit(Git):
         return Git(self.git_dir, settings=self._settings, hold=self._hold)
 
     def _look(self, process: "subprocess.Popen[bytes]") -> Callable[[], None]:
-        sleep = processes.Sleep(process.pid, b"git")
-        return lambda: check_obstacles(self.work_tree, asleep=True) if sleep.for_good() else None
+        self._sleep = sleep = processes.Sleep(process.pid, b"git", self._sleep)
+
+        def look() -> None:
+            # Only a session can wake it again and again; else it is the disk that is slow.
+            if sleep.for_good() or (sleep.for_long() and writers.live(written.user_state(), self.work_tree)):
+                check_obstacles(self.work_tree, asleep=True)
+
+        return look
 
     def _failure(self, error: GitFailed) -> Refusal:
         """What the jail has refused, where that is why."""
@@ -359,7 +367,8 @@ def _helper_words(function: str, descriptor: int) -> list[str]:
 # Git opens every `.gitignore` and `.gitattributes` there is, a FIFO too (no other side ever writes into it), and
 # would wait until its time is over. Looking for one before each command would double the reading of directories, so
 # it is looked for when git takes long. Who works there meanwhile can take the FIFO away before it is found, and git,
-# which has begun to open it, still waits: so a git that does nothing at all is ended, too.
+# which has begun to open it, still waits: so a git that does nothing at all is ended, too. And who wakes it can hold it
+# up by the next FIFO: while a session lives that can write there, the gits of one look may sleep for so long in all.
 
 SOON = 3.0
 """Seconds that git is given before it is asked why. Most worktrees need a hundredth of it."""

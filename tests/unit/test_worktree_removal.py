@@ -1,11 +1,15 @@
 """Removing a worktree: what would be lost is said first, and kept when the removal is forced."""
 
+import fcntl
 import os
 import shlex
 import shutil
 import signal
 import subprocess
+import threading
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import pytest
@@ -294,6 +298,59 @@ def test_a_fifo_that_is_gone_when_it_is_looked_for_holds_nobody_up(
     assert condition.processes_at_work(made.path) == ()
 
 
+@contextmanager
+def woken(fifos: list[Path], pause: float) -> Iterator[None]:
+    """Plays the agent that lets git go on, from one FIFO to the next."""
+    over = threading.Event()
+
+    def serve() -> None:
+        while not over.wait(pause):
+            for fifo in fifos:
+                with suppress(OSError):  # nobody reads there now
+                    os.close(os.open(fifo, os.O_WRONLY | os.O_NONBLOCK))
+                    break
+
+    thread = threading.Thread(target=serve)
+    thread.start()
+    try:
+        yield
+    finally:
+        over.set()
+        thread.join()
+
+
+@pytest.mark.parametrize("lives", [True, False])
+def test_a_session_that_wakes_git_again_and_again_holds_nobody_up(
+    place: Place, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, lives: bool
+) -> None:
+    """One FIFO after another: what counts is how long git sleeps in all. Without a session the disk is slow."""
+    made = place.service.add(place.app, "T")
+    fifos = [Path(made.path, f"d{number:02}", ".gitignore") for number in range(60)]
+    for fifo in fifos:
+        fifo.parent.mkdir()
+        os.mkfifo(fifo)
+        fifo.with_name("file").touch()
+    session = tmp_path / "xdg/paddock/sessions/one"
+    session.mkdir(parents=True)
+    (session / "writes").write_text(f"{made.path}\0")
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "xdg"))
+    for module, name, value in (
+        (jailed_git, "SOON", 0.3), (jailed_git, "_obstacle", lambda _: None), (processes, "LOOK", 0.05),
+        (processes, "MOST_SLEPT", 0.5), (processes, "_SLEPT", 10_000),
+    ):  # fmt: skip
+        monkeypatch.setattr(module, name, value)
+    descriptor = os.open(session, os.O_RDONLY)
+    try:
+        if lives:
+            fcntl.flock(descriptor, fcntl.LOCK_EX)
+        with woken(fifos, 0.05):
+            said = "; ".join(place.service.status(made).at_stake())
+    finally:
+        os.close(descriptor)
+    assert ("git hangs" in said) is lives, said
+    assert ("untracked" in said) is not lives, said
+
+
 @pytest.mark.parametrize(
     ("line", "sleeps"),
     [
@@ -319,6 +376,36 @@ def test_a_git_that_goes_on_is_not_taken_for_one_that_sleeps(tmp_path: Path, lin
             time.sleep(0.1)
         os.killpg(process.pid, signal.SIGKILL)
     assert looks == [False] * 5 + [sleeps] * 2
+
+
+@pytest.mark.parametrize(
+    ("line", "long"),
+    [("while ! read -rt 0.01; do :; done", True), ("while :; do :; done", False)],
+)
+def test_who_is_woken_again_and_again_has_slept_for_long(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, line: str, long: bool
+) -> None:
+    """Beside one that computes; what was slept in one git counts for the next one on the same tree."""
+    monkeypatch.setattr(processes, "MOST_SLEPT", 0.5)
+    monkeypatch.setattr(processes, "_PER_WORKED", 1)
+    name = str(tmp_path / "git")
+    shutil.copy(str(shutil.which("bash")), name)
+    words = ["bash", "-c", '"$@"; :', "bash", name, "-c", f"echo; {line}"]
+    found = []
+    before = None
+    for _ in range(2):
+        with subprocess.Popen(words, stdin=subprocess.PIPE, stdout=subprocess.PIPE, process_group=0) as process:
+            assert process.stdout is not None
+            process.stdout.readline()
+            before = processes.Sleep(process.pid, b"git", before)
+            until = time.monotonic() + (4 if long else 1)
+            while not before.for_long() and time.monotonic() < until:
+                time.sleep(0.05)
+                before.for_good()
+            found.append(before.for_long())
+            os.killpg(process.pid, signal.SIGKILL)
+        monkeypatch.setattr(processes, "MOST_SLEPT", before._slept)  # the next one has nothing left
+    assert found == [long] * 2
 
 
 def test_ignored_files_are_no_work(place: Place) -> None:
