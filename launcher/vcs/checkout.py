@@ -202,11 +202,29 @@ def configured_worktree(git_dir: str, disk: Disk) -> str | None:
 
     A store with linked worktrees has it in `config.worktree` (`worktrees.module_stores`).
     """
+    place = _configured_worktree(git_dir, disk)
+    return None if place is None else disk.resolve(place)
+
+
+def _configured_worktree(git_dir: str, disk: Disk) -> str | None:
     for file in ("config", "config.worktree"):
         for section, subsection, name, value in git_config.entries(disk.read(f"{git_dir}/{file}", 1 << 20) or b""):
             if (section, subsection, name) == ("core", "", "worktree"):
-                return disk.resolve(os.path.join(git_dir, value))
+                return os.path.join(git_dir, value)
     return None
+
+
+def place_of(git_dir: str, disk: Disk) -> str | None:
+    """Where a submodule's git directory says that its files are, as it is written there; None when it does not say.
+
+    Not resolved: a link in an agent's tree would have it say another place.
+
+    Args:
+        git_dir: canonical; a store, or the directory of a linked worktree of one.
+    """
+    entry = _line(f"{git_dir}/gitdir", disk) if disk.kind(f"{git_dir}/commondir") == "file" else None
+    place = os.path.dirname(os.path.join(git_dir, entry)) if entry else _configured_worktree(git_dir, disk)
+    return None if place is None else os.path.normpath(place)
 
 
 def _submodules(root: str, git_dir: str, disk: Disk) -> tuple[Submodule, ...]:

@@ -198,12 +198,33 @@ def test_what_a_killed_session_leaves_is_put_aside_by_the_next_command(here: Pad
 
 
 @AS_A_USER
-def test_what_the_user_populates_meanwhile_stays(here: Paddock) -> None:
-    """`git submodule update` outside, while a session lives: what leads to the repository's own data is not touched."""
+@pytest.mark.parametrize("where", ["library", "deep/renamed"])
+def test_what_the_user_populates_meanwhile_stays(here: Paddock, where: str) -> None:
+    """`git submodule update` outside, while a session lives: what leads to that submodule's store is not touched."""
+    if where != "library":  # the name, and with it the store, stay
+        ok(here.who.run(["mkdir", "deep"], cwd=here.worktree))
+        outside(here, "mv", "library", where)
+        outside(here, "commit", "-qm", "one: Renamed.")
     with Session(here):
         outside(here, "submodule", "--quiet", "update", "--init")
-    assert (here.worktree / "library/library.py").exists()
+    assert (here.worktree / where / "library.py").exists()
     assert outside(here, "submodule", "status").startswith(" ")
+
+
+@AS_A_USER
+@pytest.mark.parametrize("whose", ["another worktree's", "its own"])
+def test_a_pointer_to_another_submodules_store_is_put_aside(with_submodule: Paddock, whose: str) -> None:
+    """`git submodule update` there would check the agent's commit out in the other submodule, of the main checkout say."""
+    here = with_submodule
+    git_dirs = {"its own": here.worktree / "library", "another worktree's": here.main / "library"}
+    outside(replace(here, worktree=here.main), "submodule", "--quiet", "update", "--init")
+    store = ok(here.who.run(["git", "rev-parse", "--absolute-git-dir"], cwd=git_dirs[whose])).strip()
+    ended = here.run("--", "sh", "-c", _POINTED, store)
+    assert ended.returncode == 0, ended.stderr
+    assert "160000" in outside(here, "ls-files", "--stage", "new")
+    assert "new/.git was written by the command" in ended.stderr
+    assert list((here.worktree / "new").iterdir()) == []
+    assert outside(here, "submodule", "status", "library").startswith(" ")
 
 
 @AS_A_USER

@@ -25,7 +25,7 @@ from policy.plan import Place, beneath
 
 
 def of_place(root: str, place: str, git_dir: str, directory: str) -> str | None:
-    """Puts aside the `.git` of one place, unless it is a pointer to a trusted submodule's git directory.
+    """Puts aside the `.git` of one place, unless it is a pointer to the trusted git directory of that very submodule.
 
     Args:
         root: canonical root of the repository around it.
@@ -58,15 +58,16 @@ def of_place(root: str, place: str, git_dir: str, directory: str) -> str | None:
 
 
 def _leads_to_ours(content: bytes | None, place: str, git_dir: str) -> bool:
-    """Whether a pointer is one that `git submodule` writes outside of jails.
+    """Whether a pointer is one that `git submodule` writes outside of jails: its git directory names this very place.
 
-    One that leads to nothing counts only there, too: elsewhere another session can make what it leads to.
+    Another one of the repository's may be that of another submodule, whose files `git submodule update` would change.
     """
     store = named(content, place)
     if store is None:
         return False
     common = checkout.common_dir(git_dir, Present())
-    return any(beneath(store, f"{os.path.realpath(one)}/modules") for one in (git_dir, common))
+    ours = any(beneath(store, f"{os.path.realpath(one)}/modules") for one in (git_dir, common))
+    return ours and checkout.place_of(store, Present()) == place
 
 
 def report_line(place: str, aside: str) -> str:
