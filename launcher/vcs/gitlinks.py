@@ -11,7 +11,9 @@ from launcher.vcs.git import Git
 from policy.errors import printable
 from policy.pasted import pathspec, quoted
 
-_MODE = b"160000"
+MODE = b"160000"
+"""Of a gitlink in a tree or an index."""
+
 _MOST_PATHS = 100
 """Paths up to which only these are looked at. There may be more in an agent's `.gitmodules` than execve(2) takes."""
 
@@ -25,7 +27,7 @@ def of_tree(
     for entry in git.run(*words, environment=environment).out.split(b"\0"):
         info, _, path = entry.partition(b"\t")
         mode, _, oid = info.rpartition(b" ")
-        if mode.startswith(_MODE):
+        if mode.startswith(MODE):
             found[os.fsdecode(path)] = oid.decode("ascii")
     return found
 
@@ -95,7 +97,7 @@ def with_gitlinks(git: Git, commit: str, changes: Mapping[str, str | None], envi
     lines = []
     zero = b"0" * len(commit)
     for path, oid in changes.items():
-        info = b"0 " + zero if oid is None else _MODE + b" " + oid.encode()
+        info = b"0 " + zero if oid is None else MODE + b" " + oid.encode()
         lines.append(info + b"\t" + os.fsencode(path) + b"\0")
     git.run("update-index", "-z", "--index-info", input=b"".join(sorted(lines)), environment=environment)
     return git.run("write-tree", "--missing-ok", environment=environment).out.decode().strip()

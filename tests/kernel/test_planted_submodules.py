@@ -211,10 +211,9 @@ def test_what_the_user_populates_meanwhile_stays(here: Paddock, where: str) -> N
     assert outside(here, "submodule", "status").startswith(" ")
 
 
-@AS_A_USER
 @pytest.mark.parametrize("whose", ["another worktree's", "its own"])
 def test_a_pointer_to_another_submodules_store_is_put_aside(with_submodule: Paddock, whose: str) -> None:
-    """`git submodule update` there would check the agent's commit out in the other submodule, of the main checkout say."""
+    """`git submodule update` there would check the agent's commit out in the other submodule."""
     here = with_submodule
     git_dirs = {"its own": here.worktree / "library", "another worktree's": here.main / "library"}
     outside(replace(here, worktree=here.main), "submodule", "--quiet", "update", "--init")
@@ -317,3 +316,61 @@ def test_a_pointer_that_an_agent_made_is_not_completed_later(with_submodule: Pad
     ran.unlink(missing_ok=True)  # by git in the jail
     outside(here, "status")
     assert not ran.exists()
+
+
+_NAMED = """
+set -e
+commit=$(git rev-parse HEAD:library); export GIT_INDEX_FILE=$PWD/index
+git read-tree HEAD; git cat-file blob HEAD:.gitmodules >modules
+git config -f modules submodule.new.path new; git config -f modules submodule.new.url "$0"
+git update-index --add --cacheinfo 160000,$commit,new
+git update-index --cacheinfo 100644,$(git hash-object -w modules),.gitmodules
+git update-ref refs/heads/more $(git commit-tree -p HEAD -m 'main: New.' $(git write-tree)); rm index modules
+"""
+
+
+@pytest.mark.parametrize("whose", ["worktree", "main"])
+def test_no_merge_puts_a_submodule_where_an_agents_repository_is(with_submodule: Paddock, whose: str) -> None:
+    """It is named, and nothing has moved; without it, or with the true submodule there, the merge goes on."""
+    main = with_submodule.main
+    ok(with_submodule.who.run(["sh", "-c", _NAMED, with_submodule.place / "upstream"], cwd=main))
+    here = with_submodule if whose == "worktree" else replace(with_submodule, worktree=main)
+    words = ("merge", *(("--into", here.worktree) if whose == "worktree" else ()), "more")
+    ran = here.worktree / "ran"
+    ended = here.run("--", "sh", "-c", _PLANT.format(ran=ran), "new")
+    assert ended.returncode == 0, ended.stderr
+    ran.unlink(missing_ok=True)  # by git in the jail
+    refused = here.call(*words, cwd=main)
+    assert (refused.returncode, "[submodule-planted]" in refused.stderr) == (125, True), refused.stderr
+    assert f"rm -rf {here.worktree}/new/.git; paddock trust {here.worktree}/new/.git shows" in refused.stderr
+    assert outside(here, "ls-files", "--stage", "new") == ""
+    outside(here, "status")
+    assert not ran.exists()
+    shutil.move(here.worktree / "new/.git", here.place / "planted")
+    merged = ok(here.call(*words, cwd=main))
+    assert "160000" in outside(here, "ls-files", "--stage", "new")
+    ok(here.call("merge", "--rollback", merged.rpartition("--rollback ")[2].split()[0], cwd=main))
+    shutil.rmtree(here.worktree / "new")
+    outside(here, "submodule", "--quiet", "add", str(here.place / "upstream"), "new")
+    outside(here, "reset", "-q", "--hard")
+    assert (here.worktree / "new/.git").is_file()
+    ok(here.call(*words, cwd=main))
+    outside(here, "status")
+
+
+def test_no_harvest_puts_a_submodule_where_an_agents_repository_is(with_submodule: Paddock) -> None:
+    """A branch of the user's names it, to which the agent has switched; the session was killed."""
+    here = with_submodule
+    ok(here.who.run(["sh", "-c", _NAMED, here.place / "upstream"], cwd=here.main))
+    ran = here.worktree / "ran"
+    plant = f"git switch -q more; ({_PLANT.format(ran=ran)}) >&2; echo ready; exec cat"
+    with Session(here, {}, ("sh", "-c", plant, "new")) as session:
+        session.kill()
+    harvested = ok(here.call("worktree", "harvest"))
+    assert "the worktree is on more now" in harvested
+    assert "new/.git was written by the command" in harvested
+    assert "160000" in outside(here, "ls-files", "--stage", "new")
+    ran.unlink(missing_ok=True)  # by git in the jail
+    outside(here, "status")
+    assert not ran.exists()
+    assert (here.worktree / "new/more").exists()

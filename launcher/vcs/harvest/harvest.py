@@ -23,6 +23,7 @@ from launcher.vcs.added_packs import Held, sweep
 from launcher.vcs.git import Git
 from launcher.vcs.harvest import agent_refs, checkout_index, decide, further, gather, lfs, outstanding, parts
 from launcher.vcs.harvest.agent_refs import HEADS, TAGS, plausible
+from launcher.vcs.harvest.crossing import EMPTY_TREE
 from launcher.vcs.harvest.gather import Found
 from launcher.vcs.harvest.parts import FileChange, HarvestResult, Limits, Part, PartResult
 from launcher.vcs.harvest.signing import Signatures
@@ -137,7 +138,7 @@ def harvest(
         if use is writers.Use.ENDED and result.state != "gone":
             records.forget(directory, records.STRICT)
         outstanding.settle(directory, looked)
-        return replace(result, notes=(*result.notes, *released))
+        return replace(result, notes=(*result.notes, *run.aside, *released))
 
 
 class _Run:
@@ -167,6 +168,7 @@ class _Run:
         self._step = step
         self._joined: dict[str, str] = {}
         self._gone = False
+        self.aside: list[str] = []
 
     def all(self, branches: Mapping[str, str], dismiss: Sequence[str]) -> HarvestResult:
         """Finishes what an earlier harvest began, then harvests."""
@@ -436,6 +438,7 @@ class _Run:
                 index = (index[0], entry.tip or entry.base) if index and self._arrived(entry) else None
             if index is not None:
                 self._step(f"index {entry.name or 'worktree'}")
+                self._clear_places(entry, *index)
                 forward = replace(entry, index=index)
                 checkout_index.bring_forward(forward, self._git(entry.git_dir), self._place, written.serial, self._step)
         self._step("record")
@@ -449,6 +452,14 @@ class _Run:
         self._renew(arrived, followed)
         self._step("done")
         parts.remove(self._place)
+
+    def _clear_places(self, entry: parts.Entry, old: str, new: str) -> None:
+        """Puts aside what git outside would obey as soon as the index names a submodule there, as any branch may."""
+        for one in self._git(entry.git_dir).differences(old or EMPTY_TREE[len(new)], new):
+            if one.new_mode == gitlinks.MODE != one.old_mode:
+                place = f"{entry.path}/{os.fsdecode(one.path)}"
+                aside = planted.of_place(entry.path, place, entry.git_dir, self._directory)
+                self.aside += [planted.report_line(place, aside)] if aside is not None else ()
 
     def _followed(self, entry: parts.Entry) -> bool:
         """Moves HEAD outside to the branch that the agent's is on, unless somebody has moved it meanwhile."""

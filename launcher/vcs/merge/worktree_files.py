@@ -12,11 +12,11 @@ import stat
 
 from launcher.safefs import walk
 from launcher.safefs.guarded_files import Inside
-from launcher.vcs import jailed_git
+from launcher.vcs import gitlinks, jailed_git
 from launcher.vcs.git import Difference, GitFailed
 from launcher.vcs.harvest import agent_refs
 from launcher.vcs.jailed_git import JailedGit
-from launcher.vcs.private import contents, writers
+from launcher.vcs.private import contents, planted, writers
 from launcher.vcs.private import record as records
 from launcher.vcs.private.ref_files import Head
 from launcher.vcs.scratch import Scratch
@@ -30,7 +30,6 @@ from policy.errors import Refusal
 # clean.
 
 
-_GITLINK = b"160000"
 _LINK = b"120000"
 
 
@@ -39,7 +38,7 @@ def _sides(one: Difference) -> list[tuple[bytes, str]]:
 
 
 def _is_submodule(one: Difference) -> bool:
-    return _GITLINK in (one.old_mode, one.new_mode)
+    return gitlinks.MODE in (one.old_mode, one.new_mode)
 
 
 def sweep_remains(git: JailedGit, differences: list[Difference], environment: dict[str, str]) -> list[str]:
@@ -121,6 +120,7 @@ class Files:
         os.mkdir(os.path.dirname(self._copy))
         self._environment = {"GIT_INDEX_FILE": self._copy}
         self._fresh: bytes | None = None
+        self._places: dict[tuple[str, str], list[str]] = {}
 
     def lock(self) -> None:
         """Takes the index, as git does. Taking it again in the same run (after a crash) is fine.
@@ -167,8 +167,9 @@ class Files:
         """Tries the way from `old` to `new` without writing any file; needs no `lock`.
 
         Refusals: trunk-dirty: uncommitted work is in the way; worktree-obstructed: git would wait for ever on what is
-        there.
+        there; submodule-planted: a repository that a session could have made lies where a submodule will be.
         """
+        self._refuse_planted(old, new)
         self._prepare()
         self._read_tree("-n", "-m", "-u", old, new)
         in_the_way = self._ignored(old, new)
@@ -180,8 +181,9 @@ class Files:
     def apply(self, old: str, new: str) -> None:
         """Takes files and index from `old` to `new`. `lock` must have been called.
 
-        Refusals: trunk-dirty; nothing was written then.
+        Refusals: trunk-dirty, submodule-planted; nothing was written then.
         """
+        self._refuse_planted(old, new)
         if self._fresh is None:
             self._prepare()
         else:
@@ -194,8 +196,9 @@ class Files:
     def recover(self, old: str, new: str) -> None:
         """`apply` where earlier attempts, in either direction, may have been killed anywhere on the way.
 
-        Refusals: trunk-dirty; every file is as the index says then, or as the user left it.
+        Refusals: trunk-dirty, submodule-planted; every file is as the index says then, or as the user left it.
         """
+        self._refuse_planted(old, new)  # sessions may have been there since
         self._drop_copy()
         self._prepare()
         swept = sweep_remains(self._git, list(self._git.differences(old, new)), self._environment)
@@ -207,6 +210,16 @@ class Files:
         # Where the index was at `new` already, git has had no reason to look whether the file is there.
         self._write_missing(swept)
         self._publish()
+
+    def _refuse_planted(self, old: str, new: str) -> None:
+        """Looks at the places that the index does not name as submodules yet: from then on git enters them."""
+        places = self._places.get((old, new))
+        if places is None:
+            changed = self._git.differences(old, new)
+            places = [os.fsdecode(one.path) for one in changed if one.new_mode == gitlinks.MODE != one.old_mode]
+            self._places[old, new] = places
+        for place in places:
+            planted.refuse(self._root, f"{self._root}/{place}", self._git.git_dir)
 
     def _write_missing(self, paths: list[str]) -> None:
         """Writes those of `paths` that are missing and that the index has."""

@@ -11,10 +11,11 @@ import marshal
 
 from launcher.lean import os
 from launcher.safefs import walk
-from launcher.vcs import checkout
+from launcher.vcs import checkout, written
 from launcher.vcs.disk import Present
 from launcher.vcs.private.pointer import Holder, named
 from policy.errors import Refusal, printable
+from policy.pasted import joined, quoted
 from policy.plan import Place, beneath
 
 # Repositories that a command has put where an index names a submodule that is not populated.
@@ -37,15 +38,11 @@ def of_place(root: str, place: str, git_dir: str, directory: str) -> str | None:
 
     Refusals: submodule-planted.
     """
-    if not {"", ".", ".."}.isdisjoint(place[len(root) + 1 :].split("/")):
-        return None  # no place that git would look at
-    if os.path.realpath(root) != root:
-        return None  # a command has put a link in the way of the repository around it, which git follows no more
+    if not _is_entered(root, place):
+        return None
     try:
         with Holder(root, place) as holder:
-            if holder.stat() is None or _leads_to_ours(holder.read(), place, git_dir):
-                return None
-            return holder.put_aside(directory)
+            return None if _is_ours(holder, git_dir) else holder.put_aside(directory)
     except (FileNotFoundError, NotADirectoryError):
         return None  # git looks through no link, and into no file
     except OSError as error:
@@ -57,17 +54,56 @@ def of_place(root: str, place: str, git_dir: str, directory: str) -> str | None:
         ) from None
 
 
-def _leads_to_ours(content: bytes | None, place: str, git_dir: str) -> bool:
-    """Whether a pointer is one that `git submodule` writes outside of jails: its git directory names this very place.
+def refuse(root: str, place: str, git_dir: str) -> None:
+    """Refuses a `.git` that a session could have made in a place where git is about to expect a submodule.
+
+    Args:
+        root, place, git_dir: as for `of_place`.
+
+    Refusals: submodule-planted.
+    """
+    if not _is_entered(root, place):
+        return
+    entry, why = f"{place}/.git", ""
+    try:
+        with Holder(root, place) as holder:
+            if _is_ours(holder, git_dir):
+                return
+    except (FileNotFoundError, NotADirectoryError):
+        return
+    except OSError as error:
+        why = f"{error.strerror}; "
+    tree = written.agents_tree(entry)
+    if not tree:
+        return
+    pointer = not os.path.isdir(entry) or os.path.islink(entry)
+    accept = "" if pointer else f"; paddock trust {quoted(entry)} shows what git would obey there, and accepts it"
+    raise Refusal(
+        "submodule-planted",
+        f"{entry} lies where the merge would put a submodule",
+        context=f"{why}commands in jails could write {tree}, and `git status` would obey what is there",
+        hint=f"if nothing in it is needed: {joined(('rm', '-rf', entry))}{accept}; then merge again",
+    )
+
+
+def _is_entered(root: str, place: str) -> bool:
+    """Whether git would look at a place: not through a link that a command has put in the way of the repository."""
+    return {"", ".", ".."}.isdisjoint(place[len(root) + 1 :].split("/")) and os.path.realpath(root) == root
+
+
+def _is_ours(holder: Holder, git_dir: str) -> bool:
+    """Whether there is no `.git`, or a pointer that `git submodule` writes: its git directory names this very place.
 
     Another one of the repository's may be that of another submodule, whose files `git submodule update` would change.
     """
-    store = named(content, place)
+    if holder.stat() is None:
+        return True
+    store = named(holder.read(), holder.path)
     if store is None:
         return False
     common = checkout.common_dir(git_dir, Present())
     ours = any(beneath(store, f"{os.path.realpath(one)}/modules") for one in (git_dir, common))
-    return ours and checkout.place_of(store, Present()) == place
+    return ours and checkout.place_of(store, Present()) == holder.path
 
 
 def report_line(place: str, aside: str) -> str:
