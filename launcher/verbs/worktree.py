@@ -276,7 +276,7 @@ def _print(row: Worktree, now: Condition, far: Progress) -> None:
           else style.styled("  clean: nothing would be lost", style.GREEN))  # fmt: skip
     if (named := now.uncommitted())[0]:
         print(f"  not committed: {table.some([*map(style.path, named[0])], named[1])}")
-    for line in now.lagging():
+    for line in (*now.lagging(), *now.unknown_to_git()):
         print(f"  {printable(line)}")
     for text in now.ignored():
         print(f"  ignored by git, so it would be removed without asking: {printable(text)}")
@@ -340,6 +340,9 @@ def worktree_dock(directory: str | None, *, as_json: bool) -> int:
     start = directory_named(directory) if directory else places.current_directory()
     root = os.path.realpath(start)
     done = swap.dock_worktree(records.directory_of(places.places(os.environ).state, launch.worktree_id(root)))
+    known = service(quiet=as_json)
+    if (row := known.store.at(root)) is not None:
+        done += tuple(known.restore_pointers(row, lambda line: messages.say(f"paddock: {printable(line)}")))
     if as_json:
         print(json.dumps([item.as_dict() for item in done], indent=2))
         return 0

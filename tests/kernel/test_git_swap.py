@@ -136,6 +136,52 @@ def test_a_submodule_that_was_moved_leads_nowhere(git: Git) -> None:
     assert not git.worktree.exists()
 
 
+@pytest.mark.parametrize("verb", ["repair", "dock"])
+def test_a_submodule_that_was_moved_away_and_back_gets_its_pointer_again(git: Git, public_dir: Path, verb: str) -> None:
+    """By two sessions; what the second one has put in the place of the inner one is obeyed by no git outside."""
+    canary = git.who.give(_made(public_dir / "canary"))
+    before = {place: content for place, (content, *_) in pointers(git).items()}
+    ok(git.run("mv library away; ln -s away library"))
+    assert "lost its .git" not in paddock(git, "worktree", "status", "one").stdout  # it is not there at all
+    back = "rm library; mv away library; rm -rf library/inner; mv planted library/inner"
+    ok(git.run(f"set -- {canary}\n{PLANT}\n{back}"))
+    said = paddock(git, "worktree", "status", "one").stdout
+    for name in ("library", "library/inner"):
+        repair = f"paddock worktree repair {git.worktree}"
+        assert f"submodule {name} has lost its .git, so git does not see it: {repair}" in said
+    done = ok(paddock(git, "worktree", verb))
+    assert f"{git.worktree}/library/.git" in done
+    (aside,) = git.state.glob("docked-*")
+    assert f"{git.worktree}/library/inner/.git" in done
+    assert str(aside) in done
+    assert {place: content for place, (content, *_) in pointers(git).items()} == before
+    assert " M library\n" in f"{git.outside('status', '--porcelain')}\n"
+    assert list(canary.iterdir()) == []
+    assert "lost its .git" not in paddock(git, "worktree", "status", "one").stdout
+    again = ok(paddock(git, "worktree", verb))
+    assert again == "nothing to do\n" if verb == "repair" else "restored" not in again
+
+
+@pytest.mark.parametrize("verb", ["repair", "dock"])
+def test_nothing_in_a_submodule_is_obeyed_when_it_gets_its_pointer_again(git: Git, public_dir: Path, verb: str) -> None:
+    """Where its index names a submodule that is not populated, a session could make a repository meanwhile."""
+    canary = git.who.give(_made(public_dir / "canary"))
+    link = "git update-index --add --cacheinfo 160000,$(git rev-parse HEAD),new; mkdir new"
+    ok(git.who.run(["sh", "-ec", link], cwd=git.worktree / "library"))
+    ok(git.run("mv library away; ln -s away library"))
+    back = "rm library; mv away library; rmdir library/new; mv planted library/new"
+    ok(git.run(f"set -- {canary}\n{PLANT}\n{back}"))
+    done = paddock(git, "worktree", verb)
+    assert f"{git.worktree}/library/new/.git was written by the command" in done.stdout + done.stderr
+    assert f"{git.worktree}/library/.git" in ok(done)
+    git.outside("status", "--porcelain")
+    assert list(canary.iterdir()) == []
+    (aside,) = git.state.glob("docked-*")
+    ok(git.who.run(["mv", str(aside), str(git.worktree / "library/new/.git")], cwd=git.worktree))
+    git.who.run(["git", "status"], cwd=git.worktree)
+    assert [path.name for path in canary.iterdir()] == ["ran"]
+
+
 def moved(git: Git) -> None:
     """Moves the worktree away: its commits are harvested, and `repair` puts `.git` right there. And back again."""
     away = git.place / "away"

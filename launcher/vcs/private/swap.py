@@ -447,6 +447,21 @@ def dock_worktree(directory: str) -> tuple[Docked, ...]:
             os.close(descriptor)
 
 
+def leads_to(holder: Holder, git_dir: str) -> bool:
+    """Whether a `.git` file leads to a git directory, and nobody could have it lead elsewhere later."""
+    found = holder.stat()
+    # Through another name of the same file an agent could write it later.
+    return found is not None and found.st_nlink == 1 and named(holder.read(), holder.path) == git_dir
+
+
+def point(holder: Holder, git_dir: str, directory: str, *, relative: bool) -> str:
+    """Makes a `.git` file that leads to a git directory. Returns where what was there is now, in `directory`."""
+    aside = holder.put_aside(directory)
+    text = os.path.relpath(git_dir, holder.path) if relative else git_dir  # as git itself writes the two
+    holder.put(os.fsencode(f"gitdir: {text}\n"), f".git.paddock-{os.urandom(6).hex()}")
+    return aside
+
+
 def _put_right(directory: str, record: records.Record, repository: records.Repository) -> Docked:
     path = repository.path
     entry = f"{path}/.git"
@@ -469,13 +484,9 @@ def _put_right(directory: str, record: records.Record, repository: records.Repos
                         hint="look for it beside the worktree, or restore it from a backup",
                     )
                 return Docked(path, "right")
-            # Through another name of the same file an agent could write it later.
-            if found is not None and found.st_nlink == 1 and named(holder.read(), path) == repository.git_dir:
+            if leads_to(holder, repository.git_dir):
                 return Docked(path, "right")
-            aside = holder.put_aside(directory)
-            relative = os.path.relpath(repository.git_dir, path)
-            text = repository.git_dir if not repository.name else relative  # as git itself writes the two
-            holder.put(os.fsencode(f"gitdir: {text}\n"), f".git.paddock-{os.urandom(6).hex()}")
+            aside = point(holder, repository.git_dir, directory, relative=bool(repository.name))
             return Docked(path, "restored", aside)
     except OSError as error:
         raise Refusal(

@@ -5,17 +5,18 @@ agent's: it is moved as it is, and no unjailed git is ever started on it.
 """
 
 import os
+from collections.abc import Callable
 from pathlib import Path
 from typing import NamedTuple
 
 from launcher.safefs.guarded_files import Inside
 from launcher.safefs.remove import remove_tree
-from launcher.vcs import checkout
+from launcher.vcs import checkout, gitlinks, written
 from launcher.vcs.disk import Present
 from launcher.vcs.git import Git
 from launcher.vcs.harvest import further, outstanding
 from launcher.vcs.harvest.decide import join, kept_places
-from launcher.vcs.private import contents, lock, record, ref_files, swap
+from launcher.vcs.private import contents, lock, planted, record, ref_files, swap, writers
 from launcher.vcs.private.pointer import NAME, Holder
 from launcher.vcs.worktrees import admin_files
 from launcher.vcs.worktrees.models import Part, Unharvested, Worktree
@@ -222,6 +223,73 @@ def _is_repository(path: str) -> bool:
             return directory.exists("HEAD") and directory.is_directory("objects")
     except OSError:
         return False  # a pointer, or another file
+
+
+# Submodules whose files are there without the `.git` that leads to their git directory.
+#
+# Where no mount holds it, a command can move a submodule away and back. What led to its private git directory goes with
+# that, and the next session knows the submodule as one that is not populated: nothing but its own git directory says
+# what it is. `git submodule update` would clone it again, which fails for the files in the way.
+
+
+def lost_pointers(worktree: Worktree, state: str) -> list[Part]:
+    """The submodules of a worktree that have lost their `.git`, innermost first."""
+    if swap.is_swapped(record.directory_of(state, worktree.worktree_id)):
+        return []  # a session lives, and has it lead elsewhere
+    found = [part for part in with_populated(worktree).submodules if _has_lost_its_pointer(part, worktree)]
+    return sorted(found, key=lambda part: len(part.path.parts), reverse=True)
+
+
+def _has_lost_its_pointer(part: Part, worktree: Worktree) -> bool:
+    git_dir, place = os.fspath(part.git_dir), os.fspath(part.path)
+    if os.path.realpath(place) != place or checkout.place_of(git_dir, Present()) != place:
+        return False  # gone, or a link is in its place; or it is elsewhere now
+    try:
+        inside = os.path.relpath(place, worktree.path)
+        with Holder(worktree.path, place) as holder, Inside(worktree.path, inside) as files:
+            return bool(files.names()) and not swap.leads_to(holder, git_dir)
+    except OSError:
+        return False  # closed to us: whoever looks at its files says so
+
+
+def restore_pointers(worktree: Worktree, state: str, say: Callable[[str], None]) -> list[swap.Docked]:
+    """Puts back the `.git` of submodules that have lost it. What a session could have put into them goes aside first.
+
+    Args:
+        say: gets a line for each repository in the place of a nested submodule that was moved.
+
+    Refusals: session-running; submodule-planted; dock-failed.
+    """
+    if not lost_pointers(worktree, state):
+        return []
+    with writers.excluded(state, [worktree.path], frozen=True):
+        return [_restored(part, worktree, state, say) for part in lost_pointers(worktree, state)]
+
+
+def _restored(part: Part, worktree: Worktree, state: str, say: Callable[[str], None]) -> swap.Docked:
+    git_dir, place = os.fspath(part.git_dir), os.fspath(part.path)
+    directory = record.directory_of(state, worktree.worktree_id)
+    if not os.path.isdir(directory):
+        directory = f"{state}/planted"
+        with Inside(state) as inside:
+            inside.make("planted")
+    # From then on git around it enters it, and what is in the places that its index names.
+    for entry in Git(git_dir).run("ls-files", "--stage", "-z").out.split(b"\0"):
+        _, _, name = entry.partition(b"\t")
+        inner = f"{place}/{os.fsdecode(name)}"
+        if entry.startswith(gitlinks.MODE) and written.agents_tree(f"{inner}/.git", state):
+            aside = planted.of_place(place, inner, git_dir, directory)
+            if aside is not None:
+                say(planted.report_line(inner, aside))
+    try:
+        with Holder(worktree.path, place) as holder:
+            relative = not os.path.lexists(f"{git_dir}/commondir")
+            return swap.Docked(place, "restored", swap.point(holder, git_dir, directory, relative=relative))
+    except OSError as error:
+        raise Refusal(
+            "dock-failed", f"{place}/.git cannot be repaired", context=error.strerror or str(error),
+            hint=f"do not run git in {place} until it is repaired: paddock worktree repair",
+        ) from None  # fmt: skip
 
 
 # The private git directory of an earlier worktree at the same place.

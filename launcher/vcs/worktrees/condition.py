@@ -267,6 +267,7 @@ class Condition(NamedTuple):
         docked: git directories that were in the worktree, and that the end of a session has put aside.
         own_stores: names of submodules that keep commits nowhere but in the worktree's own git directory, as
             `git submodule update` makes them in a linked worktree.
+        lost_pointers: submodules whose files are there without the `.git` that leads to their git directory.
         in_use: processes that have their current directory in it.
         locked: reason of the user's own `git worktree lock`; None without one.
     """
@@ -280,6 +281,7 @@ class Condition(NamedTuple):
     stashes: tuple[Kept, ...] = ()
     docked: tuple[str, ...] = ()
     own_stores: tuple[str, ...] = ()
+    lost_pointers: tuple[str, ...] = ()
     in_use: tuple[int, ...] = ()
     locked: str | None = None
 
@@ -307,6 +309,11 @@ class Condition(NamedTuple):
             name = os.path.relpath(root, self.path)
             said.append(f"submodule {name} is checked out at an older commit than recorded: {joined(words)}")
         return said
+
+    def unknown_to_git(self) -> list[str]:
+        """Submodules that git outside does not see, each with the command that changes it."""
+        repair = joined(("paddock", "worktree", "repair", self.path))
+        return [f"submodule {name} has lost its .git, so git does not see it: {repair}" for name in self.lost_pointers]
 
     def ignored(self) -> list[str]:
         """What git ignores and a removal takes along, in words."""
@@ -340,6 +347,7 @@ def look(worktree: Worktree, unharvested: Unharvested, user: UserConfig, state: 
         stashes=tuple(one for part in worktree.parts for one in at_stake.stashed(part, worktree)),
         docked=at_stake.docked(directory_of(state, worktree.worktree_id)),
         own_stores=_own_stores(os.fspath(worktree.main.git_dir)),
+        lost_pointers=tuple(part.name for part in at_stake.lost_pointers(worktree, state)) if there else (),
         in_use=processes_at_work(path),
         locked=admin_files.lock_reason(os.fspath(worktree.main.git_dir)),
     )

@@ -5,7 +5,7 @@ The host creates worktrees, never an agent: a jail holds it to its own (SPEC-NOT
 
 import os
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -222,8 +222,23 @@ class WorktreeService:
             if any(row.path != here for row in elsewhere):
                 raise _is_elsewhere(elsewhere[0], here) from None
             found = self._found(here)
-            return done + self._recovery.settle(found.common_dir) + self._recovery.missing(found.common_dir)
-        return self._recovery.settle(found.common_dir) + self._recovery.missing(found.common_dir)
+            return done + self._repaired(found.common_dir)
+        return self._repaired(found.common_dir)
+
+    def _repaired(self, common_dir: str) -> list[str]:
+        done = self._recovery.settle(common_dir)
+        for row in self.store.of(common_dir):
+            try:
+                for docked in self.restore_pointers(row, done.append):
+                    aside = f"; what was there is now in {docked.aside}" if docked.aside else ""
+                    done.append(f"restored {docked.path}/.git{aside}")
+            except Refusal as refusal:
+                done.append(f"submodules of {row.path} have lost their .git: {refusal.message}; {refusal.hint}")
+        return done + self._recovery.missing(common_dir)
+
+    def restore_pointers(self, row: Worktree, say: Callable[[str], None]) -> list[swap.Docked]:
+        """Puts back the `.git` of submodules that have lost it; see `at_stake.restore_pointers`."""
+        return at_stake.restore_pointers(row, self._state, say) if row.state is State.READY else []
 
     def settle(self, common_dir: str) -> None:
         """Finishes, undoes and finds again what needs it in a repository, as every command does first."""
