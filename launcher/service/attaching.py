@@ -14,6 +14,7 @@ from typing import Any
 
 from launcher.service.client import Client, session_path
 from launcher.service.packets import END, ERRORS, HELLO, INPUT, OUTPUT, OVER, REFUSED, SIGNAL, WINDOW
+from launcher.session.terminal_output import TerminalOutput
 from launcher.wire import Decoder, frame, write
 from policy.errors import Refusal
 
@@ -25,12 +26,6 @@ from policy.errors import Refusal
 
 LEAVE = b"\x1d."
 LEAVE_NAME = "Ctrl-] ."
-_AS_BEFORE = (
-    b"\x1b[?1047l\x1b7\x1b[r\x1b8\x1b[m\x1b[?25h"  # primary screen, all of it scrolls, no colours, a cursor
-    b"\x1b[?1000l\x1b[?1002l\x1b[?1003l\x1b[?1004l\x1b[?1006l\x1b[?2004l"  # no reports of mouse, focus, pasting
-    b"\x1b[?1l\x1b>\x1b[<u\x1b[>4;0m\r\n"  # keys as usual
-)
-"""What undoes in a terminal (xterm) what a full-screen programme has set there and goes on with, out of sight."""
 
 
 class RawTerminal:
@@ -103,7 +98,8 @@ class Attached:
         self._connection.setblocking(False)
         self._waiting = bytearray()
         self._terminal: RawTerminal | None = None
-        self._driven = False
+        # What cannot be undone does not reach a person's terminal; anything else is passed on as it is.
+        self._shown = {fd: TerminalOutput() for fd in (1, 2) if mode != "acp" and os.isatty(fd)}
         self.left = False
         """Whether this client has left a session that goes on."""
         self.heard = False
@@ -135,13 +131,14 @@ class Attached:
         reading = self._mode != "read"
         with contextlib.ExitStack() as stack:
             stack.callback(self._connection.close)
+            stack.callback(self._restore)
             waking = stack.enter_context(self._signals()) if signals else -1
             going_on = self._going_on
+            if waking == -1 and (self.at_terminal or self._shown):
+                waking = stack.enter_context(self._signals())
             if self.at_terminal:
-                stack.callback(self._restore)
                 self._terminal = stack.enter_context(RawTerminal())
                 self._resize()
-                waking = stack.enter_context(self._signals()) if waking == -1 else waking
             while going_on and not (self.left and not self._waiting):
                 wanted: list[Any] = [self._connection]
                 # What the service does not take is not read: it would gather here.
@@ -191,8 +188,10 @@ class Attached:
             raise KeyboardInterrupt
 
     def _restore(self) -> None:
-        if self._driven and self.session is None:  # else it has ended by itself, as without Paddock
-            write(1, _AS_BEFORE)
+        for fd, output in self._shown.items():
+            if undoing := output.undoing():
+                with contextlib.suppress(OSError):  # it has hung up
+                    write(fd, undoing if self.session is not None else undoing + b"\r\n")
 
     def _resize(self) -> None:
         assert self._terminal is not None
@@ -219,8 +218,8 @@ class Attached:
     def _take(self, data: bytes) -> bool:
         for kind, payload in self._decoder.feed(data):
             if kind in (OUTPUT, ERRORS):
-                self._driven = self._driven or b"\x1b" in payload
-                write(1 if kind == OUTPUT else 2, payload)
+                fd = 1 if kind == OUTPUT else 2
+                write(fd, self._shown[fd].passing(payload) if fd in self._shown else payload)
             elif kind == HELLO:
                 self.hello = json.loads(payload)
             elif kind == OVER:

@@ -7,6 +7,7 @@ import signal
 import subprocess
 import time
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -14,6 +15,7 @@ import pytest
 from launcher.wire import Decoder
 from tests.support import served
 from tests.support.identity import CTRL_C, Console
+from tests.support.paddock import below
 from tests.support.served import Served
 
 
@@ -277,7 +279,7 @@ def test_a_detached_run_from_a_terminal_has_one(service: Served) -> None:
             console.type("hello\n")
             console.expect("read hello")
             console.type("\x1d.")
-            console.expect(r"\x1b\[\?1047l.*\x1b\[\?25h")
+            console.expect(r"\x1b\[0;10m.*\x1b\[r")
             console.expect("session agent continues")
             console.expect("<0>")
         console.run(join)
@@ -287,6 +289,54 @@ def test_a_detached_run_from_a_terminal_has_one(service: Served) -> None:
         console.expect(f"<{128 + signal.SIGINT}>")
     assert service.over("agent")["outcome"]["signal"] == "SIGINT"
     assert lines(service, "agent")[0] == "screen 31x91^C"
+
+
+TUI = r"""
+import os
+os.write(1, b"\x1b[?1049h\x1b[?1003;1006h\x1b[?2004h\x1b[?25l\x1b[>1u\x1b[>1u\x1b[?69h\x1b[4h\x1b(0\x1b[?2031h\x1b[?5h")
+os.write(1, b"\x1b]10;#000\x07\x1b]11;#000\x07\x1b]50;cursor\x07\x1b[31mTUI")
+while os.read(0, 100).strip() != b"q":
+    pass
+"""
+UNDONE = [
+    *(f"\x1b[?{mode}l" for mode in (1049, 1003, 1006, 2004, 69, 2031, 5)),
+    *("\x1b[?25h", "\x1b[<99u", "\x1b[4l", "\x1b(B", "\x1b[0;10m"),
+]
+
+
+@pytest.mark.parametrize("leaving", ["keys", "ctrl-c", "terminated", "ended"])
+def test_a_persons_terminal_is_as_before_however_he_leaves(service: Served, leaving: str) -> None:
+    """Who only reads, too. What could not be set back has not reached it."""
+    name = f"tui-{leaving}"
+    words = service.paddock.words("run", "--detach", "--session", name, "--", "/usr/bin/python3", "-c", TUI)
+    reading = leaving in ("ctrl-c", "terminated")
+    with Console(service.paddock.who, service.paddock.worktree) as console:
+        console.type(f"export XDG_RUNTIME_DIR={service.runtime}\n")
+        console.run(shlex.join(words))
+        console.expect("<0>")
+        console.run(shlex.join(service.paddock.words("attach", name, *["--read"] * reading)))
+        begun = console.expect("(?s)attached.*TUI|TUI")[0] + console.screen
+        if leaving == "terminated":
+            [attached] = [
+                pid for pid in below(console.process) if b"\0attach\0" in Path(f"/proc/{pid}/cmdline").read_bytes()
+            ]
+            os.kill(attached, signal.SIGTERM)
+        else:
+            console.type({"keys": "\x1d.", "ctrl-c": CTRL_C, "ended": "q\n"}[leaving])
+        left = console.expect(rf"(?s).*<({128 + signal.SIGINT if reading else 0})>")[0]
+    assert "#000" not in begun
+    assert "cursor" not in begun
+    assert [undone for undone in UNDONE if undone not in left] == []
+    assert ("continues" in left) == (leaving != "ended")
+    if leaving != "ended":
+        service.post(f"/v1/sessions/{name}/stop", {"term_seconds": 0, "wait": 30})
+
+
+def test_what_is_no_terminal_gets_all_that_a_session_says(service: Served) -> None:
+    """Byte by byte, as it was said."""
+    script = r"printf '\033]11;#000\007\033[?1049hx\n'; read x"
+    service.create("sh", "-c", script, name="bytes", stdin="pipe")
+    assert service.cli("attach", "bytes", stdin="go\n").stdout == "\x1b]11;#000\x07\x1b[?1049hx\n"
 
 
 @pytest.mark.parametrize("redirected", ["</dev/null", ">name", "2>/dev/null"])
