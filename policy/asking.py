@@ -39,8 +39,6 @@ MOST_BYTES = 1024
 _ELSEWHERE = frozenset(("local", "internal", "localhost", "arpa", "invalid", "onion"))
 """Top-level names that lead to no public server (RFC 6762, RFC 6761)."""
 _PROCESS = 15  # TASK_COMM_LEN, without its NUL
-_HEAD = 8
-_ELIDED = "[...]"
 
 
 class Question(NamedTuple):
@@ -105,18 +103,3 @@ def answered(payload: bytes) -> tuple[int, str]:
     if word not in ANSWERS:
         raise ValueError("not an answer")
     return int(number), word
-
-
-def short(host: str, room: int) -> str:
-    """A host in so many characters, whole labels of its end kept; "" where its last two do not fit.
-
-    What a label ends with must not be taken for a host of its own (``...github.com`` of ``evilgithub.com``).
-    """
-    if len(host) <= room:
-        return host
-    labels = host.split(".")
-    for first in range(1, len(labels) - 1):
-        tail = "." + ".".join(labels[first:])
-        if _HEAD + len(_ELIDED) + len(tail) <= room:
-            return host[:_HEAD] + _ELIDED + tail
-    return ""

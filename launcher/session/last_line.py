@@ -6,6 +6,10 @@ command's output is held and the question is drawn anew, so what is answered is 
 the command's, whose user may be typing when a question comes. No report of a terminal is a single character, and what
 is pasted comes at once.
 
+How the line looks is Paddock's alone: what decides it, it sets itself each time, and what it cannot set, the command
+cannot, either (`terminal_output`). The host stands there whole, on a row of its own where it is long; where there is no
+room, nobody is asked.
+
 Loaded beside the terminal (`own_terminal`), outside of the jail. What it is sent comes from the confined proxy.
 """
 
@@ -16,6 +20,7 @@ import time
 
 from launcher import wire
 from launcher.lean import os
+from launcher.session.terminal_output import TerminalOutput
 from policy import asking
 from policy.asking import Question
 
@@ -45,12 +50,13 @@ _ROWS, _COLUMNS = 4, 60
 """The smallest window in which there is room to ask."""
 _ROWS_UNKNOWN, _COLUMNS_UNKNOWN = 999, 80
 """Of a terminal that does not know its size, as a serial line: a row beyond its last one means that (ECMA-48, CUP)."""
-_ALTERNATE = (b"\x1b[?1049", b"\x1b[?1047", b"\x1b[?47")
 
-# What the command may have begun is ended (CAN, ST): a title, say, would take in what follows.
-_TO_LINE = b"\x18\x1b\\\x1b7\x1b[?6l\x0f\x1b(B\x1b[%d;1H\x1b#5\x1b[0m"
-_ROOM = b"\x18\x1b\\\x1bD\x1b[A"  # on the last line everything moves up, elsewhere nothing
-_BACK = b"\x1b[0m\x1b8"
+# What the command may have begun is ended (CAN, ST): a title, say, would take in what follows. Output is shown at once,
+# without margins; what is too long for the window after all is cut off, not wrapped; positions are those of the window.
+_OWN = b"\x18\x1b\\\x1b7\x1b[?2026l\x1b[?69l\x1b[?7l\x1b[?6l\x0f\x1b(B\x1b[0;10m"
+_PLAIN_SIZE = b"\x1b#5"
+_ROW = b"\x1b[%d;1H" + _PLAIN_SIZE
+_ROOM = b"\x18\x1b\\%s\x1b[%dA"  # on the last line everything moves up, elsewhere nothing
 
 
 class LastLine:
@@ -81,7 +87,7 @@ class LastLine:
         self._typed = self._spoke = self._wished = 0.0
         self._drawn = b""
         self._pastes = False
-        self._full_screen = False
+        self._output = TerminalOutput()
 
     # What the proxy says.
 
@@ -104,8 +110,7 @@ class LastLine:
             self.fd = -1
 
     def _take(self, question: Question, *, foreground: bool) -> None:
-        shown = self._text(question, armed=True) and self._text(question, armed=False)
-        if foreground and shown and os.environ.get("TERM", "dumb") not in ("", "dumb"):
+        if foreground and self._rows(question, armed=True) and os.environ.get("TERM", "dumb") not in ("", "dumb"):
             self._open.append(question)
             self._wished = time.monotonic()
         else:
@@ -148,7 +153,7 @@ class LastLine:
         pasting = self._pastes or begin >= 0
         if max(begin, end) >= 0:
             self._pastes = begin > end
-        shown = self._armed is not None and self._drawn == self._text(self._armed, armed=True) != b""
+        shown = self._armed is not None and self._drawn == self._picture(self._armed, armed=True) != b""
         if pasting or (self._armed is not None and not shown):
             self._armed = None  # pasted, in however many pieces; or the window has become too small for the question
             self._wished = now
@@ -179,22 +184,18 @@ class LastLine:
     @property
     def height(self) -> int:
         """Rows that it takes from the command."""
-        return int(bool(self._open))
+        return max(1, len(self._rows(self._open[0], armed=True))) if self._open else 0
 
     def left_of(self, size: bytes) -> bytes:
         """The window's size (struct winsize) that is left for the command."""
         rows = int.from_bytes(size[:2], "little")  # a command that does not know of any is left without
         return (rows - self.height if rows >= _ROWS else rows).to_bytes(2, "little") + size[2:]
 
-    def cleared(self, data: bytes) -> bytes:
-        """What is to be written before the command's `data`: the line is its own again, until it pauses."""
+    def passing(self, data: bytes) -> bytes:
+        """What is to be written for the command's `data`: the line is its own again, until it pauses."""
         self._spoke = time.monotonic()
-        if b"\x1b[?" in data:
-            at = max(data.rfind(mode) + len(mode) if mode in data else -1 for mode in _ALTERNATE)
-            if at >= 0:
-                self._full_screen = data[at : at + 1] == b"h"
         erasing, self._drawn = self._erasing(), b""
-        return erasing
+        return erasing + self._output.passing(data)
 
     def is_due(self) -> bool:
         """Whether something else is to be drawn, now."""
@@ -210,38 +211,57 @@ class LastLine:
 
     def drawing(self) -> bytes:
         """What makes the line show what it should."""
-        text, before = self._wanted(), self._erasing()
-        self._drawn = text
-        if not text:
+        picture, before = self._wanted(), self._erasing()
+        self._drawn = picture
+        if not picture:
             return before
         self._wished = time.monotonic()
         if self._seen[0] is not self._open[0]:
             self._seen = (self._open[0], time.monotonic())
-        room = b"" if self._full_screen else _ROOM
-        return room + _TO_LINE % self._size()[0] + b"\x1b[7m" + text + b"\x1b[K" + _BACK
+        room = b"" if self._output.alternate else _ROOM % (b"\x1bD" * self.height, self.height)
+        return before + room + self._owned(b"\x1b[7m" + picture)
 
     def _erasing(self) -> bytes:
-        return _TO_LINE % self._size()[0] + b"\x1b[2K" + _BACK if self._drawn else b""
+        if not self._drawn:
+            return b""
+        # Blanks: what the command has protected (SPA), no sequence erases.
+        return self._owned(b"".join(self._row(at, "") for at in range(self._drawn.count(_PLAIN_SIZE))))
+
+    def _owned(self, rows: bytes) -> bytes:
+        return _OWN + rows + b"\x1b[0m" + self._output.regained() + b"\x1b8"
+
+    def _row(self, above: int, text: str) -> bytes:
+        """One row, so many above the last, that shows this and nothing else."""
+        rows, columns = self._size()
+        return _ROW % (rows - above) + text.ljust(columns - 1).encode() + b"\x1b[K"
 
     def _wanted(self) -> bytes:
         if not self._open:
             return b""
-        return self._text(self._armed or self._open[0], armed=self._armed is not None)
+        return self._picture(self._armed or self._open[0], armed=self._armed is not None)
 
-    def _text(self, question: Question, *, armed: bool) -> bytes:
-        """The line; b"" where the window is too small for it."""
+    def _picture(self, question: Question, *, armed: bool) -> bytes:
+        """What is drawn; b"" where the window is too small for it."""
+        found = self._rows(question, armed=armed)
+        return b"".join(self._row(len(found) - at, text) for at, text in enumerate(found, 1))
+
+    def _rows(self, question: Question, *, armed: bool) -> list[str]:
+        """The rows; none where the window is too small for them."""
         rows, columns = self._size()
-        if rows < _ROWS or columns < _COLUMNS:
-            return b""
-        more = f" ({len(self._open) - 1} more)" if len(self._open) > 1 else ""
-        fronts = [f"paddock: {question.who} asks for ", "paddock: refused: "]
-        back = f":{question.port}; Ctrl-] to answer{more}"
+        letters = "? [n]o [o]nce [s]ession [a]lways"
+        whole, above = f"paddock: send data to {question.where}{letters}", f"paddock: {question.where}"
+        if rows < _ROWS or columns < max(_COLUMNS, len(above) + 1):
+            return []
+        is_long = len(whole) >= columns
         if armed:
-            fronts, back = ["paddock: send data to "], f":{question.port}? [n]o [o]nce [s]ession [a]lways "
-        rooms = [(front, columns - 1 - len(front) - len(back)) for front in fronts]
-        front, room = next((each for each in rooms if each[1] >= len(question.host)), rooms[-1])
-        host = asking.short(question.host, room)
-        return f"{front}{host}{back}".encode() if host else b""
+            last = f"paddock: send data there{letters}" if is_long else whole
+        else:
+            more = f" ({len(self._open) - 1} more)" if len(self._open) > 1 else ""
+            asks = f"paddock: {question.who} asks for {'it' if is_long else question.where}"
+            refused = "paddock: refused" if is_long else f"paddock: refused: {question.where}"
+            end = f"; Ctrl-] to answer{more}"
+            last = next(front + end for front in (asks, refused) if front is refused or len(front + end) < columns)
+        return [above, last] if is_long else [last]
 
     def _size(self) -> tuple[int, int]:
         try:

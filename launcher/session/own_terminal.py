@@ -313,7 +313,7 @@ class _Front:
         self.asks: tuple[int, int, Callable[[Question], str]] | None = None
         self._line: LastLine | None = None
         self._height = 0
-        self._relay = Relay(*terminal, keys=keys, on_signal=self._share)
+        self._relay = Relay(*terminal, keys=keys, on_signal=self._share, on_output=self._begin_line)
         self._relay.begin(master)
 
     @property
@@ -362,8 +362,6 @@ class _Front:
         """Has the last line drawn where that is due. Returns what to read of, and the milliseconds until it is next."""
         assert self.asks is not None
         line = self._line
-        if line is None and self._relay.tail:
-            line = self._made_line()
         fd = self.asks[0] if line is None else line.fd
         if fd != -1:
             poll.register(fd, select.POLLIN)
@@ -378,16 +376,17 @@ class _Front:
             self._relay.resize()
         return fd, line.patience(patience)
 
-    def _made_line(self) -> "LastLine":
-        from launcher.session.last_line import LastLine
+    def _begin_line(self) -> None:
+        """Makes the last line, where somebody can be asked: before the command's first word passes."""
+        if self._line is None and self.asks is not None:
+            from launcher.session.last_line import LastLine
 
-        assert self.asks is not None
-        self._line = self._relay.line = LastLine(*self.asks)
-        self._line.cleared(self._relay.tail)
-        return self._line
+            self._line = self._relay.line = LastLine(*self.asks)
 
     def _on_question(self, *, foreground: bool) -> None:
-        (self._line or self._made_line()).hear(foreground=foreground)
+        self._begin_line()
+        assert self._line is not None
+        self._line.hear(foreground=foreground)
 
     def _on_signals(self, signals: int) -> None:
         for signal, code, _ in init.read_signals(signals):

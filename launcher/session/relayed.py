@@ -38,7 +38,13 @@ class Relay:
     """The caller's terminal, and the master side of the one inside. `close` gives the former back as it was."""
 
     def __init__(
-        self, source: int, target: int, *, keys: bool, on_signal: "Callable[[int], None]" = lambda signal: None
+        self,
+        source: int,
+        target: int,
+        *,
+        keys: bool,
+        on_signal: "Callable[[int], None]" = lambda signal: None,
+        on_output: "Callable[[], None]" = lambda: None,
     ) -> None:
         """Reads how the caller's terminal is set; changes nothing yet.
 
@@ -47,8 +53,10 @@ class Relay:
             target: one that can be written; the same, perhaps.
             keys: what is typed is the command's; see `take_keys`.
             on_signal: told the signal, when a key makes the other terminal send one to its foreground group.
+            on_output: called when the command has said something, before that is passed on.
         """
         self._on_signal = on_signal
+        self._on_output = on_output
         self._source = source
         self._target = target
         self._master = -1
@@ -193,11 +201,12 @@ class Relay:
             self._master = -1
             return False
         self.tail = (self.tail + data)[-_TAIL:]
+        self._on_output()
         if self._output_open:
             if self._raw and not self._alone:
                 self._cook(self._other_cooks())
             if self.line is not None:
-                self._to_user += self.line.cleared(data)
+                data = self.line.passing(data)
             # The caller's terminal makes two characters of a line's end then, as the other one has done.
             self._to_user += data.replace(b"\r\n", b"\n") if self._cooks else data
         return True

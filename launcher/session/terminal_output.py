@@ -14,9 +14,10 @@ _MOST_SEQUENCE = 4 << 10
 _MOST_STRING = 1 << 20
 """Bytes of a sequence, and of a string (a title, the clipboard), that are waited for."""
 
-# The parts of the command's output. Raw bytes from 80 to 9f are parts of characters, in UTF-8.
+# The parts of the command's output: text, with what is most frequent in it (colours, the cursor), strings, and the rest.
+# Raw bytes from 80 to 9f are parts of characters, in UTF-8.
 _TOKEN = re.compile(
-    rb"(?P<text>(?:[^\x1b\xc2]+|\xc2[^\x80-\x9f\x1b\xc2])+)"
+    rb"(?P<text>(?:[^\x1b\xc2]+|\xc2[^\x80-\x9f\x1b\xc2]|\x1b\[[0-9:;]*[A-HJKPXdfm])+)"
     rb"|(?P<stray>\xc2(?=[\x80-\x9f\x1b\xc2])[\x80-\x9f]?)"
     rb"|\x1b(?P<string>[PX^_k]|\](?=[0-9]))"
     rb"|(?P<palette>\x1b\](?:R|P[0-9A-Fa-f]{7}|(?=[^0-9RP])))"  # the Linux console's, without an end
@@ -114,6 +115,7 @@ class TerminalOutput:
             at = token.end()
             if token.lastgroup == "text":
                 found.append(token[0])
+                self._said = self._said or b"\x1b" in token[0]
             elif token.lastgroup == "stray":
                 found.append(_REPLACEMENT)
             elif token.lastgroup == "string":

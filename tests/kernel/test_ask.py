@@ -264,6 +264,54 @@ def test_an_answer_cannot_be_given_from_inside(world: World, paddock: Paddock) -
     assert reached(world, before) == 1
 
 
+SPOOFER = r"""
+import os, socket, sys, threading
+def ask():
+    try:
+        with socket.create_connection((sys.argv[1], 443), timeout=60) as sock:
+            print("got", sock.recv(10), flush=True)
+    except OSError as error:
+        print("failed", error, flush=True)
+asking = threading.Thread(target=ask)
+for data in (
+    b"\x1b[?7h\x1b[1;23r\x1b[?69h\x1b[23;67s\x1b[3;1H\x1b[?2026h\x1b[8m",  # margins, no output, no colours
+    b"\x1b]10;#000000\x07\x1b]11;#000000\x07\x1b]4;0;#000\x07\x1b]50;cursor\x07\x1b_Ga=T;AAAA\x1b\\\x1b[?2l\x1b[5i",
+    b"\x1b]11;?\x07\x1b]2;its title\x07begun",  # these pass
+):
+    os.write(1, data)
+asking.start()
+asking.join()
+"""
+
+
+@AS_A_USER
+def test_nothing_that_a_command_has_set_hides_the_host(world: World, paddock: Paddock, backend: str) -> None:
+    """Margins that have the line wrap over itself, colours in which it cannot be seen, output that is not shown."""
+    host = "x" * 45 + "good.example"
+    script = shlex.join([str(base_python()), "-I", "-S", "-c", SPOOFER, host])
+    if backend == promises.GUARD:  # no names there
+        script = f"{script.replace(host, 'none.invalid')}; curl -sS https://{host}/ || echo failed"
+    with terminal(world, paddock, backend, script) as at:
+        at.resize(24, 130)
+        begun = at.expect("(?s).*begun")[0]
+        assert "\x1b]11;?\x07\x1b]2;its title\x07" in begun
+        assert "\x1b[?69h\x1b[23;67s" in begun
+        for unseen in ("#000", "cursor", "\x1b_G", "\x1b[?2l", "\x1b[5i"):
+            assert unseen not in begun
+        at.expect(f"asks for {host}:443")
+        time.sleep(0.9)
+        at.type(PREFIX)
+        armed = at.expect(r"(?s).*(\x1b7.*\x1b\[24;1H[^\n]*?)(paddock: .*? \[a\]lways) *\x1b\[K(.*?)\x1b8")
+        assert armed[2] == f"paddock: send data to {host}:443? [n]o [o]nce [s]ession [a]lways"
+        for own in ("\x1b[?2026l", "\x1b[?69l", "\x1b[?7l", "\x1b[0;10m"):
+            assert own in armed[1]
+        assert armed[3].endswith("\x1b[?7h\x1b[?69h\x1b[23;67s")
+        time.sleep(0.2)
+        at.type("n")
+        at.expect("failed|got b''")
+        assert at.status() == 0
+
+
 FLOOD = """
 import concurrent.futures, socket
 def ask(number):

@@ -63,23 +63,6 @@ def test_a_process_names_itself_in_plain_letters() -> None:
         assert asking.unpacked(question.packed()) == question
 
 
-@pytest.mark.parametrize(
-    ("host", "room", "shown"),
-    [
-        ("example.org", 11, "example.org"),
-        ("a.very.long.name.below.example.org", 28, "a.very.l[...].example.org"),
-        ("bucket-of-somebody.s3.amazonaws.com", 30, "bucket-o[...].s3.amazonaws.com"),
-        ("aaaaaaaa.evilgithub.com", 22, ""),
-        ("github.com.login.accounts.evil.example", 30, "github.c[...].evil.example"),
-        ("x" * 63 + ".example", 40, ""),
-    ],
-)
-def test_a_long_name_keeps_whole_labels_of_its_end(host: str, room: int, shown: str) -> None:
-    """What would show a part of a label could show another host; then nobody is asked."""
-    assert asking.short(host, room) == shown
-    assert len(shown) <= room
-
-
 def test_an_answer_is_one_of_four_words() -> None:
     """With the number of its question."""
     for word in asking.ANSWERS:

@@ -21,6 +21,33 @@ QUESTION = Question(1, "files.example.org", 443, "curl")
 PREFIX = b"\x1d"
 
 
+class Margined(Screen):
+    """One with left and right margins, too (DECLRMM, DECSLRM), within which lines wrap."""
+
+    left, right = 0, 0
+
+    def _sequence(self, private: str, parameters: str, between: str, final: str) -> None:
+        if self.right and final == "s" and not private:
+            self.left, self.right = (int(each or 0) for each in parameters.split(";"))
+            self.left -= 1
+            self._go(0, 0)
+        else:
+            super()._sequence(private, parameters, between, final)
+
+    def _mode(self, private: str, given: list[int], *, on: bool) -> None:
+        super()._mode(private, given, on=on)
+        if private and 69 in given:
+            self.left, self.right = 0, self.columns if on else 0
+            self._go(0, 0)
+
+    def _draw(self, text: str) -> None:
+        for char in text:
+            if self.right and self.x == self.right and self._wraps:
+                self._down()
+                self.x = self.left
+            super()._draw(char)
+
+
 class Terminal:
     """A last line, its proxy, a window, and a clock that stands still."""
 
@@ -33,7 +60,7 @@ class Terminal:
         self.allowed: list[Question] = []
         self.failure = ""
         self.line = LastLine(ours.detach(), self._slave, self._allow)
-        self.screen = Screen(rows, columns)
+        self.screen = Margined(rows, columns)
         self.resize(rows, columns)
 
     def _allow(self, question: Question) -> str:
@@ -64,7 +91,7 @@ class Terminal:
 
     def output(self, data: bytes) -> None:
         """The command says something."""
-        self.screen.feed((self.line.cleared(data) + data).decode())
+        self.screen.feed(self.line.passing(data).decode())
 
     def type(self, *pieces: bytes, apart: float = 0.2) -> bytes:
         """Input in pieces; what of it is the command's."""
@@ -253,14 +280,14 @@ def test_a_terminal_that_does_not_know_its_size_is_asked(terminal: Terminal) -> 
 
 @pytest.mark.parametrize("size", [(3, 80), (10, 59)])
 def test_nobody_is_asked_where_there_is_no_room(terminal: Terminal, size: tuple[int, int]) -> None:
-    """Nor in the background, nor about a name whose end does not fit, nor where a terminal obeys nothing."""
+    """Whatever the question is."""
     terminal.resize(*size)
     terminal.ask()
     assert terminal.said() == [(asking.PASS, b"1")]
 
 
 def test_nobody_is_asked_where_it_could_not_be_answered(terminal: Terminal, monkeypatch: pytest.MonkeyPatch) -> None:
-    """In the background, about a name whose end does not fit, at a terminal that obeys nothing."""
+    """In the background, about a name that does not fit a row, at a terminal that obeys nothing."""
     terminal.ask(foreground=False)
     terminal.ask(QUESTION._replace(host="x" * 63 + ".example"))
     monkeypatch.setenv("TERM", "dumb")
@@ -339,6 +366,73 @@ def test_what_the_command_has_begun_swallows_no_question(terminal: Terminal) -> 
         assert "files.example.org:443" in terminal.rows()[-1], begun
         terminal.send(asking.GONE, b"1")
         terminal.settle()
+
+
+def test_no_margin_hides_a_part_of_the_host(terminal: Terminal) -> None:
+    """A line that wraps over itself would show its end alone. Afterwards the margins are the command's again."""
+    terminal.resize(24, 130)
+    terminal.output(b"\x1b[?7h\x1b[1;23r\x1b[?69h\x1b[23;67s\x1b[3;1Hx")
+    terminal.ask(QUESTION._replace(host="x" * 45 + "good.example"))
+    terminal.type(PREFIX)
+    terminal.settle()
+    assert terminal.rows()[-1] == f"paddock: send data to {'x' * 45}good.example:443? [n]o [o]nce [s]ession [a]lways"
+    assert (terminal.screen.left, terminal.screen.right) == (22, 67)
+    terminal.type(b"n")
+    terminal.settle()
+    terminal.output(b"y" * 70)
+    assert terminal.rows()[2:4] == ["x" + "y" * 66, " " * 22 + "yyyy"]
+
+
+def test_what_decides_how_the_line_looks_is_set_each_time(terminal: Terminal) -> None:
+    """Before its text; what the command has of it comes back afterwards."""
+    terminal.output(b"\x1b[?7l\x1b[?2026h\x1b[?6h\x1b[2;9r\x1b[4h\x1b[8;11m\x1b(0\x0e\x1bV")
+    terminal.send(asking.ASKED, QUESTION.packed())
+    terminal.now += 1
+    drawn = terminal.line.drawing()
+    before, text, after = drawn.partition(b"paddock: ")
+    for reset in (b"?2026l", b"?69l", b"?7l", b"?6l", b"(B", b"#5", b"[0;10m", b"\x0f"):
+        assert reset in before
+    assert text
+    assert b"\x1b[?7h" not in after
+    terminal.output(b"\x1b[?7h")
+    assert b"\x1b[?7h\x1b8" in terminal.line.drawing()
+
+
+def test_a_question_that_was_drawn_for_another_window_takes_no_answer(terminal: Terminal) -> None:
+    """Until it is drawn anew: of what a window cuts off, nobody knows what it was."""
+    terminal.ask()
+    assert terminal.type(PREFIX) == b""
+    terminal.settle()
+    terminal.resize(10, 79)
+    assert terminal.line.typed(b"s") == b"s"
+    assert terminal.said() == []
+    terminal.settle()
+    assert terminal.type(PREFIX, b"o") == b""
+    assert terminal.said() == [(asking.ANSWER, b"1 once")]
+
+
+def test_a_long_host_has_a_row_of_its_own(terminal: Terminal) -> None:
+    """Whole: which of its labels decide about who owns it, nobody here knows. The command has a row less."""
+    size = struct.pack("HHHH", 10, 80, 0, 0)
+    host = "www.bbc.co.uk-news-and-weather-and-sports.co.uk"
+    terminal.output("".join(f"line {number}\r\n" for number in range(20)).encode() + b"$ curl x")
+    terminal.ask(QUESTION._replace(host=host))
+    assert terminal.line.left_of(size) == struct.pack("HHHH", 8, 80, 0, 0)
+    asked = ["line 19", "$ curl x", f"paddock: {host}:443", 'paddock: "curl" asks for it; Ctrl-] to answer']
+    assert terminal.rows()[-4:] == asked
+    terminal.type(PREFIX)
+    terminal.settle()
+    armed = "paddock: send data there? [n]o [o]nce [s]ession [a]lways"
+    assert terminal.rows()[-4:] == [*asked[:3], armed]
+    terminal.resize(10, 61)
+    terminal.settle()
+    assert terminal.rows()[-2:] == [f"paddock: {host}:443", armed]
+    terminal.type(b"n")
+    terminal.settle()
+    assert terminal.rows()[-4:] == [*asked[:2], "", ""]
+    assert terminal.line.left_of(size) == size
+    terminal.ask(QUESTION._replace(host=f"a.{host}"))
+    assert terminal.said() == [(asking.ANSWER, b"1 no"), (asking.PASS, b"1")]  # it does not fit a row
 
 
 def test_one_is_shown_at_a_time(terminal: Terminal) -> None:
