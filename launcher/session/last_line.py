@@ -6,6 +6,9 @@ command's output is held and the question is drawn anew, so what is answered is 
 the command's, whose user may be typing when a question comes. No report of a terminal is a single character, and what
 is pasted comes at once.
 
+A terminal may be late by as much as the command likes (slow sequences), and show what has long been another question.
+So it is asked for a report behind the question (DSR), and no letter counts before that has come.
+
 How the line looks is Paddock's alone: what decides it, it sets itself each time, and what it cannot set, the command
 cannot, either (`terminal_output`). The host stands there whole, on a row of its own where it is long; where there is no
 room, nobody is asked.
@@ -33,6 +36,8 @@ _PREFIX = "\x1d"
 _KEY = re.compile(rb"\x1b\[(\d+)(?::\d*)*(?:;(\d+)(?::1)?)?u|\x1b\[27;(\d+);(\d+)~")
 """A key that is pressed, in terminals' newer forms: of the kitty protocol, and of xterm's modifyOtherKeys."""
 _RELEASED = re.compile(rb"\x1b\[\d+(?::\d*)*;\d+:3u")
+_REPORT, _REPORTED = b"\x1b[5n", b"\x1b[0n"
+"""Asks a terminal how it is, and what it says when it has done all before; the command's question does not pass."""
 _PASTE, _PASTED = b"\x1b[200~", b"\x1b[201~"
 _CTRL, _LOCKS = 4, 64 | 128  # modifiers, of which one more than the sum is sent
 
@@ -86,6 +91,7 @@ class LastLine:
         self._swallows = 0.0
         self._typed = self._spoke = self._wished = 0.0
         self._drawn = b""
+        self._reports = 0
         self._pastes = False
         self._output = TerminalOutput()
 
@@ -148,6 +154,11 @@ class LastLine:
     def typed(self, data: bytes) -> bytes:
         """What of the user's input is the command's."""
         now = time.monotonic()
+        while self._reports and _REPORTED in data:
+            data = data.replace(_REPORTED, b"", 1)
+            self._reports, self._typed = self._reports - 1, now
+            if not data:
+                return b""
         alone, self._typed = now - self._typed >= _APART, now
         begin, end = data.rfind(_PASTE), data.rfind(_PASTED)
         pasting = self._pastes or begin >= 0
@@ -162,7 +173,7 @@ class LastLine:
             if _RELEASED.fullmatch(data) or (data[:1] == b"\x1b" and len(data) > 1 and not _pressed(data)):
                 return b""  # of a key, a mouse, a window: no letter, and no change of mind
             question, self._armed, self._swallows = self._armed, None, 0.0
-            if question is not None and alone and (word := _LETTERS.get(_pressed(data))):
+            if question is not None and alone and not self._reports and (word := _LETTERS.get(_pressed(data))):
                 self._answer(question, word)
             return b""
         seen, since = self._seen
@@ -219,7 +230,11 @@ class LastLine:
         if self._seen[0] is not self._open[0]:
             self._seen = (self._open[0], time.monotonic())
         room = b"" if self._output.alternate else _ROOM % (b"\x1bD" * self.height, self.height)
-        return before + room + self._owned(b"\x1b[7m" + picture)
+        drawing = before + room + self._owned(b"\x1b[7m" + picture)
+        if self._armed is None:
+            return drawing
+        self._reports += 1
+        return drawing + _REPORT
 
     def _erasing(self) -> bytes:
         if not self._drawn:

@@ -14,7 +14,7 @@ _MOST_SEQUENCE = 4 << 10
 _MOST_STRING = 1 << 20
 """Bytes of a sequence, and of a string (a title, the clipboard), that are waited for."""
 
-# The parts of the command's output: text, with what is most frequent in it (colours, the cursor), strings, and the rest.
+# The parts of the command's output: text, with what is most frequent in it (colours, the cursor), strings, the rest.
 # Raw bytes from 80 to 9f are parts of characters, in UTF-8.
 _TOKEN = re.compile(
     rb"(?P<text>(?:[^\x1b\xc2]+|\xc2[^\x80-\x9f\x1b\xc2]|\x1b\[[0-9:;]*[A-HJKPXdfm])+)"
@@ -33,10 +33,11 @@ _PASSING = re.compile(
         [6-9<=>DEHMZclmno]
         | \#[34568] | %G | [ ][FG]
         | [()*+./-][ -/]?[0-~]                                              # character sets
-        | \[[0-9:;]*(?: [@-MPSTXZ^`a-gmnqrsux] | [ ][@Aq] | !p | "q | \$[prtvxz{] | \*x | '[}~] | \#[pq{}] )
+        | \[[0-9:;]*(?: [@-MPSTXZ^`a-gmqrsux] | [ ][@Aq] | !p | "q | \$[prtvxz{] | \*x | '[}~] | \#[pq{}] )
         | \[[<=>][0-9:;]*[cfmnpqstTu]                                       # keys, versions
         | \[\?[0-9;]*(?: [JKSWmnrsu] | \$p )
         | \[\?(?:MODE(?:;MODE)*)[hl]
+        | \[6n                                                              # not 5n: an answer to that is for Paddock
         | \[(?:4|20)(?:;(?:4|20))*[hl]                                      # inserting, what a line feed is
         | \[(?:1[1-9]|2[0-3])(?:;[0-9]*)*t                                  # reports, the stack of titles
         | \](?: (?:[012789]|22|52|99|133|633|777)(?:;TEXT*)? | 12;[#-:A-Za-z0-9]+ | 112 ) END

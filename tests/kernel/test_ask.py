@@ -69,9 +69,16 @@ def reply(at: Console, letter: str) -> tuple[str, str]:
     time.sleep(0.9)  # it has to be seen before it can be answered
     at.type(PREFIX)
     at.expect(re.escape(f"send data to {found[1]}:{found[2]}? [n]o [o]nce [s]ession [a]lways"))
+    press(at, letter)
+    return found[1], found[2]
+
+
+def press(at: Console, letter: str) -> None:
+    """Types it once the terminal has reported that it shows all that was written, and a person can have seen it."""
+    at.expect(r"\x1b\[5n")
+    at.type("\x1b[0n")
     time.sleep(0.2)
     at.type(letter)
-    return found[1], found[2]
 
 
 def denials(paddock: Paddock) -> list[dict[str, Any]]:
@@ -258,8 +265,7 @@ def test_an_answer_cannot_be_given_from_inside(world: World, paddock: Paddock) -
         at.expect("harmless.example:443")
         at.type(PREFIX)
         at.expect(r"send data to good.example:80\?")
-        time.sleep(0.2)
-        at.type("o")
+        press(at, "o")
         at.expect("got")
     assert reached(world, before) == 1
 
@@ -306,8 +312,7 @@ def test_nothing_that_a_command_has_set_hides_the_host(world: World, paddock: Pa
         for own in ("\x1b[?2026l", "\x1b[?69l", "\x1b[?7l", "\x1b[0;10m"):
             assert own in armed[1]
         assert armed[3].endswith("\x1b[?7h\x1b[?69h\x1b[23;67s")
-        time.sleep(0.2)
-        at.type("n")
+        press(at, "n")
         at.expect("failed|got b''")
         assert at.status() == 0
 

@@ -59,6 +59,7 @@ class Terminal:
         self._master, self._slave = os.openpty()
         self.allowed: list[Question] = []
         self.failure = ""
+        self.reports = True
         self.line = LastLine(ours.detach(), self._slave, self._allow)
         self.screen = Margined(rows, columns)
         self.resize(rows, columns)
@@ -86,8 +87,14 @@ class Terminal:
     def settle(self) -> None:
         """Nothing is said for a moment: what is due is drawn."""
         self.now += 0.1
+        self._draw()
+
+    def _draw(self) -> None:
         if self.line.is_due():
-            self.screen.feed(self.line.drawing().decode())
+            drawing = self.line.drawing()
+            self.screen.feed(drawing.decode())
+            for _ in range(drawing.count(b"\x1b[5n") * self.reports):
+                assert self.line.typed(b"\x1b[0n") == b""
 
     def output(self, data: bytes) -> None:
         """The command says something."""
@@ -97,9 +104,10 @@ class Terminal:
         """Input in pieces; what of it is the command's."""
         passed = b""
         for piece in pieces:
-            self.now += apart
-            if self.line.awaits_key and self.line.is_due():
-                self.screen.feed(self.line.drawing().decode())
+            self.now += apart / 2
+            if self.line.awaits_key:
+                self._draw()
+            self.now += apart / 2
             passed += self.line.typed(piece)
         return passed
 
@@ -227,6 +235,26 @@ def test_a_question_that_was_not_drawn_yet_takes_no_answer(terminal: Terminal) -
     terminal.now += 1
     assert terminal.type(PREFIX, b"s") == PREFIX + b"s"
     assert terminal.said() == []
+
+
+def test_a_terminal_that_is_late_takes_no_answer(terminal: Terminal) -> None:
+    """It may show another question yet. The letter is nobody's, and counts once the terminal has reported."""
+    terminal.ask()
+    terminal.reports = False
+    assert terminal.type(PREFIX, b"s") == b""
+    assert not terminal.line.awaits_key
+    terminal.settle()
+    assert terminal.type(b"\x1b[0n", b"ls", b"\x1b[0n") == b"ls\x1b[0n"  # one was asked for
+    assert terminal.type(PREFIX) == b""
+    terminal.settle()
+    assert terminal.type(b"\x1b[0ns") == b""  # at once
+    terminal.settle()
+    assert terminal.type(PREFIX) == b""
+    terminal.settle()
+    assert terminal.said() == []
+    assert terminal.type(b"\x1b[0n", b"s") == b""
+    assert terminal.said() == [(asking.ANSWER, b"1 session")]
+    assert terminal.line.passing(b"a\x1b[5n\x1b[6n\x1b[05n").endswith(b"a\x1b[6n")
 
 
 def test_a_question_that_a_smaller_window_has_erased_takes_no_answer(terminal: Terminal) -> None:
