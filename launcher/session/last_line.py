@@ -239,7 +239,7 @@ class LastLine:
     def _erasing(self) -> bytes:
         if not self._drawn:
             return b""
-        # Blanks: what the command has protected (SPA), no sequence erases.
+        # Blanks, too: what was protected before the command began (SPA), no sequence erases.
         return self._owned(b"".join(self._row(at, "") for at in range(self._drawn.count(_PLAIN_SIZE))))
 
     def _owned(self, rows: bytes) -> bytes:
