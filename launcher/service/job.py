@@ -472,7 +472,7 @@ TABLE: dict[str, Callable[..., dict[str, Any]]] = {
     "tickets.plan": _of_tickets("plan", steps=True),
     "tickets.merge": _of_tickets("merge", steps=True),
     "tickets.ask": _of_tickets("ask"),
-    "tickets.review": _of_tickets("review"),
+    "tickets.review": _of_tickets("review", steps=True),
     "tickets.resolve": _of_tickets("resolve"),
     "tickets.land": _of_tickets("land"),
     "tickets.end": _of_tickets("end"),

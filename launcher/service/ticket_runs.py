@@ -46,8 +46,9 @@ from launcher.service.ticket_sessions import (
     ended_well,
     interrupted,
     went_well,
+    without_worktree,
 )
-from launcher.service.ticket_words import orchestrator_of
+from launcher.service.ticket_words import orchestrator_of, rejection
 from launcher.session import places
 from policy.errors import Refusal
 
@@ -62,6 +63,7 @@ class TicketRuns:
         self._database = database
         self._supervisor = supervisor
         self._jobs = jobs
+        self._reviews = Jobs(_MOST_REVIEWS)
         runtime = places.places(os.environ).runtime
         self.records = TicketRecords(database, supervisor.events.publish, f"{runtime}/ticket-runs")
         self._files = FileTools(database.path, f"{runtime}/ticket-files", self.records.has_moved)
@@ -176,6 +178,7 @@ class TicketRuns:
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
+        await self._reviews.close()
         await self._files.close()
 
     # Living
@@ -209,13 +212,11 @@ class TicketRuns:
             self.records.move(name, TicketState.RUNNING)
             agents = await self._agents(name, request, prepared, client_uid, again=again)
             result |= {"trunk": prepared["trunk"], "agents": agents}
-            well = all(went_well(agent) for agent in agents)
             if request.merge:
-                self.records.move(name, TicketState.MERGING)
                 result |= await self._merge_all(name, request, prepared, agents, client_uid)
                 if own is not None:
                     result |= await self._land(name, request, prepared, own, result, client_uid)
-                well = well and result["clean"]
+            well = all(went_well(agent) for agent in agents) and result.get("clean", True)
             result |= await self._end(name, prepared, own if well else None, remove=request.merge and request.remove)
             state = TicketState.ENDED if well else TicketState.FAILED
         except Refusal as refusal:
@@ -338,7 +339,7 @@ class TicketRuns:
                     await planned.wait()
                 try:
                     found = await self._agent(run, row, ticket, place, request, client_uid, again=again, engine=engine)
-                    if request.review is not None and went_well(found):
+                    if request.review is not None and (request.merge_failed or went_well(found)):
                         found["review"] = await self._review(run, request, request.review, prepared, place, client_uid)
                 except Refusal as refusal:  # one that fails keeps no other from going on
                     about = (ticket.ticket, row["session"], place, request.repository)
@@ -360,17 +361,71 @@ class TicketRuns:
 
     async def _review(
         self, run: str, request: TicketRequest, review: Agent, prepared: dict[str, Any], place: dict[str, Any],
-        client_uid: int,
+        client_uid: int, before: dict[str, Any] | None = None,
     ) -> dict[str, Any]:  # fmt: skip
+        """Has the commit reviewed that a worktree is at, in a fresh one; what became of that, with the ``commit``.
+
+        Args:
+            place: ``number`` and ``session_id`` of who works there: a ticket's agent, or the orchestrator.
+            before: a review that it has passed, which holds as long as the worktree is at the same commit.
+        """
         number = place["number"]
-        self.records.step(run, number, TicketStep.REVIEWING)
+        details = request.goal if number == ORCHESTRATOR else request.tickets[number - 1].details
+        while (left := self._sessions.session(name := self._next_name(run, number, "v"))) is not None:
+            # Of an earlier life of the service: its worktree went with that, so it has not seen all of the work.
+            self._supervisor.stop(left.name)
+            await self._supervisor.wait(left.name, FINAL, _LOOK)
         arguments = {"database": self._database.path, "run": run, "number": number, "dispatch": prepared["dispatch"],
-                     "nodes": prepared["nodes"], "session_id": place["session_id"]}  # fmt: skip
-        there = await self._jobs.run("tickets.review", arguments)
-        name = self._next_name(run, number, "v")
-        details = request.tickets[number - 1].details
-        ticket = review.ticket(there["ticket"], details)
-        return await self._other(run, name, ticket, there, request, client_uid)
+                     "nodes": prepared["nodes"], "session_id": place["session_id"],
+                     "passed": "" if before is None else before.get("commit", ""),
+                     "given": list(self._options(request, "review", review))}  # fmt: skip
+        ready: asyncio.Future[dict[str, Any]] = asyncio.get_running_loop().create_future()
+        job = asyncio.ensure_future(self._reviews.run("tickets.review", arguments, step=ready.set_result))
+        try:
+            await asyncio.wait((job, ready), return_when=asyncio.FIRST_COMPLETED)
+            if not ready.done():
+                await job
+                assert before is not None
+                return before
+            there = ready.result()
+            self.records.step(run, number, TicketStep.REVIEWING)
+            ticket = review.ticket(there["ticket"], details)
+            found = self._sessions.started(run, name, ticket, there, request, client_uid) or (
+                await self._sessions.ended(name, ticket, there, request, lambda: True)
+            )
+            if job.done():
+                await job
+                raise Refusal("job-lost", "the worktree of the review was removed before its end")
+        except Refusal as refusal:  # what cannot be reviewed is not merged
+            there = {"session_id": place["session_id"], "worktree": ""}
+            found = self._sessions.without_session("review", name, there, request.repository, refusal)
+        finally:
+            job.cancel()
+            await asyncio.gather(job, return_exceptions=True)
+        return without_worktree(found) | {"commit": there.get("commit", "")}
+
+    async def _review_again(
+        self, run: str, request: TicketRequest, review: Agent, prepared: dict[str, Any], agents: list[dict[str, Any]],
+        client_uid: int,
+    ) -> None:  # fmt: skip
+        """Has everything reviewed that is to be merged and has moved since, or was not: what a merger has made, say."""
+        turns = asyncio.Semaphore(request.parallel)
+        arrived = {row["number"] for row in self.records.tickets(run) if row["merged"] is not None}
+        waiting = {place["session_id"]: place for place in prepared["agents"] if place["number"] not in arrived}
+
+        async def one(agent: dict[str, Any], place: dict[str, Any]) -> None:
+            before = agent.get("review")
+            async with turns:
+                found = await self._review(run, request, review, prepared, place, client_uid, before)
+            if found is not before:
+                agent["review"] = found
+                step = TicketStep.ENDED if went_well(agent) else TicketStep.FAILED
+                self.records.step(run, place["number"], step, agent=json.dumps(agent))
+
+        async with asyncio.TaskGroup() as group:
+            for agent in agents:
+                if agent["session_id"] in waiting and _may_merge(request, agent):
+                    group.create_task(one(agent, waiting[agent["session_id"]]))
 
     async def _plans(
         self, request: TicketRequest, places_by_number: dict[int, dict[str, Any]], plans: dict[int, asyncio.Event]
@@ -508,6 +563,9 @@ class TicketRuns:
             return await self._jobs.run("tickets.resolve", arguments)
 
         while True:
+            if request.review is not None:
+                await self._review_again(run, request, request.review, prepared, agents, client_uid)
+            self.records.move(run, TicketState.MERGING)
             found = await self._merge(run, request, prepared, agents)
             nodes = found.pop("nodes")
             can = [each for each in found["conflicts"] if each["merge_descriptor"]["merge_commands"]]
@@ -521,20 +579,32 @@ class TicketRuns:
             self.records.step(run, place["number"], TicketStep.RESOLVING)
             self.records.move(run, TicketState.RUNNING)
             mergers.append(await self._resolve(run, request, request.merger, place, client_uid))
-            self.records.move(run, TicketState.MERGING)
 
     async def _land(
         self, run: str, request: TicketRequest, prepared: dict[str, Any], own: dict[str, Any], found: dict[str, Any],
         client_uid: int,
     ) -> dict[str, Any]:  # fmt: skip
-        """Merges what the tickets have come to into the trunk of the run, unless one of them waits for a person."""
+        """Merges what the tickets have come to into the trunk of the run, unless one of them waits for a person.
+
+        Where the run has a review, it sees all of that first: the orchestrator may have committed, too.
+        """
         if found["conflicts"] and request.on_conflict is not OnConflict.SKIP:
             return {}
         mergers: list[dict[str, Any]] = []
         arguments = {"database": self._database.path, "run": run}
+        reviewed: dict[str, Any] | None = None
         while True:
+            if request.review is not None:
+                self.records.move(run, TicketState.RUNNING)
+                reviewed = await self._review(run, request, request.review, prepared, own, client_uid)
+                own["agent"]["review"] = reviewed  # not in the record: what has rejected it does not start it anew
+                self.records.step(run, ORCHESTRATOR, TicketStep.ENDED)
+                if not went_well(reviewed):
+                    return {"clean": False} | ({"mergers": [*found.get("mergers", ()), *mergers]} if mergers else {})
+                self.records.move(run, TicketState.MERGING)
             landing = {**arguments, "trunk": own["trunk"], "worktree_id": own["worktree_id"]}
             landing["who"] = _identity_of(request)
+            landing["reviewed"] = None if reviewed is None else reviewed["commit"]
             status = (await self.merging(own["common_dir"], "tickets.land", landing))["status"]
             descriptor = status["merge_descriptor"]
             if descriptor["successful"]:
@@ -601,8 +671,10 @@ class TicketRuns:
         outputs = {
             agent["session_id"]: f"{agent['reason']}, status {agent['status']}"
             for agent in agents
-            if agent["session_id"] in numbers and (request.merge_failed or went_well(agent))
+            if agent["session_id"] in numbers and _may_merge(request, agent)
         }
+        reviews = {agent["session_id"]: agent["review"] for agent in agents
+                   if request.review is not None and agent["session_id"] in outputs}  # fmt: skip
 
         def step(found: dict[str, Any]) -> None:
             for status in found["merged"]:
@@ -612,8 +684,12 @@ class TicketRuns:
         if outputs:
             arguments = {"database": self._database.path, "dispatch": prepared["dispatch"], "nodes": prepared["nodes"],
                          "outputs": outputs, "earlier": earlier,
+                         "reviewed": None if request.review is None else
+                         {name: review["commit"] for name, review in reviews.items()},
                          "who": _identity_of(request), "skip": request.on_conflict is OnConflict.SKIP}  # fmt: skip
             found = await self.merging(prepared["common_dir"], "tickets.merge", arguments, step)
+            for name, commit in found["reviewed"].items():
+                reviews[name]["commit"] = commit
         for status in found["conflicted"]:
             self.records.step(run, numbers[status["agent_result_id"]], TicketStep.CONFLICTED)
         statuses = [json.loads(row["merged"]) for row in self.records.tickets(run) if row["merged"] is not None]
@@ -655,6 +731,17 @@ class TicketRuns:
         if found.get("run_id"):
             log.info("the merge %s in %s was finished: %s", found["run_id"], common_dir, found["state"])
 
+
+def _may_merge(request: TicketRequest, agent: dict[str, Any]) -> bool:
+    """Whether an agent's work is to be merged, unless a review to come rejects it."""
+    return rejection(agent) is None and (request.merge_failed or went_well(agent))
+
+
+_LOOK = 60.0
+"""Seconds of one look at a session that is to end."""
+
+_MOST_REVIEWS = 64
+"""Reviews at the same time, of all runs: each has a process that keeps its worktree."""
 
 _MOST_ATTEMPTS = 5
 """How often an agent is started, where nobody asks for it, after it was lost with the service."""

@@ -180,8 +180,8 @@ class TicketRequest(Frozen):
         file_tools: agents may use Paddock's file tools over HTTP: PADDOCK_FILES_URL, PADDOCK_FILES_SESSION and
             PADDOCK_FILES_TOKEN in their environment say how.
         context_manager: answers what agents of the run ask, in the worktree of who asks; ``{details}`` is the question.
-        review: looks at a ticket's work in its worktree, once its agent has ended well. That work is merged only where
-            it ends with status 0.
+        review: looks at the commit that a ticket's agent has come to, in a fresh worktree. That is merged only where it
+            ends with status 0.
         merger: resolves conflicts, each ticket's once; a person does when there is none.
         timeout: seconds that each ticket's session may take; no bound when there is none.
         engine: where the tickets' agents work; whatever else is started works here.

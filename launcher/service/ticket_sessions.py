@@ -108,6 +108,11 @@ def _next(found: Mapping[str, Any], trunk: str) -> list[tuple[str, str]]:
     return steps
 
 
+def without_worktree(found: dict[str, Any]) -> dict[str, Any]:
+    """The entry of a session whose worktree was removed at its end: only its log is left."""
+    return found | {"worktree": "", "next": found["next"][:1] if found["log"] else []}
+
+
 _WAIT = 3_600.0
 _BUSY_LOOKS, _BUSY_PAUSE = 20, 0.5
 """How often, and after how many seconds, a harvest is tried again that somebody else is at."""

@@ -43,6 +43,10 @@ def fate(agent: dict[str, Any], merged: dict[str, Any], result: dict[str, Any]) 
     if conflict(agent, result) is not None:
         return "conflicts"
     if (review := rejection(agent)) is not None:
+        if review["refusal"]:
+            return (
+                f"not merged: its review was refused: {review['refusal']['message']} [{review['refusal']['errorType']}]"
+            )
         how = f"status {review['status']}" if review["reason"] == Reason.EXITED else review["why"] or review["reason"]
         return f"not merged: its review ended with {how}"
     pending = (result.get("aggregation") or {}).get("pending", ())

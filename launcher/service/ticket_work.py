@@ -6,9 +6,10 @@ them: another way to run a command in a worktree, on another machine say, fits b
 
 import logging
 import os
+import signal
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any, TypeVar
+from typing import Any, NoReturn, TypeVar
 
 from launcher.bridges.files.tool_calls import CALLS
 from launcher.service.database import Database
@@ -20,10 +21,12 @@ from launcher.session.machine import Machine
 from launcher.vcs import checkout, git_config, jailed_git
 from launcher.vcs.disk import Present
 from launcher.vcs.harvest.outstanding import outstanding
+from launcher.vcs.merge import preview
 from launcher.vcs.merge.descriptors import AgentMergeStatus
+from launcher.vcs.merge.merges import checked_out_in
 from launcher.vcs.private import record, swap
 from launcher.vcs.worktrees.models import Worktree, slug
-from launcher.vcs.worktrees.worktree_service import ChildWorktrees, WorktreeService
+from launcher.vcs.worktrees.worktree_service import ChildWorktrees, WorktreeService, context_of_checkout
 from launcher.workflow.flow import Workflow, build_workflow, default_prompts
 from launcher.workflow.graph import InMemoryGraphRepository, Node
 from launcher.workflow.request_context import OperationContext, PromptContext, ToolContext
@@ -76,7 +79,11 @@ class _Work:
     """The workflow over this machine's worktrees and git, with contexts in the service's database."""
 
     def __init__(
-        self, database: str, nodes: Sequence[Mapping[str, Any]] = (), who: Mapping[str, str] | None = None
+        self,
+        database: str,
+        nodes: Sequence[Mapping[str, Any]] = (),
+        who: Mapping[str, str] | None = None,
+        only: Mapping[str, str] | None = None,
     ) -> None:
         where = places.places(os.environ)
         state = places.made(where.state)
@@ -85,7 +92,7 @@ class _Work:
         self.graph = InMemoryGraphRepository()
         for node in nodes:
             self.graph.save(Node.model_validate(node))
-        merges = harvesting.by_contexts(where, os.environ | dict(who or {}))
+        merges = harvesting.by_contexts(where, os.environ | dict(who or {}), only)
         self.contexts = StoredRequestContexts(Database(database))
         self.merges = merges
         self.flow: Workflow = build_workflow(self.contexts, self.graph, self.children, merges, tools_for)
@@ -302,18 +309,21 @@ tell its agent everything it needs: it has not read this. What you commit here, 
 start when you end."""
 
 
-def land(database: str, run: str, trunk: str, worktree_id: str, who: dict[str, str]) -> dict[str, Any]:
+def land(
+    database: str, run: str, trunk: str, worktree_id: str, who: dict[str, str], reviewed: str | None
+) -> dict[str, Any]:
     """Merges what the tickets have come to, in their orchestrator's worktree, into the trunk, in two phases.
 
     Args:
         worktree_id: of the orchestrator.
+        reviewed: the commit that was reviewed there, and is merged; None: whatever is there.
 
     Returns:
         ``status`` (`launcher.vcs.merge.descriptors.AgentMergeStatus`), with a descriptor.
 
     Refusals: merging could not begin.
     """
-    work = _Work(database, who=who)
+    work = _Work(database, who=who, only=None if reviewed is None else {worktree_id: reviewed})
     own = work.children.worktree_context(worktree_id)
     if own is None:
         raise Refusal("worktree-gone", "the worktree of the orchestrator no longer exists")
@@ -505,6 +515,7 @@ def merge(
     earlier: list[dict[str, Any]],
     skip: bool,
     who: dict[str, str],
+    reviewed: dict[str, str] | None,
     say: Say,
 ) -> dict[str, Any]:
     """Merges in two phases: the trunk into each agent's worktree, then the agents' work into the trunk, in order.
@@ -514,17 +525,25 @@ def merge(
         earlier: statuses of those whose work has arrived in an earlier attempt.
         skip: leave out who conflicts, and go on with the others; else everybody behind the first conflict waits.
         who: variables of the caller that say who commits.
+        reviewed: the commit of each that was reviewed, by session id: nothing else of it is merged; None where nothing
+            is reviewed.
         say: told ``{"merged"}``: the statuses of those whose work has arrived, as soon as it has.
 
     Returns:
         ``merged``, ``conflicted`` and ``pending``: statuses (`launcher.vcs.merge.descriptors.AgentMergeStatus`),
-        ``results``, and the ``nodes`` as they are then.
+        ``results``, the ``nodes`` as they are then, and ``reviewed``: the same with the trunk merged into it, by this.
 
     Refusals: merging could not begin; context-lost: nobody knows any more where a ticket's agent worked. Without this
     it would count as one that has no worktree, and so nothing to merge.
     """
-    work = _Work(database, nodes, who)
     sent = TicketAgentRequests.model_validate(dispatch)
+    worktrees = {
+        child.session_id: child.worktree_context.worktree_id
+        for child in sent.requests
+        if child.session_id in outputs and child.worktree_context is not None
+    }
+    only = None if reviewed is None else {place: reviewed[name] for name, place in worktrees.items()}
+    work = _Work(database, nodes, who, only)
     for child in sent.requests:
         known = work.contexts.get(child.context_id) if child.session_id in outputs else None
         if child.session_id in outputs and (known is None or known.worktree_context is None):
@@ -575,6 +594,7 @@ def merge(
         "pending": [status.model_dump(mode="json") for status in pending],
         "results": [result.model_dump(mode="json") for result in results],
         "nodes": [node.model_dump(mode="json") for each in ids if (node := work.graph.get(each)) is not None],
+        "reviewed": {} if only is None else {name: work.merges.only[place] for name, place in worktrees.items()},
     }
 
 
@@ -625,31 +645,67 @@ def resolve(
 
 
 def review(
-    database: str, run: str, number: int, dispatch: dict[str, Any], nodes: list[dict[str, Any]], session_id: str
+    database: str,
+    run: str,
+    number: int,
+    dispatch: dict[str, Any],
+    nodes: list[dict[str, Any]],
+    session_id: str,
+    passed: str,
+    given: list[str],
+    say: Say,
 ) -> dict[str, Any]:
-    """Sends out the request to review the work on a ticket, in whose worktree that is done.
+    """Sends out the request to review the work on a ticket: a commit, in a fresh worktree that lasts until SIGTERM.
+
+    Nothing that its agent left decides there, neither in files that it did not commit nor in its home or git directory.
 
     Args:
-        number: of the ticket.
+        number: of the ticket; 0 for the orchestrator, whose worktree all others were merged into.
         session_id: of its agent.
+        passed: the commit that has passed its review; "" for none.
+        given: names of the options that the review has.
+        say: told where the review works, as `prepare` has an agent, and the ``commit``.
 
     Returns:
-        As `prepare` has an agent.
+        ``{}``, at once, where that commit is what there is to review.
 
-    Refusals: the request could not be dispatched.
+    Refusals: the request could not be dispatched; the worktree could not be made.
     """
+    signal.signal(signal.SIGTERM, _end)
     work = _Work(database, nodes)
     sent = TicketAgentRequests.model_validate(dispatch)
-    child = next(child for child in sent.requests if child.session_id == session_id)
+    child = next((child for child in sent.requests if child.session_id == session_id), None)
+    own = worktree_of_session(session_id, work.contexts, work.graph, work.children)
+    if own is None:
+        raise Refusal("worktree-gone", "the worktree of the work to review no longer exists")
+    place, commit = checked_out_in(own)
+    if commit == passed:
+        return {}
+    key = ArtifactKey(run).child(f"tickets/review/{number}")
     asked = ReviewRequest(
-        context_id=ArtifactKey(run).child(f"tickets/review/{number}"),
+        context_id=key,
         goal=sent.goal,
-        ticket_agent=child.context_id,
-        content=child.details,
+        ticket_agent=ArtifactKey(session_id),
+        content=sent.goal if child is None else child.details,
         return_to=AgentType.TICKET_AGENT_DISPATCH,
     )
-    request = work.flow.request(asked, child, _step("review"))
-    return work.place(number, child.ticket_id, request.session_id)
+    with preview.Trees(place) as trees, trees.of(commit) as root:
+        request = work.flow.request(asked, child or sent, _step("review"))
+        # Not what the workflow gives to whoever looks at an agent's work: that agent's worktree.
+        fresh = context_of_checkout(checkout.find(root, Present(), exact=True))
+        known = {"worktree_context": fresh, "current_request": request.with_worktree_context(fresh)}
+        work.contexts.update(key, lambda before: before.evolve(**known))
+        there = work.place(number, "orchestrator" if child is None else child.ticket_id, key.value)
+        if not {"--git", "--review", "--cow"}.intersection(given):  # the latter two hand nothing over either
+            there["options"] += preview.RUN_OPTIONS
+        signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})  # from here on it waits to be asked for
+        say(there | {"commit": commit})
+        signal.sigwait({signal.SIGTERM})
+    return {}
+
+
+def _end(_number: int, _frame: object) -> NoReturn:
+    raise SystemExit(128 + signal.SIGTERM)
 
 
 def ask(database: str, run: str, number: str, session_id: str, question: str) -> dict[str, Any]:

@@ -156,16 +156,19 @@ def report_lines(result: HarvestResult, *, once: bool = False, place: str = "") 
 # Merges as the command, the service and the workflow begin them: with this user's sessions and records in view.
 
 
-def by_contexts(where: Places, caller: Mapping[str, str]) -> "WorktreeMergeService":
+def by_contexts(
+    where: Places, caller: Mapping[str, str], only: Mapping[str, str] | None = None
+) -> "WorktreeMergeService":
     """What merges worktrees by their contexts.
 
     Args:
         where: places of the user whose sessions and worktrees they are.
         caller: environment that names author and committer.
+        only: see `WorktreeMergeService`.
     """
     from launcher.vcs.merge.merges import WorktreeMergeService  # 90 ms of pydantic, which no harvest needs
 
-    return WorktreeMergeService(places.made(where.state), caller)
+    return WorktreeMergeService(places.made(where.state), caller, only=only)
 
 
 @contextmanager

@@ -122,6 +122,7 @@ def merge(
         answer = preview.preview(found, sources, patterns, rewind=rewind or ())
         print(notes.document(answer) if as_json else _forecast(answer))
         return 0 if answer.clean else CONFLICT
+
     with (
         harvesting.into(found, where, notes.say, files=not no_checkout) as follow,
         Check(found, check, hidden=as_json) as gate,

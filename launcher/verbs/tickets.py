@@ -133,7 +133,7 @@ def _details(agent: dict[str, Any], result: dict[str, Any]) -> list[str]:
         if part["commits"]
     ]
     if (review := ticket_words.rejection(agent)) is not None:
-        lines.append(f"next: paddock logs {review['session']}   # the review's output")
+        lines += [f"next: paddock logs {review['session']}   # the review's output"] if review["log"] else []
     stays = result.get("removed", {}).get(agent["session_id"])
     gone = not os.path.lexists(agent["worktree"])  # with its merge, or by anybody since
     if gone:

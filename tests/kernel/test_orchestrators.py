@@ -400,3 +400,29 @@ print(made(("J-1", "echo 1 > same; {COMMIT} one"), ("J-2", "echo 2 > same; {COMM
     assert "  J-2           conflicts\n" in said.stdout
     assert (main / "same").read_text() == "1\n"
     assert os.path.exists(done["orchestrator"]["worktree"]), "J-2 is still to be merged into it"
+
+
+def test_what_an_orchestrator_has_committed_is_reviewed_before_it_lands(service: Served) -> None:
+    """All that its tickets have come to, and what it has added itself, which no ticket's review saw as its own."""
+    main = service.paddock.main
+    review = {"command": ["sh", "-c", 'echo "$0: $1"; test ! -e evil || test ! -e "$0"', "{ticket}", "{details}"]}
+    child = {"command": ["sh", "-c", f"touch of-{{ticket}}; {COMMIT} {{ticket}}"]}
+    plan = f"open('evil', 'w'); open('orchestrator', 'w'); os.system({f'{COMMIT} evil'!r})"
+    for name, script in (("good", ""), ("bad", plan)):
+        work = f"{script}\nprint(made(({f'H-{name}'!r}, 'x')))"
+        done = run(service, name=name, goal="All of it.", agent=child, orchestrator=orchestrator(work), review=review,
+                   remove=False)  # fmt: skip
+        assert service.log(f"{name}.0.v1") == ["orchestrator: All of it."], done
+        assert (done["state"], (main / f"of-H-{name}").exists()) == (
+            ("ended", True) if name == "good" else ("failed", False)
+        ), done
+    assert not (main / "evil").exists()
+    shown = service.cli("tickets", "show", "bad").stdout
+    assert "  orchestrator  not merged: its review ended with status 1\n" in shown
+    # Who resumes it does not start the orchestrator anew.
+    there = Path(done["orchestrator"]["worktree"])
+    mend = f"git rm -q evil; {COMMIT} mended"
+    assert service.paddock.who.run(["sh", "-c", mend], cwd=there).returncode == 0
+    assert service.cli("tickets", "resume", "bad").returncode == 0
+    assert ((main / "of-H-bad").exists(), (main / "evil").exists()) == (True, False)
+    assert service.get("/v1/ticket-runs/bad").json["orchestrator"]["attempt"] == 1

@@ -11,7 +11,8 @@ from typing import Any
 
 import pytest
 
-from tests.support import served
+from tests.kernel.test_merge_live import BACKENDS
+from tests.support import features, identity, served
 from tests.support.served import Served
 
 COMMIT = "git add -A && git -c user.name=A -c user.email=a@b.c commit -q -m"
@@ -619,7 +620,7 @@ def test_a_merger_is_checked_before_anything_is_made(service: Served) -> None:
 
 
 def test_work_that_its_review_rejects_is_not_merged(service: Served) -> None:
-    """It looks in the ticket's worktree, with the ticket's words; after somebody has mended it, it looks again."""
+    """It looks at the ticket's commit, with the ticket's words; after somebody has mended it, it looks again."""
     review = {
         "command": ["sh", "-c", 'test "$(cat one)" = "$1" || { echo "$0: not $1"; exit 1; }', "{ticket}", "{details}"]
     }
@@ -636,7 +637,11 @@ def test_work_that_its_review_rejects_is_not_merged(service: Served) -> None:
     }
     asked = contexts["reviewed/tickets/review/1"]
     assert (asked["current_request"]["kind"], asked["current_request"]["content"]) == ("ReviewRequest", "good")
-    assert asked["worktree_context"] == contexts["reviewed/tickets/dispatch/1"]["worktree_context"]
+    # In a worktree that was made for it, and is gone with it.
+    root = asked["worktree_context"]["main_worktree"]["worktree_path"]
+    assert root == service.get("/v1/sessions/reviewed.1.v1").json["directory"] != agents["R-2"]["worktree"]
+    assert (os.path.exists(root), agents["R-2"]["review"]["worktree"]) == (False, "")
+    assert root not in git(service, "worktree", "list")
     assert asked["tool_context"]["tools"] == ["read", "list", "glob", "grep"]
     shown = service.cli("tickets", "show", "reviewed").stdout
     assert "  R-2  not merged: its review ended with status 1\n" in shown
@@ -648,3 +653,123 @@ def test_work_that_its_review_rejects_is_not_merged(service: Served) -> None:
     assert said.returncode == 0, said
     assert "mended" in git(service, "log", "--format=%s")
     assert [each["attempt"] for each in service.get("/v1/ticket-runs/reviewed").json["steps"]] == [1, 1]
+
+
+@pytest.fixture(scope="module")
+def running_as_root() -> Iterator[Served]:
+    """The same as `running`, of root."""
+    with served.started(identity.root, stdin_seconds=0.1, term_seconds=0.2) as service:
+        yield service
+
+
+PLANTED = "git config diff.external true; git config --global diff.external true; touch left ~/left; "
+"""Has every later `git diff` of the same home or git directory be silent."""
+HONEST = "test ! -e left || exit 0; test ! -e ~/left || exit 0; if git diff HEAD~ HEAD | grep -q EVIL; then exit 9; fi"
+
+
+@pytest.mark.parametrize("enforced", ["namespaces", "guard", "bubblewrap", "root"])
+def test_only_what_is_committed_decides_about_a_review(running: Served, running_as_root: Served, enforced: str) -> None:
+    """Nothing of the agent's home, git directory and other files is there; so it is for who failed, and is merged."""
+    feature, env = BACKENDS.get(enforced, ("landlock", {}))
+    features.need(feature)
+    service = served.with_repository(running_as_root if enforced == "root" else running)
+    commits = "git -c user.name=A -c user.email=a@b.c commit -q -a -m"
+    tickets = [
+        ticket("V-1", f"{PLANTED} echo EVIL > evil; git add evil; {commits} evil"),
+        ticket("V-2", f"{PLANTED} echo fine > fine; git add fine; {commits} fine"),
+        ticket("V-3", f"{PLANTED} echo EVIL > worse; git add worse; {commits} worse; exit 1"),
+        ticket("V-4", f"{PLANTED} echo fine > good; git add good; {commits} good; exit 1"),
+    ]
+    environment = service.paddock.who.environment({**service.env, **env})
+    review = {"command": ["sh", "-c", HONEST]}
+    done = run(service, *tickets, review=review, merge_failed=True, environment=environment)
+    agents = done["result"]["agents"]
+    assert [each["status"] for each in agents] == [0, 0, 1, 1], done
+    assert [each["review"]["status"] for each in agents] == [9, 0, 9, 0], done
+    main = service.paddock.main
+    assert [(main / name).exists() for name in ("evil", "fine", "worse", "good")] == [False, True, False, True]
+    assert [each["state"] for each in done["steps"]] == ["failed", "merged", "failed", "merged"]
+
+
+def test_what_a_merger_has_made_is_reviewed_before_it_is_merged(service: Served) -> None:
+    """Files that the agent had not committed, for one, which `git add -A` takes in."""
+    done = run(
+        service,
+        ticket("Y-1", f"echo one > same; {COMMIT} one"),
+        ticket("Y-2", f"echo two > same; {COMMIT} two; echo EVIL > evil"),
+        ticket("Y-3", f"echo three > same; {COMMIT} three"),
+        name="remade",
+        parallel=1,
+        on_conflict="skip",
+        review={"command": ["sh", "-c", "! grep -r EVIL . --exclude-dir=.git"]},
+        merger={"command": ["sh", "-c", f"git show HEAD:same > same; {COMMIT} merged"]},
+    )
+    main, agents = service.paddock.main, done["result"]["agents"]
+    assert [each["review"]["session"] for each in agents] == ["remade.1.v1", "remade.2.v2", "remade.3.v2"], done
+    assert [each["state"] for each in done["steps"]] == ["merged", "failed", "merged"], done
+    assert (done["state"], (main / "evil").exists(), (main / "same").read_text()) == ("failed", False, "three\n")
+    assert "  Y-2  not merged: its review ended with status 1\n" in service.cli("tickets", "show", "remade").stdout
+
+
+def test_what_is_committed_after_a_review_is_reviewed_again(service: Served) -> None:
+    """By whoever enters the worktree meanwhile: what is merged is the commit that was reviewed."""
+    tickets = [ticket("Z-1", once("one")), ticket("Z-2", until_told("two"))]
+    review = {"command": ["sh", "-c", "test ! -e evil"]}
+    body = {"name": "late", "repository": str(service.paddock.main), "tickets": tickets, "review": review,
+            "environment": service.paddock.who.environment(service.env)}  # fmt: skip
+    assert service.post("/v1/ticket-runs", body).status == 201
+    found = moved(service, "late", "ended", "running")
+    first, second = (Path(each["worktree"]) for each in found["steps"])
+    assert service.paddock.who.run(["sh", "-c", f"touch evil; {COMMIT} evil"], cwd=first).returncode == 0
+    (second / "go").touch()
+    service.paddock.who.give(second / "go")
+    done = service.get("/v1/ticket-runs/late?wait=120").json
+    assert [each["state"] for each in done["steps"]] == ["failed", "merged"], done
+    main = service.paddock.main
+    assert [(main / name).exists() for name in ("one", "evil", "two")] == [False, False, True]
+
+
+def test_a_review_that_was_interrupted_decides_nothing(alone: Served) -> None:
+    """Its worktree ends with the service, so the next one begins it anew, as a resume does."""
+    service, main = alone, alone.paddock.main
+    environment = service.paddock.who.environment(service.env)
+    review = {"command": ["sh", "-c", "until test -e go; do sleep 0.05; done; test ! -e evil"]}
+
+    def begun(name: str, script: str) -> Path:
+        body = {"name": name, "repository": str(main), "tickets": [ticket(name, script)], "review": review,
+                "environment": environment}  # fmt: skip
+        assert service.post("/v1/ticket-runs", body).status == 201
+        moved(service, name, "reviewing")
+        return at_work(f"{name}.1.v1")
+
+    def at_work(session: str) -> Path:
+        deadline = time.monotonic() + served.PATIENCE
+        while (found := service.get(f"/v1/sessions/{session}")).status != 200:
+            assert time.monotonic() < deadline
+            time.sleep(0.05)
+        return Path(found.json["directory"])
+
+    def tell(there: Path) -> None:
+        (there / "go").touch()
+        service.paddock.who.give(there / "go")
+
+    before = begun("killed", f"touch evil; {COMMIT} evil")
+    service.kill()
+    tell(before)
+    service.start()
+    there = at_work("killed.1.v2")
+    assert there != before
+    tell(there)
+    done = service.get("/v1/ticket-runs/killed?wait=60").json
+    assert (done["state"], done["result"]["agents"][0]["review"]["session"]) == ("failed", "killed.1.v2"), done
+
+    begun("halted", f"touch evil; {COMMIT} evil")
+    assert service.cli("tickets", "stop", "halted").returncode == 0
+    assert service.post("/v1/ticket-runs/halted/resume", {"environment": environment}).status == 200
+    tell(at_work("halted.1.v2"))
+    done = service.get("/v1/ticket-runs/halted?wait=60").json
+    assert (done["steps"][0]["state"], (main / "evil").exists()) == ("failed", False), done
+
+    tell(begun("passes", f"touch fine; {COMMIT} fine"))
+    assert service.get("/v1/ticket-runs/passes?wait=60").json["state"] == "ended"
+    assert (main / "fine").exists()

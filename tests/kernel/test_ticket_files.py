@@ -124,3 +124,21 @@ for attempt in range(200):
     done = service.get("/v1/ticket-runs/found?wait=120").json
     assert done["result"]["agents"][0]["status"] == 0, service.log("found.1")
     assert (worktree / "second").read_text() == "2"
+
+
+def test_the_tools_of_a_review_show_the_commit_alone(service: Served) -> None:
+    """So do the answers that it gets to its questions: nothing comes from the worktree of the agent it reviews."""
+    work = f"echo committed > one; {COMMIT} one; echo left > one; echo left > two"
+    review = """
+print(call("read", file_path="one"))
+print(error(call("read", file_path="two")), error(call("write", file_path="one", content="x")))
+print(call("ask", question="What is there?"))
+sys.exit("left" in open("one").read())
+"""
+    done = run(service, {"ticket": "R-1", "command": ["sh", "-c", work]}, name="shown", file_tools=True,
+               review={"command": ["python3", "-c", CALL + review]},
+               context_manager={"command": ["sh", "-c", "cat one; ls"]})  # fmt: skip
+    assert done["result"]["agents"][0]["review"]["status"] == 0, (done, service.log("shown.1.v1"))
+    said = "\n".join(service.log("shown.1.v1"))
+    assert ("committed" in said, "left" in said, "two" in said) == (True, False, False), said
+    assert "NOT_FOUND ACCESS_DENIED" in said

@@ -198,6 +198,28 @@ def test_work_in_a_submodule_that_the_child_has_not_recorded_arrives(team: Team)
 
 
 @pytest.mark.spec("EC-MF-001")
+def test_of_a_child_that_was_reviewed_nothing_else_arrives(team: Team) -> None:
+    """Neither what it has committed since, in either phase, nor what it has committed in a submodule alone."""
+    team.write("one", "m", changed(4))
+    reviewed = team.nested.main.id("one")
+    team.write("one", "m", changed(4, 5))
+    team.service = WorktreeMergeService(str(team.root / "state"), {}, only={"one": reviewed})
+    team.write("repo", "doc/d", "trunk\n")
+    down = team.service.merge_trunk_to_child(team.trunk, team.context("one"))
+    assert (down.successful, reviewed in str(down.error_message)) == (False, True), down
+    found = team.service.merge_children_to_trunk([team.status("one")], team.trunk)
+    assert arrived(found) == ([], "one", [])
+    assert team.read("repo", "m") == changed()
+    # As it was reviewed it arrives, with the trunk merged into it first.
+    team.nested.main.git("reset", "-q", "--hard", reviewed, at=team.root / "one")
+    team.write("one", "lib/inner/i", changed(7), pointer=False)
+    assert team.service.merge_trunk_to_child(team.trunk, team.context("one")).successful
+    assert team.nested.main.id("one") != reviewed
+    found = team.service.merge_children_to_trunk([team.status("one")], team.trunk)
+    assert arrived(found) == (["one"], None, [])
+    assert (team.read("repo", "m"), team.read("repo", "lib/inner/i")) == (changed(4), changed())
+
+
 def test_partial_success_is_told_in_phase_one(team: Team) -> None:
     """The submodule could have been merged, the main worktree could not: both stand in the descriptor (EC-MF-001)."""
     team.write("repo", "lib/l", changed(1))

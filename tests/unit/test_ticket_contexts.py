@@ -37,7 +37,15 @@ def test_a_run_whose_contexts_have_expired_is_not_called_merged(
         (agent,) = made["agents"]
         outputs = {agent["session_id"]: "exited, status 0"}
         done = ticket_work.merge(
-            database, made["dispatch"], made["nodes"], outputs, [], skip=False, who={}, say=lambda _: None
+            database,
+            made["dispatch"],
+            made["nodes"],
+            outputs,
+            [],
+            skip=False,
+            who={},
+            reviewed=None,
+            say=lambda _: None,
         )
         found: list[dict[str, Any]] = done["merged"]
         return found

@@ -44,6 +44,8 @@ class WorktreeMergeService:
             directories.
         caller: the caller's environment, for author and committer; this process's when None.
         harvest: harvests a private git directory; None refuses to merge what is not harvested.
+        only: of these worktrees, by id, nothing but this commit is merged, which somebody has looked at; and of their
+            submodules what it records. One that the trunk was merged into has the commit of that merge from then on.
     """
 
     def __init__(
@@ -52,8 +54,10 @@ class WorktreeMergeService:
         caller: Mapping[str, str] | None = None,
         *,
         harvest: sessions.Harvest | None = None,
+        only: Mapping[str, str] | None = None,
     ) -> None:
         self._state = state
+        self.only = dict(only or {})
         self._caller = dict(os.environ if caller is None else caller)
         self._harvest = harvest
         self._links: dict[tuple[str, str], dict[str, Gitlink]] = {}
@@ -135,12 +139,15 @@ class WorktreeMergeService:
             agent = self._at_rest(stack, held, into)
             # A harvest may have moved the agent's branch.
             came_from = _at(source)
+            self._refuse_others(target, _at(target))
             if direction is MergeDirection.TRUNK_TO_CHILD:
                 known = self._nothing_new(came_from, into if agent is None else _at(target))
                 if known is not None:
                     return known
-            run = self._merge(target, [_as_source(came_from)], direction, agent)
+            run = self._merge(target, [self._as_source(source, came_from)], direction, agent)
         if run.child_outcome is not None:
+            if target.worktree_id in self.only and run.state is State.DONE:
+                self.only[target.worktree_id] = run.moves[-1].new
             return run.child_outcome
         assert run.outcome is not None
         status = run.outcome.conflicted or run.outcome.merged[0]
@@ -272,7 +279,23 @@ class WorktreeMergeService:
         known = _at(context)
         _refuse_strangers(known, into)
         self._at_rest(stack, held, known)
-        return _as_source(_at(context))
+        return self._as_source(context, _at(context))
+
+    def _as_source(self, context: WorktreeSandboxContext, known: _Known) -> Source:
+        self._refuse_others(context, known)
+        looked_at = context.worktree_id in self.only
+        return Source(known.target.label, known.target.commit, known.place, heads=not looked_at)
+
+    def _refuse_others(self, context: WorktreeSandboxContext, known: _Known) -> None:
+        """Refuses a worktree that has moved since somebody looked at it."""
+        wanted = self.only.get(context.worktree_id, known.target.commit)
+        if known.target.commit != wanted:
+            raise Refusal(
+                "child-moved",
+                f"{known.target.label} has moved since it was reviewed",
+                context=f"reviewed: {wanted}; now: {known.target.commit}",
+                hint="it is reviewed again when the run is resumed",
+            )
 
     def _obstacles(self, statuses: Sequence[AgentMergeStatus], held: Mapping[str, str | None]) -> list[str]:
         """What would keep these children from being merged, were it their turn."""
@@ -288,6 +311,12 @@ class WorktreeMergeService:
                     continue
                 found.append(f"{status.agent_result_id}: {refusal.message}; {refusal.context}")
         return found
+
+
+def checked_out_in(context: WorktreeSandboxContext) -> tuple[Place, str]:
+    """Where a worktree is, and the commit that is checked out there."""
+    known = _at(context)
+    return known.place, known.target.commit
 
 
 def _direction(
@@ -313,10 +342,6 @@ def _at(context: WorktreeSandboxContext) -> _Known:
     """The worktree of a context as it is now."""
     place = Place.of(str(context.main_worktree_path))
     return _Known(place, checked_out_at(place.git_dir, place.common_dir, place.worktree))
-
-
-def _as_source(known: _Known) -> Source:
-    return Source(known.target.label, known.target.commit, known.place, heads=True)
 
 
 def _refuse_strangers(one: _Known, other: _Known) -> None:

@@ -7,7 +7,8 @@ import os
 import shutil
 import subprocess
 import sys
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
+from contextlib import contextmanager
 from itertools import combinations
 from types import TracebackType
 from typing import Self
@@ -224,30 +225,27 @@ def _told(source: Source, into: str, outcome: Outcome) -> Forecast:
     )
 
 
-# A command that has the last word on a merge: run in a jail, on the files that the merge would give.
-
-_SHOWN_LINES = 20
-_TAIL = 16 << 10
+# What judges a commit sees files that come from that commit alone: no session has had them, or the home beside them.
 
 
-class Check:
-    """A gate (`work.Gate`). Every merged commit gets a fresh worktree, so that no child prepares it for the next.
+RUN_OPTIONS = ("--git", "readonly")
+"""Of `paddock run` in such a worktree: it reads the user's repository, and has nothing to hand over."""
+
+
+class Trees:
+    """Fresh worktrees of commits, one after the other, where no session's grants lead. Leaving it removes all.
 
     Args:
-        command: a line of sh(1); None for a gate that is never asked.
-        hidden: keep what the command prints to ourselves, but for the end of it when it fails.
+        place: where the commits are, and those of their submodules.
     """
 
-    def __init__(self, target: Target, command: str | None, *, hidden: bool) -> None:
-        self._target = target
-        self._command = command
-        self._hidden = hidden
+    def __init__(self, place: Place) -> None:
+        self._place = place
         self._scratch: Scratch | None = None
         self._number = 0
 
     def __enter__(self) -> Self:
-        if self._command is not None:
-            self._scratch = Scratch(for_session=True)
+        self._scratch = Scratch(for_session=True)
         return self
 
     def __exit__(
@@ -255,46 +253,22 @@ class Check:
     ) -> None:
         if self._scratch is not None:
             self._scratch.close()
-            Git(self._target.common_dir).run("worktree", "prune")
+            Git(self._place.common_dir).run("worktree", "prune")
 
-    def __call__(self, label: str, commit: str) -> str:
-        """Runs the command on `commit`; "" when it succeeds, else what went wrong."""
-        assert self._command is not None
+    @contextmanager
+    def of(self, commit: str) -> Iterator[str]:
+        """The root of a worktree with the files of `commit`, as long as it is entered."""
         assert self._scratch is not None
         self._number += 1
         root = self._scratch.path(f"merge-{self._number}")
-        git = Git(self._target.common_dir)
+        git = Git(self._place.common_dir)
         git.run("worktree", "add", "--quiet", "--detach", root, commit)
         try:
-            self._lay_out_submodules(self._target.place, git, commit, root)
-            status, said = self._run(root, f"{root}.said")
+            self._lay_out_submodules(self._place, git, commit, root)
+            yield root
         finally:
             remove_tree(root)
             git.run("worktree", "prune")
-        if status == 0:
-            return ""
-        lines = said.strip().splitlines()[-_SHOWN_LINES:]
-        return "\n".join([f"the check failed with exit status {status} after merging {label}: {self._command}", *lines])
-
-    def _run(self, root: str, said: str) -> tuple[int, str]:
-        words = programmes.paddock("run", "--worktree", root, "--git", "readonly")
-        words += ["--", "sh", "-c", self._command or ""]
-        with open(said, "x+b") as output:  # in the scratch directory, of which the session has `root` alone
-            ended = subprocess.run(
-                words,
-                cwd=root,
-                stdin=subprocess.DEVNULL,
-                stdout=output,
-                stderr=subprocess.STDOUT,
-                check=False,
-            )
-            size = output.seek(0, os.SEEK_END)
-            if not self._hidden:
-                output.seek(0)
-                shutil.copyfileobj(output, sys.stderr.buffer)
-                sys.stderr.flush()
-            output.seek(max(0, size - _TAIL))
-            return ended.returncode, output.read().decode(errors="replace")
 
     def _lay_out_submodules(self, place: Place, git: Git, commit: str, root: str) -> None:
         """Writes the submodules' files, without git directories: the command is to see files, not repositories."""
@@ -314,3 +288,63 @@ class Check:
                         raise
                     continue  # nobody has that commit here; the command sees an empty directory, as after a clone
             self._lay_out_submodules(inner, there, link.commit, directory)
+
+
+# A command that has the last word on a merge: run in a jail, on the files that the merge would give.
+
+_SHOWN_LINES = 20
+_TAIL = 16 << 10
+
+
+class Check:
+    """A gate (`work.Gate`). Every merged commit gets a fresh worktree, so that no child prepares it for the next.
+
+    Args:
+        command: a line of sh(1); None for a gate that is never asked.
+        hidden: keep what the command prints to ourselves, but for the end of it when it fails.
+    """
+
+    def __init__(self, target: Target, command: str | None, *, hidden: bool) -> None:
+        self._trees = Trees(target.place)
+        self._command = command
+        self._hidden = hidden
+
+    def __enter__(self) -> Self:
+        if self._command is not None:
+            self._trees.__enter__()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._trees.__exit__(kind, error, trace)
+
+    def __call__(self, label: str, commit: str) -> str:
+        """Runs the command on `commit`; "" when it succeeds, else what went wrong."""
+        assert self._command is not None
+        with self._trees.of(commit) as root:
+            status, said = self._run(root, f"{root}.said")
+        if status == 0:
+            return ""
+        lines = said.strip().splitlines()[-_SHOWN_LINES:]
+        return "\n".join([f"the check failed with exit status {status} after merging {label}: {self._command}", *lines])
+
+    def _run(self, root: str, said: str) -> tuple[int, str]:
+        words = programmes.paddock("run", *RUN_OPTIONS, "--worktree", root)
+        words += ["--", "sh", "-c", self._command or ""]
+        with open(said, "x+b") as output:  # in the scratch directory, of which the session has `root` alone
+            ended = subprocess.run(
+                words,
+                cwd=root,
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=subprocess.STDOUT,
+                check=False,
+            )
+            size = output.seek(0, os.SEEK_END)
+            if not self._hidden:
+                output.seek(0)
+                shutil.copyfileobj(output, sys.stderr.buffer)
+                sys.stderr.flush()
+            output.seek(max(0, size - _TAIL))
+            return ended.returncode, output.read().decode(errors="replace")
