@@ -648,6 +648,7 @@ def review(
     database: str,
     run: str,
     number: int,
+    trunk: str,
     dispatch: dict[str, Any],
     nodes: list[dict[str, Any]],
     session_id: str,
@@ -661,6 +662,7 @@ def review(
 
     Args:
         number: of the ticket; 0 for the orchestrator, whose worktree all others were merged into.
+        trunk: the worktree that its work is to be merged into.
         session_id: of its agent.
         passed: the commit that has passed its review; "" for none.
         given: names of the options that the review has.
@@ -669,7 +671,7 @@ def review(
     Returns:
         ``{}``, at once, where that commit is what there is to review.
 
-    Refusals: the request could not be dispatched; the worktree could not be made.
+    Refusals: the request could not be dispatched; the worktree could not be made; config-unread.
     """
     signal.signal(signal.SIGTERM, _end)
     work = _Work(database, nodes)
@@ -689,7 +691,9 @@ def review(
         content=sent.goal if child is None else child.details,
         return_to=AgentType.TICKET_AGENT_DISPATCH,
     )
+    _, base = checked_out_in(work.children.open_trunk(checkout.find(trunk, Present(), exact=False).root))
     with preview.Trees(place) as trees, trees.of(commit) as root:
+        harvesting.refuse_unread(root, place.common_dir, base)
         request = work.flow.request(asked, child or sent, _step("review"))
         # Not what the workflow gives to whoever looks at an agent's work: that agent's worktree.
         fresh = context_of_checkout(checkout.find(root, Present(), exact=True))

@@ -114,6 +114,20 @@ def review(path: str, project_root: str, environ: Environ, *, system_file: str =
     return Review(canonical, content.data, tuple(loosening(resolve(below), layer)))
 
 
+def is_read(root: str, known: bytes | None, environ: Environ) -> bool:
+    """Whether the project's file in a worktree has this content, or one that is trusted, or is not there.
+
+    Refusals: as `load`.
+    """
+    own = places(environ)
+    path = os.path.join(root, PROJECT_NAME)
+    content = guarded_files.read(path, follow=False)
+    if content is None or content.data == known:
+        return True
+    layer = _project(path, Kind.PROJECT, root, own, Trust(own.state))
+    return layer is not None and layer.trusted
+
+
 def canonical_name(path: str) -> str:
     """`path` with its directory resolved and its last component as it is: a link there must stay visible."""
     directory, name = os.path.split(os.path.abspath(path))

@@ -11,6 +11,8 @@ from typing import TYPE_CHECKING
 from launcher.session import obeyed, places, repositories
 from launcher.session.machine import Machine
 from launcher.session.places import Places
+from launcher.vcs import checkout
+from launcher.vcs.disk import Present
 from launcher.vcs.harvest import further, outstanding
 from launcher.vcs.harvest.harvest import harvest
 from launcher.vcs.harvest.parts import FileChange, HarvestResult, Limits
@@ -169,6 +171,33 @@ def by_contexts(
     from launcher.vcs.merge.merges import WorktreeMergeService  # 90 ms of pydantic, which no harvest needs
 
     return WorktreeMergeService(places.made(where.state), caller, only=only)
+
+
+def refuse_unread(root: str, common_dir: str, trunk: str) -> None:
+    """Refuses a commit whose `.paddock.toml` is not the trunk's, where a command is to judge it: such a file bounds
+    the jail of that command, and could deny it what it has to see.
+
+    Args:
+        root: of a worktree with the files of the commit.
+        common_dir: of the repository.
+        trunk: a commit that people answer for.
+
+    Refusals: config-unread; those of `configuration.load`.
+    """
+    from launcher.session import configuration
+    from launcher.vcs.git import Git
+
+    git = Git(common_dir)
+    base = git.run("merge-base", trunk, Git(checkout.find(root, Present(), exact=True).git_dir).ref("HEAD"), ok=(0, 1))
+    name = f"{base.out.decode().strip()}:{configuration.PROJECT_NAME}"
+    before = git.run("cat-file", "blob", name, ok=(0, 128)) if base.status == 0 else base
+    if not configuration.is_read(root, before.out if before.status == 0 else None, os.environ):
+        raise Refusal(
+            "config-unread",
+            f"it changes {configuration.PROJECT_NAME}, which bounds what may judge it",
+            context="such a file can deny a command the files that it has to see",
+            hint="read it; commit it to the trunk yourself if it is right, and try again",
+        )
 
 
 @contextmanager

@@ -134,6 +134,7 @@ def _details(agent: dict[str, Any], result: dict[str, Any]) -> list[str]:
     ]
     if (review := ticket_words.rejection(agent)) is not None:
         lines += [f"next: paddock logs {review['session']}   # the review's output"] if review["log"] else []
+        lines += [f"hint: {review['refusal']['hint']}"] if (review["refusal"] or {}).get("hint") else []
     stays = result.get("removed", {}).get(agent["session_id"])
     gone = not os.path.lexists(agent["worktree"])  # with its merge, or by anybody since
     if gone:

@@ -691,6 +691,27 @@ def test_only_what_is_committed_decides_about_a_review(running: Served, running_
     assert [each["state"] for each in done["steps"]] == ["failed", "merged", "failed", "merged"]
 
 
+def test_no_commit_bounds_its_own_review(service: Served) -> None:
+    """A `.paddock.toml` could deny a review what it is to see: one that is not the trunk's is for a person to read."""
+    settings = "printf '[filesystem]\\ndeny = [\"evil\"]\\n' > .paddock.toml"
+    review = {"command": ["sh", "-c", "! grep -qrs EVIL . --exclude-dir=.git"]}
+    evil = f"{settings}; echo EVIL > evil; {COMMIT} evil"
+    done = run(service, ticket("X-1", evil), ticket("X-2", f"echo fine > fine; {COMMIT} fine"), review=review)
+    agents, main = done["result"]["agents"], service.paddock.main
+    assert agents[0]["review"]["refusal"]["errorType"] == "config-unread", done
+    assert ((main / "evil").exists(), (main / "fine").exists()) == (False, True)
+    shown = service.cli("tickets", "show", done["name"]).stdout
+    assert ("[config-unread]\n" in shown, "hint: read it; commit it" in shown, "paddock logs" in shown) == (
+        True, True, False
+    ), shown  # fmt: skip
+    checked = service.cli("merge", "agent/X-1", "--check", review["command"][2])
+    assert (checked.returncode, "it changes .paddock.toml" in checked.stdout) == (1, True), checked
+    # Once it is the trunk's, it is somebody's own word.
+    assert service.paddock.who.run(["sh", "-c", f"{settings}; {COMMIT} settings"], cwd=main).returncode == 0
+    done = run(service, ticket("X-3", f"echo fine > other; {COMMIT} fine"), review=review)
+    assert (done["state"], (main / "other").exists()) == ("ended", True), done
+
+
 def test_what_a_merger_has_made_is_reviewed_before_it_is_merged(service: Served) -> None:
     """Files that the agent had not committed, for one, which `git add -A` takes in."""
     done = run(

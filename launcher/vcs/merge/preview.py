@@ -302,9 +302,11 @@ class Check:
     Args:
         command: a line of sh(1); None for a gate that is never asked.
         hidden: keep what the command prints to ourselves, but for the end of it when it fails.
+        refuse: refuses the root of a worktree that no command is to judge.
     """
 
-    def __init__(self, target: Target, command: str | None, *, hidden: bool) -> None:
+    def __init__(self, target: Target, command: str | None, *, hidden: bool, refuse: Callable[[str], None]) -> None:
+        self._refuse = refuse
         self._trees = Trees(target.place)
         self._command = command
         self._hidden = hidden
@@ -323,6 +325,10 @@ class Check:
         """Runs the command on `commit`; "" when it succeeds, else what went wrong."""
         assert self._command is not None
         with self._trees.of(commit) as root:
+            try:
+                self._refuse(root)
+            except Refusal as refusal:
+                return f"{label} is not checked: {refusal.message}\n{refusal.context}; {refusal.hint}"
             status, said = self._run(root, f"{root}.said")
         if status == 0:
             return ""
