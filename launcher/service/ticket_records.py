@@ -61,7 +61,7 @@ class TicketRecords:
                 )
                 connection.executemany(_WAITING, _waiting(name, names, now))
                 if kept["orchestrator"] is not None:
-                    connection.execute(_WAITING, (name, ORCHESTRATOR, "orchestrator", TicketStep.WAITING, now))
+                    connection.execute(_WAITING, (name, ORCHESTRATOR, NAME, TicketStep.WAITING, now))
         except Refusal as refusal:
             if not self._database.rows("SELECT 1 FROM ticket_run WHERE name = ?", name):
                 raise
@@ -287,6 +287,8 @@ class TicketRecords:
 
 ORCHESTRATOR = 0
 """The number of the row of a run's orchestrator; tickets count from 1."""
+NAME = "orchestrator"
+"""What stands in that row for the name of a ticket."""
 
 
 def add_tickets(database: Database, run: str, made: list[tuple[str, str]]) -> list[str]:
@@ -314,6 +316,7 @@ def add_tickets(database: Database, run: str, made: list[tuple[str, str]]) -> li
         known = {each["ticket"]: each["details"] for each in kept["tickets"]}
         new: list[dict[str, Any]] = []
         for name, details in made:
+            refuse_name_of_orchestrator(name)
             if known.setdefault(name, details) != details:
                 raise Refusal("ticket-double", f"ticket {name} already exists, with other details")
             if name not in [each["ticket"] for each in (*kept["tickets"], *new)]:
@@ -331,6 +334,18 @@ def add_tickets(database: Database, run: str, made: list[tuple[str, str]]) -> li
             _WAITING, [(run, first + at, each["ticket"], TicketStep.WAITING, now) for at, each in enumerate(new)]
         )
     return [each["ticket"] for each in new]
+
+
+def refuse_name_of_orchestrator(name: str) -> None:
+    """Refuses a ticket of a run with an orchestrator that is called as that is: who reads of one would take it for
+    the other.
+
+    Refusals: ticket-double.
+    """
+    if name.lower() == NAME:
+        raise Refusal(
+            "ticket-double", f"ticket {name} has the name of the run's orchestrator", hint="name it otherwise"
+        )
 
 
 _WAITING = "INSERT OR IGNORE INTO ticket (run, number, ticket, state, changed) VALUES (?, ?, ?, ?, ?)"

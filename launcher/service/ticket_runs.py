@@ -22,7 +22,7 @@ from launcher.service.jobs import Jobs
 from launcher.service.schema import FINAL, Reason, SessionRequest
 from launcher.service.supervisor import Supervisor
 from launcher.service.ticket_engine import Engine
-from launcher.service.ticket_records import ORCHESTRATOR, TicketRecords
+from launcher.service.ticket_records import ORCHESTRATOR, TicketRecords, refuse_name_of_orchestrator
 from launcher.service.ticket_schema import (
     Agent,
     EngineName,
@@ -98,6 +98,8 @@ class TicketRuns:
         names = [ticket.ticket for ticket in request.tickets]
         if doubles := sorted({name for name in names if names.count(name) > 1}):
             raise Refusal("ticket-double", f"more than one ticket is called {doubles[0]}")
+        for each in names if request.orchestrator is not None else ():
+            refuse_name_of_orchestrator(each)
         self._parsed(request)
         self._others(request)
         name = request.name or f"run-{os.urandom(4).hex()}"

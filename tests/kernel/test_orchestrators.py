@@ -426,3 +426,17 @@ def test_what_an_orchestrator_has_committed_is_reviewed_before_it_lands(service:
     assert service.cli("tickets", "resume", "bad").returncode == 0
     assert ((main / "of-H-bad").exists(), (main / "evil").exists()) == (True, False)
     assert service.get("/v1/ticket-runs/bad").json["orchestrator"]["attempt"] == 1
+
+
+def test_no_ticket_is_called_as_the_orchestrator_of_its_run(service: Served) -> None:
+    """Neither one that is in the file nor one that it makes; without an orchestrator the name is free."""
+    script = "print(made(('orchestrator', 'x')))\nprint(made(('I-1', 'x')))"
+    done = run(service, name="named", agent={"command": ["true"]}, orchestrator=orchestrator(script))
+    assert (done["state"], done["tickets"]) == ("ended", ["I-1"]), (done, service.log("named.0"))
+    refused = json.loads(service.log("named.0")[0])
+    assert (refused["errorType"], "the run's orchestrator" in refused["message"]) == ("INVALID_ARGUMENT", True)
+    body = {"repository": str(service.paddock.main), "tickets": [ticket("orchestrator", "true")]}
+    own = {"agent": {"command": ["true"]}, "orchestrator": orchestrator("")}
+    answer = service.post("/v1/ticket-runs", body | own)
+    assert (answer.status, answer.json["errorType"]) == (422, "ticket-double"), answer.raw
+    assert run(service, ticket("orchestrator", "true"))["state"] == "ended"
