@@ -46,13 +46,25 @@ def test_nothing_is_put_aside_behind_a_link_that_leads_to_the_repository_around(
     assert own.is_dir()
 
 
-def test_only_a_pointer_that_leads_to_a_trusted_store_and_through_no_link_is_left(tmp_path: Path) -> None:
-    """What a later session can make, or turn, is put aside now, whatever it leads to at this moment."""
+def test_only_a_pointer_to_a_trusted_store_of_this_place_that_leads_through_no_link_is_left(tmp_path: Path) -> None:
+    """What a later session can make, or turn, is put aside now, whatever it leads to at this moment.
+
+    A store says its place in one of two files, and the directory of a linked worktree of one in a third.
+    """
     root, git_dir, aside = tmp_path / "worktree", tmp_path / "main/.git/worktrees/worktree", tmp_path / "aside"
     other, store = tmp_path / "other", tmp_path / "main/.git/modules/inner"
-    for each in (root / "inner", root / "real", git_dir / "modules/inner", store, aside, other):
+    own, linked = git_dir / "modules/inner", store / "worktrees/inner"
+    strange = {name: tmp_path / "main/.git/modules" / name for name in ("mute", "another's", "turned")}
+    for each in (root / "inner", root / "real", own, linked, aside, other, *strange.values()):
         each.mkdir(parents=True)
     (git_dir / "commondir").write_text("../..\n")
+    (store / "config").write_text("[core]\n\tworktree = ../../../../worktree/inner\n")
+    (own / "config.worktree").write_text(f"[core]\n\tworktree = {root}/inner\n")
+    (linked / "commondir").write_text("../..\n")
+    (linked / "gitdir").write_text(f"{root}/inner/.git\n")
+    (strange["another's"] / "config").write_text("[core]\n\tworktree = ../../../../worktree/real\n")
+    (strange["turned"] / "config").write_text("[core]\n\tworktree = ../../../../worktree/turned\n")
+    (root / "turned").symlink_to("inner")
     (other / "led").symlink_to(tmp_path / "main/.git")
     (root / "led").symlink_to(tmp_path / "main")
     (root / "inner/led").symlink_to(root)
@@ -66,7 +78,7 @@ def test_only_a_pointer_that_leads_to_a_trusted_store_and_through_no_link_is_lef
     found = {
         pointer: left(pointer)
         for pointer in (
-            f"{store}", "../../main/.git/modules/inner", f"{git_dir}/modules/inner",
+            f"{store}", "../../main/.git/modules/inner", f"{own}", f"{linked}", *map(str, strange.values()),
             f"{tmp_path}/main/.git/modules/none", f"{tmp_path}/main/.git/modules",
             f"{other}/later", f"{other}/led/modules/inner", f"{root}/led/.git/modules/inner",
             "../led/.git/modules/inner", "led/../../main/.git/modules/inner", "../real/../../main/.git/modules/inner",
@@ -74,4 +86,4 @@ def test_only_a_pointer_that_leads_to_a_trusted_store_and_through_no_link_is_lef
             f"{tmp_path}//main/.git/modules/inner", "none", f"{tmp_path}/main/.git", f"{tmp_path}/main/.git/modulesque",
         )
     }  # fmt: skip
-    assert [pointer for pointer, stays in found.items() if stays] == list(found)[:5]
+    assert [pointer for pointer, stays in found.items() if stays] == list(found)[:4]
