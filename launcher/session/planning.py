@@ -209,7 +209,7 @@ def make(options: Options, command: list[str], cwd: str, places: Places) -> Plan
         found = _plain_directory(place, machine)
     else:
         found = checkout.find(place, machine, exact=start is not None, hint=checkout.WITH_OPTION)
-    recorded = written.trees(places.state)
+    recorded = (*written.trees(places.state), places.state)
     if start:
         _check_way(os.path.join(cwd, start), found.root, recorded, machine)
     here = machine.resolve(cwd) or cwd

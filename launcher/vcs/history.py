@@ -21,7 +21,7 @@ from launcher.vcs import written
 from launcher.vcs.git import Completed, GitFailed
 from launcher.vcs.git import Git as Runner
 from policy.errors import Refusal, printable
-from policy.plan import SYSTEM_PATH, beneath
+from policy.plan import SYSTEM_PATH
 
 
 @contextmanager
@@ -203,7 +203,7 @@ class TrustedRepo(git.Repo):
         git_dir: absolute; of a worktree, or of the repository.
         state: Paddock's state directory; by default that of this process's environment.
 
-    Refusals: git-dir-written: an agent could write it, or it is the private one of an agent.
+    Refusals: git-dir-written: an agent could write it.
     """
 
     GitCommandWrapperType = HardenedGit  # type: ignore[assignment]
@@ -212,15 +212,8 @@ class TrustedRepo(git.Repo):
         # Not GitPython's own: it goes by GIT_DIR, GIT_COMMON_DIR, GIT_WORK_TREE, GIT_OBJECT_DIRECTORY and the user's
         # configuration.
         runner = Runner(git_dir, timeout=TIMEOUT, output_limit=_OUTPUT_LIMIT, settings=_SETTINGS)
-        private = os.path.realpath(state or written.user_state())
         for directory in (runner.git_dir, runner.common_dir):
             written.refuse_agents_git_dir(directory, state)
-            if beneath(os.path.realpath(directory), private):
-                raise Refusal(
-                    "git-dir-written",
-                    f"{directory} is an agent's private git directory",
-                    hint="paddock worktree harvest brings its commits into your own repository; read them there",
-                )
         self.git_dir = runner.git_dir
         self._common_dir = runner.common_dir
         self._bare = True

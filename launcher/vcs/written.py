@@ -9,11 +9,14 @@ each ended by a NUL. ``/TREE``: a tree whose own `.git` no session could write. 
 its `.git`, a pointer, could be replaced.
 A git directory is its user's, whatever the entries above say: ``+/DIRECTORY``: he vouches for it; ``-/DIRECTORY``: the
 session that could write around it had it read-only.
+
+On no record, because all sessions write there: Paddock's own places for them, and where it has moved what they left.
 """
 
 import os
 import pwd
-from collections.abc import Iterable
+import re
+from collections.abc import Iterable, Iterator
 
 from launcher.safefs import guarded_files, walk
 from launcher.vcs.disk import Names
@@ -32,6 +35,13 @@ _USERS = (_VOUCHED, _KEPT)
 _KINDS = _ALL + _VOUCHED + _KEPT
 GIT_OWN = frozenset({"branches", "hooks", "info", "lfs", "logs", "modules", "objects", "refs", "rr-cache", "worktrees"})
 """Directories of a git directory that git obeys or believes. A bare repository may hold worktrees beside them."""
+
+_NO_SESSIONS = frozenset({"run", "scratch", "service"})
+"""What no session can write below the state directory: what else lies there is theirs, or was moved there for them."""
+_SHORT_TEMP = re.compile(r"/paddock-[0-9a-f]{10}(/|$)")
+"""Temp directories of jails without mounts, in /tmp (`launcher.session.state.make_short_temp`)."""
+BACKUP = "paddock-backup"
+"""Directory in a git directory to which repositories go that lay in a worktree when it was removed."""
 
 _parsed: tuple[tuple[str, tuple[int, ...]], tuple[str, ...]] | None = None
 
@@ -64,7 +74,7 @@ def trees(state: str) -> tuple[str, ...]:
 
 
 def agents_tree(git_dir: str, state: str | None = None) -> str:
-    """The tree on record in which a git directory lies, or is led to by a link; "" when no agent could write it.
+    """The tree in which a git directory lies that agents could write, or is led to by a link; "" for no agent's.
 
     The `.git` of a worktree's own root counts as no agent's, unless a session had it to write: jails cover it.
 
@@ -79,7 +89,32 @@ def agents_tree(git_dir: str, state: str | None = None) -> str:
 
 def tree_of(trail: Trail, state: str | None = None) -> str:
     """The same for a walk whose result is then opened by its canonical path."""
-    return _tree_by(_entries(user_state() if state is None else state), trail)
+    state = user_state() if state is None else state
+    return _of_sessions(trail, state) or _tree_by((*_backups(trail), *_entries(state)), trail)
+
+
+def of_sessions(git_dir: str, state: str) -> str:
+    """The place of Paddock's own in which a git directory lies that sessions write: nobody can vouch for it there."""
+    return _of_sessions(Names().walk(os.path.abspath(git_dir)), state)
+
+
+def _of_sessions(trail: Trail, state: str) -> str:
+    own, temp = os.path.realpath(state), os.path.realpath("/tmp")
+    for path in (trail.reached, *(link for link, _ in trail.links)):
+        name = path[len(own) + 1 :].partition("/")[0] if beneath(path, own) else ""
+        if name and name not in _NO_SESSIONS:
+            return f"{own}/{name}"
+        if path.startswith(temp) and (found := _SHORT_TEMP.match(path, len(temp))):
+            return path[: found.end()].rstrip("/")
+    return ""
+
+
+def _backups(trail: Trail) -> Iterator[str]:
+    for path in (trail.reached, *(link for link, _ in trail.links)):
+        parts = path.split("/")
+        for around in ("/".join(parts[:at]) for at, name in enumerate(parts) if name == BACKUP):
+            if os.path.lexists(f"{around}/HEAD"):
+                yield f"{_ALL}{around}/{BACKUP}"
 
 
 def _tree_by(entries: Iterable[str], trail: Trail) -> str:
@@ -104,12 +139,13 @@ def refuse_agents_git_dir(git_dir: str, state: str | None = None) -> None:
     """
     tree = agents_tree(git_dir, state)
     if tree:
+        accept = f"paddock trust {quoted(git_dir)} shows what git would obey there, and accepts it; or "
+        own = of_sessions(git_dir, user_state() if state is None else state)
         raise Refusal(
             "git-dir-written",
             f"agents could write the git directory {git_dir}",
             context=f"commands in jails could write {tree}; git outside of a jail would obey what they left there",
-            hint=f"paddock trust {quoted(git_dir)} shows what git would obey there, and accepts it; or clone it to a "
-            "place of your own",
+            hint=f"{'' if own else accept}clone it to a place of your own",
         )
 
 
@@ -122,7 +158,8 @@ def granted(plan: Plan) -> tuple[str, ...]:
     bare = bare or (plan.backend == promises.GUARD and (os.path.islink(own) or not os.path.isdir(own)))
     found = [f"{_ALL}{plan.worktree}" if bare else plan.worktree]
     for path, access, source in plan.grants:
-        private = source == promises.OWN_TMP or path.startswith("@") or beneath(path, "/dev")
+        private = source == promises.OWN_TMP or path.startswith("@")
+        private = private or (promises.has_mounts(plan.backend) and beneath(path, "/dev"))
         if "w" in access and not private and not beneath(path, plan.worktree) and os.path.isdir(path):
             found.append(f"{_ALL}{path}")
     # What a jail has read-only as a whole stays its user's.
@@ -167,9 +204,8 @@ def vouch(state: str, git_dir: str) -> None:
 
 def vouched(state: str) -> tuple[str, ...]:
     """The git directories that the user vouches for, and that no session could write since; as `trees`."""
-    entries = _entries(state)
-    names = (each[1:] for each in entries if each.startswith(_VOUCHED))
-    return tuple(sorted(each for each in names if not _tree_by(entries, Names().walk(each))))
+    names = (each[1:] for each in _entries(state) if each.startswith(_VOUCHED))
+    return tuple(sorted(each for each in names if not agents_tree(each, state)))
 
 
 def revoke(state: str, git_dir: str) -> None:

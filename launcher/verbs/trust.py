@@ -110,10 +110,12 @@ def trust(file: str | None, *, forget: bool, show_list: bool, as_json: bool) -> 
 def _git_directory(place: str, *, as_json: bool) -> int:
     """Shows what git obeys in a git directory that sessions could write, and records that the user accepts it.
 
-    Refusals: trust-indirect, trust-nested, trust-unreadable, session-running.
+    Refusals: trust-indirect, trust-nested, trust-unreadable, session-running; git-dir-written where all sessions write.
     """
     state = places.places(os.environ).state
     tree = written.agents_tree(place, state)
+    if written.of_sessions(place, state):
+        written.refuse_agents_git_dir(place, state)
     with writers.excluded(state, [tree] if tree else [], frozen=True):
         obeyed = trusted_git.obeyed(place, state) if tree else []
         if not as_json:

@@ -7,9 +7,12 @@ from pathlib import Path
 
 import pytest
 
+from policy.promises import BACKENDS
+from tests.support.features import need_backend
 from tests.support.git_scene import ok
 from tests.support.identity import AS_A_USER
 from tests.support.paddock import Paddock, Session
+from tests.support.programs.scene import SWITCHES
 
 # A submodule in the old layout, with its git directory inside, that borrows objects from anywhere.
 SUBMODULE = """
@@ -166,3 +169,70 @@ def test_a_common_directory_with_a_nul_in_its_name_is_refused_as_any_other(paddo
         assert "[internal-error]" not in ended.stderr, ended.stderr
         ok(paddock.call(*words))
     assert "[git-dir-written]" in paddock.call("worktree", "add", "again", cwd=paddock.worktree / "x").stderr
+
+
+# A repository that its merges follow links out of, with a branch to merge; $0 is what they lead to.
+LEADING_OUT = """
+set -e
+mkdir -p "$1"; cd "$1"; git init -q -b main .
+git config user.name '$(evil)'; git config user.email a@example.invalid
+git commit -q --allow-empty -m One; git checkout -q -b two; git commit -q --allow-empty -m Two; git checkout -q main
+git config core.logAllRefUpdates always; git config core.worktree "$2"
+rm -rf .git/logs; mkdir -p .git/logs/refs/heads; for log in HEAD refs/heads/main; do ln -s "$0" .git/logs/$log; done
+"""
+
+
+@pytest.fixture
+def told(paddock: Paddock) -> Path:
+    """A file of the user's that git of his must not write."""
+    path = paddock.place / "told"
+    path.write_text("# mine\n")
+    paddock.who.give(path)
+    return path
+
+
+def _merge(paddock: Paddock, cwd: Path, told: Path) -> tuple[int, str, str]:
+    """What it ends with: the status, the reference, and what is in the file then."""
+    ended = paddock.call("merge", "two", cwd=cwd)
+    return ended.returncode, ended.stderr.partition("[")[2].partition("]")[0], told.read_text()
+
+
+REFUSED = (125, "git-dir-written", "# mine\n")
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_a_repository_in_the_private_home_is_no_users(paddock: Paddock, told: Path, backend: str) -> None:
+    """Its path is no secret, so a `.git` in the worktree can lead there. The user's own, so called, is merged into."""
+    need_backend(backend)
+    env, switches = SWITCHES[backend]
+    ok(paddock.run(*switches, "--", "true", env=env))
+    (home,) = paddock.state.glob("worktrees/*/home")
+    line = f'{LEADING_OUT}\nmkdir -p "$2"; echo "gitdir: $3/.git" >"$2/.git"'
+    x, own = paddock.worktree / "x", paddock.place / "own"
+    words = ("sh", "-c", 'exec sh -c "$1" "$2" "$HOME/r" "$3" "$4"', "sh", line, told, x, home / "r")
+    ok(paddock.run(*switches, "--", *words, env=env))
+    assert (home / "r/.git/logs/HEAD").is_symlink()
+    assert _merge(paddock, x, told) == REFUSED
+    said = paddock.refused("trust", x, cwd=paddock.main)
+    assert (said.reference, "paddock trust" in said.text) == ("git-dir-written", False)
+    line = (f"git clone -q --separate-git-dir {own}/r {home}/r {own}/x; cd {own}/x; git branch two origin/two; "
+            "git config core.worktree $PWD; git config user.name V; git config user.email v@e.invalid")  # fmt: skip
+    ok(paddock.who.run(["sh", "-euc", line], cwd=paddock.place))
+    ok(paddock.call("merge", "two", cwd=own / "x"))
+
+
+@AS_A_USER
+def test_a_repository_kept_when_its_worktree_was_removed_is_an_agents(paddock: Paddock, told: Path) -> None:
+    """It is moved into the git directory, where sessions can read its name. The user may accept it."""
+    backup = paddock.main / ".git/paddock-backup/x-1/docked-1"
+    x = paddock.worktree / "x"
+    ok(paddock.run("sh", "-c", LEADING_OUT, told, "r", x))
+    backup.parent.mkdir(parents=True)
+    (paddock.worktree / "r/.git").rename(backup)
+    paddock.who.give(backup.parent.parent)
+    ok(paddock.run("sh", "-c", f"mkdir x; echo gitdir: {backup} >x/.git"))
+    assert _merge(paddock, x, told) == REFUSED
+    shutil.rmtree(backup / "logs")
+    ok(paddock.call("trust", x, cwd=paddock.main))
+    ok(paddock.call("merge", "two", cwd=x))
+    assert told.read_text() == "# mine\n"

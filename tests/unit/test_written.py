@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from launcher.session import places
+from launcher.session.state import make_short_temp, remove_short_temp
 from launcher.vcs import written
 from policy import promises
 from policy.errors import Refusal
@@ -209,3 +210,50 @@ def test_what_a_session_had_read_only_as_a_whole_stays_its_user_s(main: Path, wh
     assert written.agents_tree(one, where)
     written.remember(where, closed)
     assert written.agents_tree(one, where), "it was written meanwhile"
+
+
+@pytest.mark.parametrize("name", ["worktrees/x/home/r", "sessions/s/tmp/r", "git/x/docked-1", "planted/docked-1",
+                                  "removed/x/git"])  # fmt: skip
+def test_what_sessions_write_below_paddocks_state_is_no_users(tmp_path: Path, where: str, name: str) -> None:
+    """By no record, and whatever is vouched for; by a link, too. Paddock's own work there is not meant."""
+    (tmp_path / "link").symlink_to(where)
+    for path in (f"{where}/{name}", f"{tmp_path}/link/{name}"):
+        assert written.agents_tree(path, where) == f"{where}/{name.partition('/')[0]}"
+        assert written.agents_tree(path, f"{tmp_path}/link") == f"{where}/{name.partition('/')[0]}"
+    written.vouch(where, f"{where}/{name}")
+    with pytest.raises(Refusal) as raised:
+        written.refuse_agents_git_dir(f"{where}/{name}", where)
+    assert "paddock trust" not in raised.value.hint
+    own = ("scratch/paddock-work-1/git", "run", "")
+    assert [written.agents_tree(f"{where}/{each}", where) for each in own] == [""] * 3
+
+
+def test_a_temp_directory_with_a_short_name_is_no_users(tmp_path: Path, where: str) -> None:
+    """Where jails have no mounts; it is there as long as the session."""
+    link = str(tmp_path / "tmp")
+    found = make_short_temp(link)
+    try:
+        assert written.agents_tree(f"{found}/r/.git", where) == found
+        assert written.agents_tree("/tmp/paddock-notes/.git", where) == ""
+    finally:
+        remove_short_temp(link)
+
+
+def test_a_repository_that_was_moved_out_of_a_worktree_is_an_agents(tmp_path: Path, where: str) -> None:
+    """Into the git directory, when the worktree was removed. The user may accept it; a directory so called is his."""
+    place = tmp_path / written.BACKUP / "main/.git" / written.BACKUP / "x-1"
+    place.mkdir(parents=True)
+    assert written.agents_tree(f"{place}/docked-1", where) == ""
+    (place.parent.parent / "HEAD").touch()
+    assert written.agents_tree(f"{place}/docked-1", where) == str(place.parent)
+    assert written.agents_tree(str(place.parent.parent), where) == ""
+    written.vouch(where, f"{place}/docked-1")
+    assert written.agents_tree(f"{place}/docked-1", where) == ""
+
+
+@pytest.mark.parametrize("backend", promises.BACKENDS)
+def test_the_machines_shared_memory_is_on_record_where_a_jail_has_it(where: str, tmp_path: Path, backend: str) -> None:
+    """Without mounts it has none of its own, and may leave a repository there."""
+    session = plan().replace(worktree=str(tmp_path), grants=(("/dev/shm", "rw", "devices"),), backend=backend)
+    written.remember(where, session)
+    assert written.agents_tree("/dev/shm/r/.git", where) == ("/dev/shm" if backend == promises.GUARD else "")

@@ -9,7 +9,7 @@ from contextlib import ExitStack, contextmanager
 from launcher.safefs import walk
 from launcher.safefs.guarded_files import Inside
 from launcher.safefs.remove import remove_tree
-from launcher.vcs import checkout, gitlinks, jailed_git
+from launcher.vcs import checkout, gitlinks, jailed_git, written
 from launcher.vcs.added_packs import Held
 from launcher.vcs.disk import Present
 from launcher.vcs.git import Completed, Git, GitFailed
@@ -416,7 +416,7 @@ def _keep_strangers(worktree: Worktree, now: Condition) -> list[tuple[str, str]]
 
 
 def _kept(worktree: Worktree) -> str:
-    return f"{worktree.main.common_dir}/paddock-backup/{worktree.worktree_id}-{worktree.created:.6f}"
+    return f"{worktree.main.common_dir}/{written.BACKUP}/{worktree.worktree_id}-{worktree.created:.6f}"
 
 
 def _stores(worktree: Worktree) -> str:
@@ -532,7 +532,7 @@ def _ways(now: Condition, worktree: Worktree) -> Iterator[str]:
             git = joined(("git", "-C", place.get(part.name, now.path)))
             yield f"{git} add -A && {git} commit"
     kept = ["files are kept under refs/paddock/backup"] if len(now.at_stake()) > len(beside) + len(now.waiting) else []
-    kept += ["repositories are moved to .git/paddock-backup"] if strange or now.own_stores else []
+    kept += [f"repositories are moved to .git/{written.BACKUP}"] if strange or now.own_stores else []
     kept += ["the private git directory is moved aside"] if now.waiting else []
     kept += ["kept refs stay"] if beside else []
     yield f"or {_forced(worktree)}: {', '.join(kept)}"

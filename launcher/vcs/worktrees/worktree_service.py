@@ -297,7 +297,9 @@ class WorktreeService:
             raise _is_elsewhere(row, root)
         common_dir, git_dir = os.fspath(row.main.common_dir), os.fspath(row.main.git_dir)
         own = root if root in admin_files.places(git_dir) else ""
-        tree = next((tree for tree in written.trees(self._state) if tree != own and beneath(root, tree)), "")
+        tree = written.of_sessions(root, self._state) or next(
+            (tree for tree in written.trees(self._state) if tree != own and beneath(root, tree)), ""
+        )
         others = (each for each in admin_files.linked(common_dir) if each != git_dir)
         if self.store.at(root) or any(admin_files.points_to(each) == f"{root}/.git" for each in others):
             why = "another worktree is there"
