@@ -27,6 +27,8 @@ from policy.plan import Plan, beneath, held_by
 from policy.providers import registry
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from policy.sandbox_context import WorktreeSandboxContext
 
 # A worktree's private home, made once: the user's name for git, and what toolchains must find there.
@@ -256,7 +258,12 @@ def make(options: Options, command: list[str], cwd: str, places: Places) -> Plan
     )  # fmt: skip
     chosen = recognition.choose(settings, command, directory, places, machine)
     provider = recognition.translated(chosen, settings, boundaries, command, machine)
-    git = repositories.described(found, machine, created=not support.userns and _created(found, places, machine))
+    git = repositories.described(
+        found,
+        machine,
+        _agents(places, machine),
+        created=not support.userns and _created(found, places, machine),
+    )
     rules, git = _with_nested(rules, git, found, places, machine)
     _check_own_places(places, (found.root, *recorded, *(path for path, _ in rules.write)), machine)
     writable = (found.root, *(path for path, _ in rules.write))
@@ -482,6 +489,16 @@ def _with_mirrors(
     )
 
 
+def _agents(places: Places, machine: Machine) -> "Callable[[str], str]":
+    """Asks for the tree in which agents could write a git directory; then the Plan depends on the record."""
+
+    def agents(git_dir: str) -> str:
+        machine.depends_on_content(written.path_of(places.state))
+        return written.agents_tree(git_dir, places.state)
+
+    return agents
+
+
 def _with_nested(
     rules: Rules, git: Git, found: checkout.Checkout, places: Places, machine: Machine
 ) -> tuple[Rules, Git]:
@@ -493,11 +510,7 @@ def _with_nested(
     own = [f"{root}/.git" for root in (found.root, *(sub.path for sub in found.submodules))]
     kept = os.path.dirname(state.home_of(places, worktree_id(found.root)))
     machine.depends_on_content(f"{kept}/{nested.NOTE}")
-
-    def agents(git_dir: str) -> str:
-        machine.depends_on_content(written.path_of(places.state))
-        return written.agents_tree(git_dir, places.state)
-
+    agents = _agents(places, machine)
     by_sessions = {place: mark for place, mark in nested.made(kept).items() if agents(place)}
     known, untouched, obeyed, warnings = nested.look(
         trees, (*own, *git.pointers, *git.inside), by_sessions, machine, agents

@@ -5,7 +5,7 @@ with a part of the data. Layout and extensions: gitrepository-layout(5), git-con
 """
 
 import os
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import NamedTuple, Protocol
 
 from launcher.vcs import git_config
@@ -94,10 +94,11 @@ _DEPTH = 5
 """So many repositories deep git follows alternates."""
 
 
-def described(found: Checkout, host: GitHost, *, created: bool = False) -> Git:
+def described(found: Checkout, host: GitHost, agents: Callable[[str], object], *, created: bool = False) -> Git:
     """The facts about a checkout's git data that decisions need. What was looked at becomes an input of the Plan.
 
     Args:
+        agents: whether jails could write a git directory.
         created: whether Paddock made it.
     """
     obstacles: list[str] = []
@@ -120,11 +121,17 @@ def described(found: Checkout, host: GitHost, *, created: bool = False) -> Git:
         if kind == "link":
             doubtful.append(f"{path}/.git is a symbolic link")
             continue
+        own, lfs = f"{common_dir}/objects", f"{common_dir}/lfs/objects"
+        data = [own, lfs] if host.kind(lfs) == "dir" else [own]
+        away = next((each for each in data if host.resolve(each) not in (None, each)), "")
+        if away and (agents(common_dir) or agents(git_dir)):
+            doubtful.append(f"{away} is reached through a link, which commands in jails could have made")
+            continue
         object_format = _format(f"{common_dir}/config", label, host, obstacles)
-        stores = _stores(f"{common_dir}/objects", label, found.root, host, obstacles)
+        stores = _stores(own, label, found.root, host, obstacles)
         _look(git_dir, common_dir, label, host, obstacles)
-        if stores and host.kind(f"{common_dir}/lfs/objects") == "dir":
-            large.append((stores[0], f"{common_dir}/lfs/objects"))
+        if stores and lfs in data:
+            large.append((stores[0], lfs))
         private = "" if not name else _private(found, git_dir, common_dir)
         if private is None:
             obstacles.append(f"the git directory of {label} is not where git keeps those of submodules")

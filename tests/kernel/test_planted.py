@@ -180,6 +180,12 @@ git commit -q --allow-empty -m One; git checkout -q -b two; git commit -q --allo
 git config core.logAllRefUpdates always; git config core.worktree "$2"
 rm -rf .git/logs; mkdir -p .git/logs/refs/heads; for log in HEAD refs/heads/main; do ln -s "$0" .git/logs/$log; done
 """
+# One whose objects are those of the directory $0: whoever borrows them reads it.
+OF_KEYS = """
+set -e
+mkdir -p "$1/refs" "$2"; echo ref: refs/heads/m >"$1/HEAD"; ln -s "$0" "$1/objects"
+printf '[core]\\n\\trepositoryformatversion = 0\\n\\tworktree = %s\\n' "$2" >"$1/config"
+"""
 
 
 @pytest.fixture
@@ -219,6 +225,19 @@ def test_a_repository_in_the_private_home_is_no_users(paddock: Paddock, told: Pa
             "git config core.worktree $PWD; git config user.name V; git config user.email v@e.invalid")  # fmt: skip
     ok(paddock.who.run(["sh", "-euc", line], cwd=paddock.place))
     ok(paddock.call("merge", "two", cwd=own / "x"))
+
+
+@pytest.mark.parametrize("lies", ["in the worktree", "in the private home"])
+def test_the_objects_of_a_planted_repository_open_nothing(paddock: Paddock, secret: Path, lies: str) -> None:
+    """Where they are a link, whatever the next session may do with git."""
+    src = paddock.worktree / "src"
+    line = f'{OF_KEYS}\n[ "$1" = "$2/.git" ] || echo "gitdir: $1" >"$2/.git"'
+    where = f"{src}/.git" if lies == "in the worktree" else "$HOME/r"
+    ok(paddock.run("sh", "-c", f'mkdir src; exec sh -c "$1" "$2" "{where}" "$3"', "sh", line, secret.parent, src))
+    for options in ((), ("--git", "private"), ("--review",), ("--git", "readonly")):
+        ended = paddock.call("run", *options, "--", "cat", secret, cwd=src)
+        assert (ended.stdout, ended.returncode != 0) == ("", True), options
+    assert ok(paddock.call("run", "--ro", secret, "--", "cat", secret)) == "KEY\n"
 
 
 @AS_A_USER
