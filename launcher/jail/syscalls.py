@@ -22,6 +22,7 @@ AT_EMPTY_PATH = 0x1000
 AT_RECURSIVE = 0x8000
 AT_SYMLINK_NOFOLLOW = 0x100
 AT_NO_AUTOMOUNT = 0x800
+STATX_BTIME = 0x800
 
 CLONE_FS = 0x00000200
 CLONE_PARENT = 0x00008000
@@ -85,9 +86,11 @@ _CAPABILITY_VERSION_3 = 0x20080522
 
 # Calls older than the unified numbering (Linux 5.1: from 424 on every architecture uses the same numbers).
 _LEGACY_NUMBERS = {
-    "x86_64": {"pivot_root": 155, "capget": 125, "capset": 126, "prlimit64": 302, "seccomp": 317, "signalfd4": 289},
-    "aarch64": {"pivot_root": 41, "capget": 90, "capset": 91, "prlimit64": 261, "seccomp": 277, "signalfd4": 74},
-}
+    "x86_64": {"pivot_root": 155, "capget": 125, "capset": 126, "prlimit64": 302, "seccomp": 317, "signalfd4": 289,
+               "statx": 332},
+    "aarch64": {"pivot_root": 41, "capget": 90, "capset": 91, "prlimit64": 261, "seccomp": 277, "signalfd4": 74,
+                "statx": 291},
+}  # fmt: skip
 
 _NUMBERS = {
     "pidfd_send_signal": 424,
@@ -174,6 +177,7 @@ _call_seccomp = _numbered(_uint, _uint, _void_p)
 _call_ruleset = _numbered(_void_p, _size_t, _uint)
 _call_rule = _numbered(_int, _int, _void_p, _uint)
 _call_restrict = _numbered(_int, _uint)
+_call_statx = _numbered(_int, _char_p, _int, _uint, _void_p)
 
 
 def _checked(result: int, path: str | bytes | None = None) -> int:
@@ -251,6 +255,14 @@ def share_descriptors(first: int, second: int) -> bool:
 
     kcmp_files, number = 2, syscall_tables.number("kcmp", MACHINE)
     return number is not None and int(_call_kcmp(number, first, second, kcmp_files, 0, 0)) == 0
+
+
+def statx(dirfd: int, path: str, flags: int, mask: int) -> tuple[int, int, int]:
+    """statx(2): inode, time of birth in nanoseconds (0 where it is not asked for, or not known), and device."""
+    found = (ctypes.c_uint64 * 32)()
+    _checked(_call_statx(_NUMBERS["statx"], dirfd, _path(path), flags, mask, ctypes.addressof(found)), path)
+    birth = found[10] * 10**9 + (found[11] & 0xFFFFFFFF) if found[0] & mask & STATX_BTIME else 0
+    return found[4], birth, found[17]
 
 
 def pidfd_send_signal(pidfd: int, signal: int) -> None:

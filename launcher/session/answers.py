@@ -40,7 +40,7 @@ def allow_always(where: Places, worktree: str, question: Question) -> str:
     """
     path = os.path.realpath(user_file(where))  # dotfile managers make it a link, which stays
     try:
-        for tree in (worktree, *written.trees(where.state)):
+        for tree in (worktree, *written.trees(where.state, path)):
             if beneath(path, tree):
                 return f"{path} is in {tree}, where commands in jails write"
         made(where.config)

@@ -245,7 +245,7 @@ def main_checkout(root: str, state: str) -> str | None:
 def _explicit(config_file: str, root: str, own: Places, trust: Trust) -> Layer:
     trail = disk.Names().walk(os.path.abspath(config_file))
     canonical = trail.canonical
-    trees = (root, *written.trees(own.state))
+    trees = (root, *written.trees(own.state, os.path.abspath(config_file)))
     if any(disk.decided_in(tree, trail) for tree in trees):
         # It lies where agents write: naming it on the command line is no proof that anybody read it today. Nor does it
         # lie elsewhere because a link there leads out: to the private home, say, where they write as well.

@@ -211,7 +211,7 @@ def make(options: Options, command: list[str], cwd: str, places: Places) -> Plan
         found = _plain_directory(place, machine)
     else:
         found = checkout.find(place, machine, exact=start is not None, hint=checkout.WITH_OPTION)
-    recorded = (*written.trees(places.state), places.state)
+    recorded = (*written.trees(places.state, place), places.state)
     if start:
         _check_way(os.path.join(cwd, start), found.root, recorded, machine)
     here = machine.resolve(cwd) or cwd
@@ -228,6 +228,9 @@ def make(options: Options, command: list[str], cwd: str, places: Places) -> Plan
     checkouts = repositories.worktrees(found.root, found.common_dir, machine)
     rules = _with_obeyed(rules, settings, found, checkouts, machine)
     image = _text(options, "--root")
+    named = (*(path for path, _ in (*rules.write, *rules.read)), *(machine.env("PATH") or os.defpath).split(":"))
+    named = (place, *named, *([os.path.join(cwd, image)] if image is not None else []))
+    recorded = (*written.trees(places.state, *(path for path in named if path.startswith("/"))), places.state)
     program = (
         find_command(command[0], cwd, directory, machine) if image is None
         else _command_inside(command[0], cwd, directory)

@@ -94,7 +94,7 @@ def _refuse_others(path: str, directory: int, state: str) -> None:
             why = f"{here} belongs to user {found.st_uid}"
         elif found.st_mode & 0o002 and not found.st_mode & 0o1000:
             why = f"everyone can write {here}"
-    why = why or next((f"jails could write {tree}" for tree in written.trees(state) if beneath(path, tree)), "")
+    why = why or next((f"jails could write {tree}" for tree in written.trees(state, path) if beneath(path, tree)), "")
     if why:
         raise Refusal(
             "scratch-unsafe",

@@ -9,6 +9,8 @@ each ended by a NUL. ``/TREE``: a tree whose own `.git` no session could write. 
 its `.git`, a pointer, could be replaced.
 A git directory is its user's, whatever the entries above say: ``+/DIRECTORY``: he vouches for it; ``-/DIRECTORY``: the
 session that could write around it had it read-only.
+``=IDENTITY/DIRECTORY`` says which directory it was that any of these names: a tree that was moved since, or is mounted
+elsewhere, is still an agent's. Of records that are older, the next session completes what is there.
 
 On no record, because all sessions write there: Paddock's own places for them, and where it has moved what they left.
 """
@@ -17,7 +19,9 @@ import os
 import pwd
 import re
 from collections.abc import Iterable, Iterator
+from typing import NamedTuple
 
+from launcher.jail import syscalls
 from launcher.safefs import guarded_files, walk
 from launcher.vcs.disk import Names
 from policy import promises
@@ -30,7 +34,7 @@ NAME = "written"
 MOST = 4000
 """Paths from which on those are left out, at the next record, that are no directories any more."""
 _LARGEST = 32 << 20
-_ALL, _VOUCHED, _KEPT = "*", "+", "-"
+_ALL, _VOUCHED, _KEPT, _IDENTITY = "*", "+", "-", "="
 _USERS = (_VOUCHED, _KEPT)
 _KINDS = _ALL + _VOUCHED + _KEPT
 GIT_OWN = frozenset({"branches", "hooks", "info", "lfs", "logs", "modules", "objects", "refs", "rr-cache", "worktrees"})
@@ -43,7 +47,20 @@ _SHORT_TEMP = re.compile(r"/paddock-[0-9a-f]{10}(/|$)")
 BACKUP = "paddock-backup"
 """Directory in a git directory to which repositories go that lay in a worktree when it was removed."""
 
-_parsed: tuple[tuple[str, tuple[int, ...]], tuple[str, ...]] | None = None
+
+class _Record(NamedTuple):
+    """What is in the file.
+
+    Attributes:
+        entries: the last one of those that are there more than once.
+        directories: identity -> those that an entry names, and that had it.
+    """
+
+    entries: tuple[str, ...]
+    directories: dict[str, tuple[str, ...]]
+
+
+_parsed: tuple[tuple[str, tuple[int, ...]], _Record] | None = None
 
 
 def path_of(state: str) -> str:
@@ -65,12 +82,23 @@ def user_state() -> str:
     return os.path.normpath(f"{home}/.local/state/paddock")
 
 
-def trees(state: str) -> tuple[str, ...]:
+def trees(state: str, *paths: str) -> tuple[str, ...]:
     """Canonical paths of all trees on record, oldest first.
+
+    Args:
+        paths: absolute: of the trees that were moved, those in which one of these lies or crosses a link, as they are
+            now.
 
     Refusals: state-not-ours (the record could be somebody else's), and those of `guarded_files.read`.
     """
-    return tuple(dict.fromkeys(each.lstrip(_ALL) for each in _entries(state) if not each.startswith(_USERS)))
+    known, names = _read(state), Names()
+    entries = _followed(known.entries, _moved(known, [names.walk(path) for path in paths]))
+    return tuple(dict.fromkeys(each.lstrip(_ALL) for each in entries if not each.startswith(_USERS)))
+
+
+def former(state: str, tree: str) -> tuple[str, ...]:
+    """Where a directory (canonical) was when sessions could write it, by the record; as `trees`."""
+    return _names(tree, _read(state))
 
 
 def agents_tree(git_dir: str, state: str | None = None) -> str:
@@ -90,7 +118,7 @@ def agents_tree(git_dir: str, state: str | None = None) -> str:
 def tree_of(trail: Trail, state: str | None = None) -> str:
     """The same for a walk whose result is then opened by its canonical path."""
     state = user_state() if state is None else state
-    return _of_sessions(trail, state) or _tree_by((*_backups(trail), *_entries(state)), trail)
+    return _of_sessions(trail, state) or _tree_by(_entries_for(_read(state), trail), trail)
 
 
 def of_sessions(git_dir: str, state: str) -> str:
@@ -109,12 +137,72 @@ def _of_sessions(trail: Trail, state: str) -> str:
     return ""
 
 
+def _entries_for(known: _Record, trail: Trail) -> list[str]:
+    """The entries, and those that follow from where this walk has come."""
+    inside = (f"{trail.reached}/{name}" for name in GIT_OWN)
+    return [*_backups(trail), *_followed(known.entries, _moved(known, [trail], inside))]
+
+
 def _backups(trail: Trail) -> Iterator[str]:
     for path in (trail.reached, *(link for link, _ in trail.links)):
         parts = path.split("/")
         for around in ("/".join(parts[:at]) for at, name in enumerate(parts) if name == BACKUP):
             if os.path.lexists(f"{around}/HEAD"):
                 yield f"{_ALL}{around}/{BACKUP}"
+
+
+def _moved(known: _Record, trails: Iterable[Trail], inside: Iterable[str] = ()) -> list[tuple[str, str]]:
+    """Directories on record around the ends of walks and the links on their way: where each was, and where it is now.
+
+    Args:
+        inside: further ones to look at.
+    """
+    if not known.directories:
+        return []
+    around = dict.fromkeys(inside)
+    for trail in trails:
+        for here in (trail.reached, *(os.path.dirname(link) for link, _ in trail.links)):
+            while here not in ("", "/") and here not in around:
+                around[here] = None
+                here = os.path.dirname(here)
+    return [(was, now) for now in around for was in _names(now, known) if was != now]
+
+
+def _followed(entries: tuple[str, ...], moved: list[tuple[str, str]]) -> Iterable[str]:
+    """Entries, each followed by what it says of directories that were moved.
+
+    What was accepted is known by its own identity alone: another may be in its place in another tree.
+    """
+    if not moved:
+        return entries
+    found = []
+    for entry in entries:
+        path = entry.lstrip(_KINDS)
+        kind = entry[: -len(path)]
+        found += [entry]
+        for was, now in moved:
+            if path == was or (kind not in _USERS and beneath(path, was)):
+                found += [f"{kind}{now}{path[len(was) :]}"]
+    return found
+
+
+def _names(path: str, known: _Record) -> tuple[str, ...]:
+    """Where the directory that is there was on record."""
+    return known.directories.get(_identity(path), ())
+
+
+def _identity(path: str) -> str:
+    """Which directory is there, by inode and birth, which do not change with its name; "" where there is none.
+
+    An inode is soon used again, and devices are numbered anew when they are mounted: without a birth the device counts.
+    """
+    try:
+        inode, birth, device = syscalls.statx(
+            syscalls.AT_FDCWD, path, syscalls.AT_SYMLINK_NOFOLLOW, syscalls.STATX_BTIME
+        )
+    except (OSError, ValueError):
+        return ""
+    return f"{inode}:{birth}" if birth else f"{inode}@{device}"
 
 
 def _tree_by(entries: Iterable[str], trail: Trail) -> str:
@@ -173,18 +261,35 @@ def remember(state: str, plan: Plan) -> None:
     Refusals: state-unusable, and those of `trees`.
     """
     wanted = granted(plan)
-    if not _missing(wanted, _entries(state)):
+    known = _read(state)
+    if not _missing(wanted, known) and not _unidentified(wanted, known):
         return
     path = path_of(state)
     with guarded_files.locked_file(f"{path}.lock"):
-        known = _entries(state)
+        known = _read(state)
         added = _missing(wanted, known)
         try:
-            if len(known) + len(added) > MOST:
-                kept = (*(each for each in known if os.path.isdir(each.lstrip(_KINDS))), *added)
-                walk.replace(path, _packed(kept))
-            elif added:
-                _append(path, _packed(added))
+            if len(known.entries) + len(added) > MOST:
+                kept = (*(each for each in known.entries if os.path.isdir(each.lstrip(_KINDS))), *added)
+                _replace(path, kept, known)
+            else:
+                _append(path, (*added, *_unidentified((*known.entries, *added), known)))
+        except OSError as error:
+            raise unusable(path, error) from None
+
+
+def follow(state: str, was: str, now: str) -> None:
+    """Puts on record that a tree has been moved, or copied to another file system: what was an agent's there is here.
+
+    Refusals: state-unusable, and those of `trees`.
+    """
+    path = path_of(state)
+    with guarded_files.locked_file(f"{path}.lock"):
+        known = _read(state)
+        if not any(beneath(each.lstrip(_ALL), was) for each in known.entries):
+            return
+        try:
+            _replace(path, tuple(_followed(known.entries, [(was, now)])), known)
         except OSError as error:
             raise unusable(path, error) from None
 
@@ -194,17 +299,17 @@ def vouch(state: str, git_dir: str) -> None:
 
     Refusals: state-unusable.
     """
-    path = path_of(state)
+    path, entry = path_of(state), f"{_VOUCHED}{git_dir}"
     with guarded_files.locked_file(f"{path}.lock"):
         try:
-            _append(path, _packed((f"{_VOUCHED}{git_dir}",)))
+            _append(path, (entry, *_unidentified((entry,), _read(state))))
         except OSError as error:
             raise unusable(path, error) from None
 
 
 def vouched(state: str) -> tuple[str, ...]:
     """The git directories that the user vouches for, and that no session could write since; as `trees`."""
-    names = (each[1:] for each in _entries(state) if each.startswith(_VOUCHED))
+    names = (each[1:] for each in _read(state).entries if each.startswith(_VOUCHED))
     return tuple(sorted(each for each in names if not agents_tree(each, state)))
 
 
@@ -215,14 +320,15 @@ def revoke(state: str, git_dir: str) -> None:
     """
     path = path_of(state)
     with guarded_files.locked_file(f"{path}.lock"):
+        known = _read(state)
         names = {f"{kind}{git_dir}" for kind in _USERS}
         try:
-            walk.replace(path, _packed(tuple(each for each in _entries(state) if each not in names)))
+            _replace(path, tuple(each for each in known.entries if each not in names), known)
         except OSError as error:
             raise unusable(path, error) from None
 
 
-def _missing(wanted: tuple[str, ...], known: tuple[str, ...]) -> tuple[str, ...]:
+def _missing(wanted: tuple[str, ...], known: _Record) -> tuple[str, ...]:
     """Entries that are not on record, or that are followed by one in which the user vouches for something in them.
 
     What is wanted to stay the user's is vouched for where it is his by what is known, and would not be any more.
@@ -231,24 +337,34 @@ def _missing(wanted: tuple[str, ...], known: tuple[str, ...]) -> tuple[str, ...]
     for entry in wanted:
         if entry.startswith(_KEPT):
             trail = Names().walk(entry[1:])
-            if not _tree_by(known, trail) and _tree_by((*known, *missing), trail):
+            before = _entries_for(known, trail)
+            if not _tree_by(before, trail) and _tree_by((*before, *missing), trail):
                 missing.append(entry)
             continue
-        last = max((at for at, each in enumerate(known) if each == entry), default=-1)
+        last = max((at for at, each in enumerate(known.entries) if each == entry), default=-1)
         tree = entry.lstrip(_ALL)
-        after = (each for each in known[last + 1 :] if each.startswith(_USERS) and f"{_KEPT}{each[1:]}" not in wanted)
-        if last < 0 or any(beneath(each[1:], tree) for each in after):
+        after = (each[1:] for each in known.entries[last + 1 :] if each.startswith(_USERS))
+        others = (each for each in after if f"{_KEPT}{each}" not in wanted)
+        # One that is not where it was may be in this tree now.
+        if last < 0 or any(beneath(each, tree) or each not in _names(each, known) for each in others):
             missing.append(entry)
     return tuple(missing)
 
 
-def _entries(state: str) -> tuple[str, ...]:
+def _unidentified(entries: Iterable[str], known: _Record) -> tuple[str, ...]:
+    """Entries that say which directories these name now, where that is not on record."""
+    paths = dict.fromkeys(each.lstrip(_KINDS) for each in entries)
+    found = ((_identity(path), path) for path in paths if path not in _names(path, known))
+    return tuple(f"{_IDENTITY}{identity}{path}" for identity, path in found if identity)
+
+
+def _read(state: str) -> _Record:
     global _parsed
     path = path_of(state)
     try:
         found = os.lstat(path)
     except (FileNotFoundError, NotADirectoryError):
-        return ()
+        return _Record((), {})
     except OSError as error:
         raise unusable(path, error) from None
     key = (path, (found.st_dev, found.st_ino, found.st_size, found.st_mtime_ns, found.st_ctime_ns))
@@ -258,25 +374,39 @@ def _entries(state: str) -> tuple[str, ...]:
         path, limit=_LARGEST, hint="check yourself what agents left in directories that were shared with them"
     )
     if content is None:
-        return ()
-    parts = map(os.fsdecode, content.split(b"\0"))
+        return _Record((), {})
+    parts = [os.fsdecode(each) for each in content.split(b"\0")]
     entries = [each for each in parts if each.lstrip(_KINDS).startswith("/")]
     # Of an entry that is there more than once the last one counts: what was vouched for between them may have changed.
     last = {each: at for at, each in enumerate(entries)}
-    result = tuple(each for at, each in enumerate(entries) if last[each] == at)
+    directories: dict[str, tuple[str, ...]] = {}
+    for each in dict.fromkeys(parts):
+        identity, slash, directory = each[1:].partition("/")
+        if each.startswith(_IDENTITY) and identity and slash:
+            directories[identity] = (*directories.get(identity, ()), slash + directory)
+    result = _Record(tuple(each for at, each in enumerate(entries) if last[each] == at), directories)
     _parsed = (key, result)
     return result
+
+
+def _replace(path: str, entries: tuple[str, ...], known: _Record) -> None:
+    """Writes the record anew, with what is known of the directories that are still in it."""
+    named = {each.lstrip(_KINDS) for each in entries}
+    said = [f"{_IDENTITY}{it}{each}" for it, paths in known.directories.items() for each in paths if each in named]
+    walk.replace(path, _packed((*entries, *said, *_unidentified(entries, known))))
 
 
 def _packed(paths: tuple[str, ...]) -> bytes:
     return b"".join(os.fsencode(path) + b"\0" for path in paths)
 
 
-def _append(path: str, data: bytes) -> None:
+def _append(path: str, entries: tuple[str, ...]) -> None:
+    if not entries:
+        return
     flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK
     descriptor = os.open(path, flags, 0o600)
     with os.fdopen(descriptor, "wb", buffering=0) as file:
         os.fchmod(descriptor, 0o600)  # whatever the umask is
         # A NUL in front, too: the last entry may have been cut short by a power failure.
-        file.write(b"\0" + data)
+        file.write(b"\0" + _packed(entries))
         os.fsync(file.fileno())

@@ -145,7 +145,7 @@ def _tell_written(path: str, options: cli.Parsed, command: list[str], lesson: te
 
 def _in_worktree(path: str, options: cli.Parsed) -> bool:
     """Whether a file lies where the command, or another one, can write, so that `--config` wants it trusted first."""
-    trees = (_root(options), *written.trees(places.places(os.environ).state))
+    trees = (_root(options), *written.trees(places.places(os.environ).state, os.path.abspath(path)))
     return any(disk.in_hands_of(tree, os.path.abspath(path)) for tree in trees)
 
 

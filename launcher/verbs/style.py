@@ -120,8 +120,6 @@ def _show(text: str, pager: str) -> None:
 
 def _path() -> str:
     """PATH without the directories that an agent could write, as an active virtual environment's is one."""
-    trees = written.trees(places.places(os.environ).state)
-    return ":".join(
-        each for each in os.environ.get("PATH", os.defpath).split(":")
-        if each.startswith("/") and not any(disk.in_hands_of(tree, each) for tree in trees)
-    )  # fmt: skip
+    own = [each for each in os.environ.get("PATH", os.defpath).split(":") if each.startswith("/")]
+    trees = written.trees(places.places(os.environ).state, *own)
+    return ":".join(each for each in own if not any(disk.in_hands_of(tree, each) for tree in trees))

@@ -240,6 +240,34 @@ def test_the_objects_of_a_planted_repository_open_nothing(paddock: Paddock, secr
     assert ok(paddock.call("run", "--ro", secret, "--", "cat", secret)) == "KEY\n"
 
 
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_a_worktree_that_was_moved_is_an_agents(paddock: Paddock, told: Path, secret: Path, backend: str) -> None:
+    """Before Paddock knows of it and after, and whatever sessions come then; the worktree itself goes on working."""
+    need_backend(backend)
+    env, switches = SWITCHES[backend]
+    place, there, other = (paddock.place / name for name in ("t", "there", "b"))
+    for path in (place, other):
+        ok(paddock.call("worktree", "add", "--path", path, path.name, cwd=paddock.main))
+    git_dir = ok(paddock.who.run(["git", "rev-parse", "--git-dir"], cwd=other)).strip()
+    here = replace(paddock, worktree=place)
+    planted = f'mkdir moved; echo gitdir: {git_dir} >moved/.git; ln -s "$0" keys\n{OF_KEYS}'
+    ok(here.run(*switches, "--", "sh", "-c", LEADING_OUT, told, "x", there / "x", env=env))
+    ok(here.run(*switches, "--", "sh", "-c", planted, secret.parent, "src/.git", "src", env=env))
+    place.rename(there)
+    here = replace(paddock, worktree=there)
+    assert _merge(paddock, there / "x", told) == REFUSED
+    ok(paddock.call("worktree", "repair", there, cwd=paddock.main))
+    ok(here.run(*switches, "--", "sh", "-c", "git log >log && test -s log", env=env))
+    assert _merge(paddock, there / "x", told) == REFUSED
+    ended = paddock.call("run", *switches, "--", "cat", secret, cwd=there / "src", env=env)
+    assert (ended.stdout, ended.returncode) == ("", 125), ended
+    said = paddock.refused("run", *switches, "--ro", there / "keys", "--", "true", env=env)
+    assert said.reference == "grant-leaves-written-tree"
+    other.rename(paddock.place / "away")
+    assert paddock.refused("worktree", "repair", there / "moved", cwd=paddock.main).reference == "worktree-moved"
+    ok(paddock.call("worktree", "repair", paddock.place / "away", cwd=paddock.main))
+
+
 @AS_A_USER
 def test_a_repository_kept_when_its_worktree_was_removed_is_an_agents(paddock: Paddock, told: Path) -> None:
     """It is moved into the git directory, where sessions can read its name. The user may accept it."""

@@ -129,7 +129,7 @@ def test_always_writes_to_no_tree_of_a_command(tmp_path: Path, monkeypatch: pyte
     (tree / "config.toml").write_text("schema = 1\n")
     (tmp_path / "config/config.toml").symlink_to(tree / "config.toml")
     assert "where commands in jails write" in answers.allow_always(where, str(tree), WELL_FORMED)
-    monkeypatch.setattr(written, "trees", lambda state: (str(tree),))
+    monkeypatch.setattr(written, "trees", lambda *_: (str(tree),))
     assert "where commands in jails write" in answers.allow_always(where, "/nosuch", WELL_FORMED)
     assert (tree / "config.toml").read_text() == "schema = 1\n"
 

@@ -84,11 +84,13 @@ def test_files_that_come_back_make_it_ready_again(place: Place) -> None:
 
 
 def test_a_worktree_moved_by_hand_is_followed(place: Place) -> None:
-    """With its submodules, its private home and an id of the new place; git is content too."""
+    """With its submodules, its private home, what sessions could write and a new id; git is content too."""
     made = place.service.add(place.app, "a")
     home = Path(place.state, "worktrees", made.worktree_id)
     home.mkdir(parents=True)
     (home / "x").write_text("")
+    Path(place.state, written.NAME).touch(mode=0o600)
+    Path(place.state, written.NAME).write_bytes(b"*" + os.fsencode(made.path) + b"\0")
     there = place.root / "there"
     Path(made.path).rename(there)
     place.service.of_repository(place.app)
@@ -97,6 +99,7 @@ def test_a_worktree_moved_by_hand_is_followed(place: Place) -> None:
     assert (row.path, row.state) == (str(there), State.READY)
     assert row.worktree_id != made.worktree_id
     assert Path(place.state, "worktrees", row.worktree_id, "x").exists()
+    assert str(there) in written.trees(place.state), "sessions have been there"
     for part in (there, there / "lib/outer", there / "lib/outer/deep/inner"):
         assert git("status", "--porcelain", "--branch", at=part) == "## agent/a"
     assert worktrees.leftovers(place) == []

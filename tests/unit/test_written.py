@@ -1,6 +1,7 @@
 """The record of trees that jails could write: links in them grant nothing, and no git directory in them is ours."""
 
 import os
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -210,6 +211,81 @@ def test_what_a_session_had_read_only_as_a_whole_stays_its_user_s(main: Path, wh
     assert written.agents_tree(one, where)
     written.remember(where, closed)
     assert written.agents_tree(one, where), "it was written meanwhile"
+
+
+def test_a_tree_that_was_moved_is_still_an_agents(main: Path, where: str, tmp_path: Path) -> None:
+    """And what lies in it, or around it; not what has come to its place, nor its own `.git`, which jails cover."""
+    other = tmp_path / "other/.git"
+    (other / "objects").mkdir(parents=True)
+    written.remember(where, _session(main, other / "objects"))
+    moved = main.rename(tmp_path / "moved")
+    assert written.agents_tree(f"{moved}/sub/.git", where) == str(moved)
+    assert written.agents_tree(f"{moved}/.git/modules/lib", where) == ""
+    assert written.agents_tree(f"{tmp_path}/more/sub/.git", where) == ""
+    assert str(moved) not in written.trees(where)
+    assert str(moved) in written.trees(where, f"{moved}/sub")
+    (moved / "out").symlink_to(tmp_path / "more")
+    assert written.agents_tree(f"{moved}/out/.git", where) == str(moved)
+    there = other.parent.rename(tmp_path / "there")
+    assert written.agents_tree(f"{there}/.git", where) == f"{there}/.git/objects"
+    assert written.former(where, str(moved)) == (str(main),)
+
+
+def test_a_directory_at_the_inode_of_another_one_is_a_different_one(main: Path, where: str, tmp_path: Path) -> None:
+    """File systems give an inode to the next one that is made: its birth tells."""
+    path = Path(written.path_of(where))
+    identity = next(each for each in path.read_bytes().split(b"\0") if each.startswith(b"="))
+    assert b":" in identity.partition(b"/")[0], "this file system knows no births"
+    inode, _, birth = identity[1:].partition(b"/")[0].partition(b":")
+    path.write_bytes(path.read_bytes().replace(identity, b"=%s:%d%s" % (inode, int(birth) - 1, os.fsencode(main))))
+    moved = main.rename(tmp_path / "moved")
+    assert written.agents_tree(f"{moved}/sub/.git", where) == ""
+
+
+def test_a_record_without_identities_is_completed(main: Path, where: str, tmp_path: Path) -> None:
+    """By the next session, for all that is on it; and counts as ever before."""
+    path = Path(written.path_of(where))
+    path.write_bytes(b"\0".join(each for each in path.read_bytes().split(b"\0") if not each.startswith(b"=")))
+    assert written.agents_tree(f"{main}/sub/.git", where) == str(main)
+    written.remember(where, _session(tmp_path / "another"))
+    moved = main.rename(tmp_path / "moved")
+    assert written.agents_tree(f"{moved}/sub/.git", where) == str(moved)
+
+
+def test_what_the_user_vouches_for_may_be_moved(main: Path, where: str, tmp_path: Path) -> None:
+    """It alone: what comes to its place does not count as accepted, nor what a session could write meanwhile."""
+    written.vouch(where, f"{main}/sub/.git")
+    (main / "other/.git").mkdir(parents=True)
+    moved = main.rename(tmp_path / "moved")
+    assert written.agents_tree(f"{moved}/sub/.git", where) == ""
+    (moved / "sub").rename(tmp_path / "sub")
+    (moved / "other").rename(moved / "sub")
+    assert written.agents_tree(f"{moved}/sub/.git", where) == str(moved)
+    (moved / "sub").rename(moved / "other")
+    around = tmp_path / "around"
+    around.mkdir()
+    before = _session(around, git="shared")
+    written.remember(where, before)
+    (tmp_path / "sub").rename(around / "sub")
+    assert written.agents_tree(f"{around}/sub/.git", where)
+    written.vouch(where, f"{around}/sub/.git")
+    (around / "sub").rename(moved / "sub")
+    assert written.agents_tree(f"{moved}/sub/.git", where) == ""
+    written.remember(where, _session(moved))
+    assert written.agents_tree(f"{moved}/sub/.git", where) == str(moved)
+
+
+def test_a_tree_that_was_copied_is_followed(main: Path, where: str, tmp_path: Path) -> None:
+    """To another file system: nothing but its path says that it is the same. What was accepted is not."""
+    written.vouch(where, f"{main}/sub/.git")
+    copy = shutil.copytree(main, tmp_path / "copy")
+    assert written.agents_tree(f"{copy}/one/.git", where) == ""
+    written.follow(where, str(main), str(copy))
+    assert written.agents_tree(f"{copy}/one/.git", where) == str(copy)
+    assert written.agents_tree(f"{copy}/sub/.git", where) == str(copy)
+    assert written.agents_tree(f"{main}/sub/.git", where) == ""
+    written.follow(where, f"{tmp_path}/nowhere", str(tmp_path / "there"))
+    assert str(tmp_path / "there") not in written.trees(where)
 
 
 @pytest.mark.parametrize("name", ["worktrees/x/home/r", "sessions/s/tmp/r", "git/x/docked-1", "planted/docked-1",

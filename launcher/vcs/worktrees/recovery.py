@@ -10,6 +10,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from launcher.safefs.guarded_files import Inside
+from launcher.vcs import written
 from launcher.vcs.disk import Present
 from launcher.vcs.git import Git
 from launcher.vcs.private import lock, planted, record, swap
@@ -232,6 +233,7 @@ class Recovery:
         self._step("private")
         _follow_private(self._state, row, now)
         self._step("record")
+        written.follow(self._state, row.path, root)
         admin_files.record(now)
         self._store.save(now)
         self._step("forget")

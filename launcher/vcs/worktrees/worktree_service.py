@@ -296,9 +296,11 @@ class WorktreeService:
         if os.path.lexists(f"{row.path}/.git"):
             raise _is_elsewhere(row, root)
         common_dir, git_dir = os.fspath(row.main.common_dir), os.fspath(row.main.git_dir)
-        own = root if root in admin_files.places(git_dir) else ""
+        places = {row.path, *admin_files.places(git_dir)}
+        # The root itself is on record where sessions have been in the worktree; not where another's tree was moved.
+        own = root if root in places or not places.isdisjoint(written.former(self._state, root)) else ""
         tree = written.of_sessions(root, self._state) or next(
-            (tree for tree in written.trees(self._state) if tree != own and beneath(root, tree)), ""
+            (tree for tree in written.trees(self._state, root) if tree != own and beneath(root, tree)), ""
         )
         others = (each for each in admin_files.linked(common_dir) if each != git_dir)
         if self.store.at(root) or any(admin_files.points_to(each) == f"{root}/.git" for each in others):
