@@ -14,7 +14,7 @@ import sys
 from launcher.jail import syscalls
 from launcher.lean import os
 from launcher.safefs import walk
-from launcher.session import inputs, messages
+from launcher.session import inputs, messages, state
 from launcher.session.places import Places, current_directory, made
 from policy.errors import Refusal, printable
 from policy.plan import Plan
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from typing import Any
 
-_MAGIC = b"paddock-plan-1\n"
+_MAGIC = b"paddock-plan-2\n"
 _MOST_ENTRIES = 256
 _MOST_BYTES = 8 << 20
 
@@ -45,14 +45,18 @@ Parsed = dict[str, str | list[str] | bool]
 
 
 class Entry:
-    """What one launch needs: the unbound Plan, the probed support and the assembled seccomp programme."""
+    """What one launch needs: the unbound Plan, the probed support and the assembled seccomp programme.
 
-    __slots__ = ("filter", "plan", "support")
+    `vouches` is what `state.vouches` gave before the Plan was made.
+    """
 
-    def __init__(self, plan: Plan, support: tuple[object, ...], filter_program: bytes) -> None:
+    __slots__ = ("filter", "plan", "support", "vouches")
+
+    def __init__(self, plan: Plan, support: tuple[object, ...], filter_program: bytes, vouches: object = None) -> None:
         self.plan = plan
         self.support = support
         self.filter = filter_program
+        self.vouches = vouches
 
 
 def key_words(options: Parsed, command: list[str]) -> tuple[tuple[object, ...], dict[str, str]]:
@@ -114,10 +118,11 @@ def planned_anew(options: Parsed, command: list[str], cwd: str, where: Places, k
     """A new entry for one launch, stored for the next one that has the same key."""
     from launcher.session import machine, planning
 
+    vouches = state.vouches(where)
     planned = planning.make(options, command, cwd, where)
     planning.prepare(planned, where)
     filter_program = planning.filter_program(planned.plan, planned.support, planned.machine)
-    result = Entry(planned.plan, planned.support.to_data(), filter_program)
+    result = Entry(planned.plan, planned.support.to_data(), filter_program, vouches)
     planning.depend_on_code(planned.machine)
     store(where, key_bytes, machine.grouped_by_directory(planned.machine.recorded()), result)
     return result
@@ -133,7 +138,7 @@ def _in_child(planned: "Callable[[], Entry]") -> Entry:
             os.close(source)
             try:
                 planned_entry = planned()
-                answer: tuple[Any, ...] = (planned_entry.plan.to_data(), planned_entry.support, planned_entry.filter)
+                answer: tuple[Any, ...] = _data_of(planned_entry)
             except Exception as error:
                 from launcher.jail import init
 
@@ -156,13 +161,17 @@ def _in_child(planned: "Callable[[], Entry]") -> Entry:
             hint="was it killed for lack of memory?",
         )
     answer = marshal.loads(content)
-    if len(answer) != 3:
+    if len(answer) != 4:
         reference, message, context, hint, exit_code = answer
         raise Refusal(reference, message, context=context, hint=hint, exit_code=exit_code)
-    plan_data, support, filter_program = answer
+    plan_data, *others = answer
     plan = Plan.from_data(plan_data)
     assert plan is not None  # made by this very code
-    return Entry(plan, support, filter_program)
+    return Entry(plan, *others)
+
+
+def _data_of(entry: Entry) -> "tuple[Any, ...]":
+    return (entry.plan.to_data(), entry.support, entry.filter, entry.vouches)
 
 
 def key(words: tuple[object, ...], cwd: str) -> bytes:
@@ -222,18 +231,18 @@ def load(places: Places, key_bytes: bytes, environ: "os._Environ[str] | dict[str
     if head != _MAGIC + _imp.source_hash(1, body):
         return None
     try:
-        stored_key, recorded, plan_data, support, filter_program = marshal.loads(body)
+        stored_key, recorded, (plan_data, *others) = marshal.loads(body)
     except (EOFError, TypeError, ValueError):  # whole, but of another shape: another version wrote it
         return None
     if stored_key != key_bytes or not inputs.unchanged(recorded, environ):
         return None
     plan = Plan.from_data(plan_data)
-    return None if plan is None else Entry(plan, support, filter_program)
+    return None if plan is None else Entry(plan, *others)
 
 
 def store(places: Places, key_bytes: bytes, recorded: tuple[inputs.Input, ...], entry: Entry) -> None:
     """Keeps an entry, atomically. A cache that cannot be written is not an error: the launch goes on without."""
-    body = _dumped((key_bytes, recorded, entry.plan.to_data(), entry.support, entry.filter))
+    body = _dumped((key_bytes, recorded, _data_of(entry)))
     content = _MAGIC + _imp.source_hash(1, body) + body
     if len(content) >= _MOST_BYTES:
         return

@@ -211,6 +211,7 @@ def make(options: Options, command: list[str], cwd: str, places: Places) -> Plan
         found = _plain_directory(place, machine)
     else:
         found = checkout.find(place, machine, exact=start is not None, hint=checkout.WITH_OPTION)
+    machine.depends_on_content(f"{places.state}/{written.VOUCHES}")  # before the record is read
     recorded = (*written.trees(places.state, place), places.state)
     if start:
         _check_way(os.path.join(cwd, start), found.root, recorded, machine)

@@ -114,6 +114,10 @@ def run(
     if asker != -1 or (plan.ask == "yes" and wants is None):
         parts.askers = _askers(plan, session, places, asker)
     try:
+        if state.vouches(places) != entry.vouches:  # now that `paddock trust` would find this session
+            from launcher.vcs import written
+
+            written.refuse_late(places.state, plan)
         if verbose:
             messages.say(f"paddock: provider {plan.provider or 'none'} ({printable(plan.provider_source)})")
             messages.say(f"paddock: session {session.name}, {plan.backend}, worktree {printable(plan.worktree)}")

@@ -88,6 +88,9 @@ BRINGS, SHOWN, COPIED = "brings", "shown", "copied"
 HOLDS = "holds"
 """Directory beside the sessions' of trees in which none may start for now (`launcher.vcs.private.writers`)."""
 
+VOUCHES = "vouches"
+"""File that changes whenever what git directories are trusted does (`launcher.vcs.written`)."""
+
 _LETTERS = frozenset("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789._-")
 NAME_RULE = "1 to 64 letters, digits, dots, dashes and underscores; not starting with a dot or dash"
 
@@ -217,6 +220,11 @@ def writable(plan: Plan) -> tuple[str, ...]:
         if "w" in access and not own and not beneath(path, plan.worktree):
             found.append(path)
     return tuple(found)
+
+
+def vouches(places: Places) -> object:
+    """What changes with the git directories that the user trusts. A Plan holds as long as it is the same."""
+    return inputs.ask(inputs.CONTENT, f"{places.state}/{VOUCHES}", {})
 
 
 def open_session(

@@ -31,6 +31,9 @@ from policy.pasted import quoted
 from policy.plan import Plan, beneath
 
 NAME = "written"
+VOUCHES = "vouches"
+"""File beside the record that grows whenever the user vouches for a git directory, or takes that back: no Plan from
+before is used then. `launcher.session.state` has the name, too."""
 MOST = 4000
 """Paths from which on those are left out, at the next record, that are no directories any more."""
 _LARGEST = 32 << 20
@@ -294,6 +297,20 @@ def follow(state: str, was: str, now: str) -> None:
             raise unusable(path, error) from None
 
 
+def refuse_late(state: str, plan: Plan) -> None:
+    """Refuses a Plan that was made before the user vouched for a git directory which it lets its command write.
+
+    Refusals: trust-changed, and those of `trees`.
+    """
+    if _missing(granted(plan), _read(state)):
+        raise Refusal(
+            "trust-changed",
+            f"what is trusted in {plan.worktree} changed while this session started",
+            context="it was planned before `paddock trust` had ended, and could write what is trusted now",
+            hint="start it again",
+        )
+
+
 def vouch(state: str, git_dir: str) -> None:
     """Puts on record that the user has looked at a git directory and answers for it, until a session can write it.
 
@@ -302,7 +319,9 @@ def vouch(state: str, git_dir: str) -> None:
     path, entry = path_of(state), f"{_VOUCHED}{git_dir}"
     with guarded_files.locked_file(f"{path}.lock"):
         try:
+            _append(f"{state}/{VOUCHES}", ("",))  # in front, too: nothing of the record is ever newer
             _append(path, (entry, *_unidentified((entry,), _read(state))))
+            _append(f"{state}/{VOUCHES}", ("",))
         except OSError as error:
             raise unusable(path, error) from None
 
@@ -324,6 +343,7 @@ def revoke(state: str, git_dir: str) -> None:
         names = {f"{kind}{git_dir}" for kind in _USERS}
         try:
             _replace(path, tuple(each for each in known.entries if each not in names), known)
+            _append(f"{state}/{VOUCHES}", ("",))
         except OSError as error:
             raise unusable(path, error) from None
 

@@ -110,6 +110,22 @@ def test_what_sessions_made_there_takes_commits(here: Paddock) -> None:
     assert not (here.worktree / "own/.git/commondir").exists()
 
 
+@pytest.mark.parametrize("backend", ["namespaces", "guard", "bubblewrap"])
+def test_what_is_trusted_between_two_sessions_is_not_written_by_the_second(here: Paddock, backend: str) -> None:
+    """Though it is the same command; without mounts, what is written is trusted no more."""
+    need("bubblewrap" if backend == "bubblewrap" else "landlock")
+    env = {"namespaces": {}, "guard": {"PADDOCK_NO_USERNS": "1"}, "bubblewrap": {"PADDOCK_NO_LANDLOCK": "1"}}[backend]
+    plant = "for at in mine theirs; do git -C $at commit -q --allow-empty -m x && echo wrote $at; done; :"
+    words = ("--git", "readonly", "--", "sh", "-c", f"git init -q theirs; {plant}")
+    ended = here.run(*words, env=env)
+    assert ended.stdout == "wrote theirs\n", ended.stderr
+    assert here.who.run(["git", "init", "-q", "mine"], cwd=here.worktree).returncode == 0
+    assert here.call("trust", "mine").returncode == 0
+    guard = backend == "guard"
+    assert here.run(*words, env=env).stdout == "wrote mine\n" * guard + "wrote theirs\n"
+    assert (f"{here.worktree}/mine/.git" in here.call("trust", "--list").stdout) != guard
+
+
 @pytest.mark.parametrize("backend", ["namespaces", "bubblewrap"])
 def test_a_directory_s_repositories_are_out_of_reach(here: Paddock, backend: str) -> None:
     """Of a directory that is no worktree, in the first session and in later ones; what it makes itself is its own."""

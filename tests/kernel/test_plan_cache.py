@@ -10,8 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from launcher.session import cache, inputs, planning
+from launcher.session import cache, inputs, planning, running
 from launcher.session.trust_store import Trust
+from launcher.vcs import written
 from policy import promises
 from policy.errors import Refusal
 from tests.support import identity
@@ -130,6 +131,8 @@ CHANGES: dict[str, Change] = {
     "the user's configuration is made": lambda b, m: user_config(b),
     "a project's configuration is made": lambda b, m: project_config(b),
     "trust is recorded": lambda b, m: Trust(b.where.state).trust("/somewhere", b"content"),
+    "a git directory is trusted": lambda b, m: written.vouch(b.where.state, f"{b.root}/new/.git"),
+    "a git directory is trusted no more": lambda b, m: written.revoke(b.where.state, f"{b.root}/new/.git"),
     ".gitmodules is edited": lambda b, m: (b.root / ".gitmodules").write_text("# other\n"),
     ".gitmodules is removed": lambda b, m: (b.root / ".gitmodules").unlink(),
     "a submodule comes": lambda b, m: second_submodule(b),
@@ -203,6 +206,21 @@ def test_an_index_that_names_the_same_submodules_is_no_change(bench: Bench) -> N
     plan = bench.plan().plan
     assert str(place) not in dict(plan.read_only)
     assert f"{place}/.git" in dict(plan.read_only)
+
+
+def test_trust_that_comes_between_a_plan_and_its_session_refuses_it(bench: Bench) -> None:
+    """What is trusted could be written by it; it leaves nothing, and trust elsewhere is none of its concern."""
+    entry = bench.plan()
+    written.vouch(bench.where.state, f"{bench.place}/elsewhere/.git")
+    written.refuse_late(bench.where.state, entry.plan)
+    git("init", "-q", "new", at=bench.root)
+    written.vouch(bench.where.state, f"{bench.root}/new/.git")
+    with pytest.raises(Refusal) as caught:
+        running.run(entry, (), bench.where, given={}, name=None, report=None, verbose=False)
+    assert caught.value.reference == "trust-changed"
+    assert os.listdir(f"{bench.where.state}/sessions") == []
+    written.refuse_late(bench.where.state, bench.plan().plan)
+    assert f"{bench.root}/new/.git" in written.vouched(bench.where.state)
 
 
 def _edited(path: Path) -> None:

@@ -8,6 +8,7 @@ import pytest
 
 from launcher.session import messages, state
 from launcher.session.places import Places, current_directory, made, places
+from launcher.vcs import written
 from launcher.vcs.private import writers
 from policy.errors import Refusal
 
@@ -182,7 +183,7 @@ def test_a_live_session_is_found_by_what_it_can_write(where: Places) -> None:
 
 def test_the_names_of_the_records_are_the_same() -> None:
     """Two layers have them."""
-    assert (state.WRITES, state.HOLDS) == (writers.WRITES, writers.HOLDS)
+    assert (state.WRITES, state.HOLDS, state.VOUCHES) == (writers.WRITES, writers.HOLDS, written.VOUCHES)
 
 
 @pytest.mark.parametrize("own", [False, True])
