@@ -300,10 +300,6 @@ def refused(changes: tuple[Change, ...]) -> Refusal:
 MOST_SEARCHED = 500_000
 """Entries of the worktree that are looked at; large trees of dependencies are part of it."""
 
-_OBEYED = ("HEAD", "config", "config.worktree", "commondir", "gitdir")
-"""Files of a git directory that say what git executes there, or where to look (gitrepository-layout(5))."""
-
-_OBEYED_BELOW = ("hooks", "info")
 _FURTHER = ("modules", "worktrees")
 _DEPENDENCIES = frozenset({"node_modules", "site-packages"})
 """Trees of packages, full of files of all kinds that nobody goes to; for hand-off files they are left out."""
@@ -392,9 +388,9 @@ def _newer(path: str, since: int) -> bool:
     try:
         while pending:
             here = pending.pop()
-            if any(_is_changed(f"{here}/{name}", since) for name in _OBEYED):
+            if any(_is_changed(f"{here}/{name}", since) for name in ("HEAD", *nested.OBEYED)):
                 return True
-            for name in (*_OBEYED_BELOW, *_FURTHER):
+            for name in (*nested.OBEYED_BELOW, *_FURTHER):
                 try:
                     below = [f"{here}/{name}/{entry}" for entry in os.listdir(f"{here}/{name}")]
                 except (FileNotFoundError, NotADirectoryError):

@@ -31,10 +31,10 @@ MOST_REPOSITORIES = 200
 BARE = frozenset({"HEAD", "objects", "refs"})
 BORROWING = frozenset({"HEAD", "commondir"})
 """What makes a directory a git directory: where there is a commondir, objects and refs are there."""
-OBEYED = ("config", "config.worktree", "commondir", "gitdir", "hooks", "info", "objects/info/alternates",
-          "rebase-merge/git-rebase-todo", "rebase-apply/git-rebase-todo", "sequencer/todo", "remotes",
-          "branches")  # fmt: skip
-"""What of a git directory git executes, obeys, or is sent elsewhere by (gitrepository-layout(5))."""
+OBEYED_BELOW = ("hooks", "info", "remotes", "branches", "rebase-merge", "rebase-apply", "sequencer")
+OBEYED = ("config", "config.worktree", "commondir", "gitdir", "objects/info/alternates", *OBEYED_BELOW)
+"""What of a git directory git executes, obeys, or is sent elsewhere by (gitrepository-layout(5)); with what lies in
+those directories."""
 
 _DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 _MOST_STAMPS = 10_000
@@ -307,7 +307,7 @@ def stamps(place: str) -> dict[str, Stamp]:
         if len(own) > 3:
             continue
         wanted = [f"{here}/{name}" for name in OBEYED]
-        for name in ("hooks", "info", "remotes", "branches"):
+        for name in OBEYED_BELOW:
             wanted += [f"{here}/{name}/{entry}" for entry in _names(f"{here}/{name}")]
         for path in wanted:
             if (stamp := _stamp(path)) is not None:
