@@ -110,14 +110,14 @@ def trust(file: str | None, *, forget: bool, show_list: bool, as_json: bool) -> 
 def _git_directory(place: str, *, as_json: bool) -> int:
     """Shows what git obeys in a git directory that sessions could write, and records that the user accepts it.
 
-    Refusals: trust-indirect, trust-nested, trust-unreadable, session-running; git-dir-written where all sessions write.
+    Refusals: those of `trusted_git.obeyed`, session-running; git-dir-written where all sessions write.
     """
     state = places.places(os.environ).state
     tree = written.agents_tree(place, state)
     if written.of_sessions(place, state):
         written.refuse_agents_git_dir(place, state)
     with writers.excluded(state, [tree] if tree else [], frozen=True):
-        obeyed = trusted_git.obeyed(place, state) if tree else []
+        obeyed = trusted_git.obeyed(place, tree, state) if tree else []
         if not as_json:
             print("\n".join([f"in {printable(place)}, git obeys:", *(f"  {printable(line)}" for line in obeyed)])
                   if tree else f"{printable(place)} is trusted already" if place in written.vouched(state)

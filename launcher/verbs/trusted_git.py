@@ -1,12 +1,14 @@
 """What git would obey in a git directory that sessions could write: shown to the user before he accepts it.
 
 Nothing is followed to another place. What leads git elsewhere is refused, because there it can change unseen: a link, a
-`commondir`, an included file. What git cannot read is refused, too. A jailed find(1) and git(1) do the looking.
+`commondir`, an included file, a file that has another name. So is what git cannot read, or would wait for, and an
+operation in progress: its files name programmes and options. A jailed find(1) and git(1) do the looking.
 
-Sources: gitrepository-layout(5), git-config(1), githooks(5), git-rebase(1).
+Sources: gitrepository-layout(5), git-config(1), githooks(5).
 """
 
 import os
+import re
 import shutil
 import subprocess
 from collections.abc import Iterator
@@ -18,28 +20,35 @@ from launcher.session.machine import Machine
 from launcher.vcs import checkout, git_config, jailed_git, written
 from policy.errors import Refusal
 from policy.pasted import quoted
-from policy.plan import SYSTEM_PATH
+from policy.plan import SYSTEM_PATH, beneath
 
 _CONFIG = ("config", "config.worktree")
 _ALTERNATES = "objects/info/alternates"
-_TODO = ("rebase-merge/git-rebase-todo", "rebase-apply/git-rebase-todo", "sequencer/todo")
-_DIRECTORIES = ("hooks", "modules", "worktrees", "remotes", "branches", "rebase-merge", "rebase-apply", "sequencer")
+_IN_PROGRESS = ("rebase-merge", "rebase-apply", "sequencer", "MERGE_HEAD", "MERGE_AUTOSTASH", "CHERRY_PICK_HEAD",
+                "REVERT_HEAD", "BISECT_", "NOTES_MERGE_")  # fmt: skip
+"""Beginnings of what git's ``--continue`` and the like take up."""
+_DIRECTORIES = ("hooks", "modules", "worktrees", "remotes", "branches")
 """What git looks into for more that it obeys."""
 _DATA = ("refs", "logs", "objects", "lfs")
-"""Where git has data. It writes there, and its reflogs in place: so nothing may be another file under a name there."""
+"""Where git has data. It writes there, and its reflogs in place."""
 _MANY = ("refs", "logs", "objects/??", "objects/pack", "lfs/objects")
 """Where it may have so many files that none is named that is as it should be."""
-_OWN = ("refs/", "logs/")
-"""Data of which no other repository has the same file. Objects may be hard links (git-clone(1), `--local`)."""
+_OBJECT = r".*/objects/\([0-9a-f][0-9a-f]/[0-9a-f]*\|pack/\(pack-\|multi-pack-index\)[^/]*\)"
+"""Objects, which may be hard links (git-clone(1), `--local`): so many that few may be named. No file of another kind
+has such a name, but refs and reflogs."""
 
-_SHARED = ("-type", "f", "(", *" -o ".join(f"-path */{name}*" for name in _OWN).split(), ")", "-links", "+1")
+_ODD = (
+    "(", "-not", "-type", "f", "-not", "-type", "d", ")",
+    "-o", "(", "-type", "f", "-links", "+1",
+    "(", "-not", "-regex", _OBJECT, "-o", "-path", "*/refs/*", "-o", "-path", "*/logs/*", ")", ")",
+)  # fmt: skip
 _SEEN = ("-printf", r"%y\0%n\0%P\0%l\0")
+_NAMES = ("HEAD", "config*", "commondir", "attributes", "alternates", *(f"{name}*" for name in _IN_PROGRESS))
 _FIND = (
     "(", *" -o ".join(f"-path ./{name}/*" for name in _MANY).split(), ")",
-    "(", "(", "-type", "l", "-o", *_SHARED, ")", *_SEEN, "-o", "-true", ")", "-o",
-    "(", *_SHARED, "-o", "-type", "l", "-o", "-name", "HEAD", "-o", "-name", "config*", "-o", "-name", "commondir",
-    "-o", "-name", "attributes", "-o", "-name", "*todo", "-o", "-name", "alternates", "-o", "-path", "*/hooks/*",
-    "-o", "-path", "*/remotes/*", "-o", "-path", "*/branches/*", "-o", "-type", "d", "-name", "rebase-apply", ")",
+    "(", "(", *_ODD, ")", *_SEEN, "-o", "-true", ")", "-o",
+    "(", *_ODD, "-o", *" -o ".join(f"-name {name}" for name in _NAMES).split(),
+    "-o", "-path", "*/hooks/*", "-o", "-path", "*/remotes/*", "-o", "-path", "*/branches/*", ")",
     *_SEEN,
 )  # fmt: skip
 # Started at the root of the jail, or git would read the repository's configuration to begin with.
@@ -67,6 +76,8 @@ _VARIABLES = (
 _MOST_SHOWN = 1 << 20
 _MOST_OF_TEXT = 2000
 _MOST_NAMED = 20
+_MOST_SEARCHED = 2_000_000
+"""Entries of a tree that are looked at for checkouts, and for repositories in them."""
 
 
 class _Entry(NamedTuple):
@@ -101,12 +112,10 @@ def named(file: str) -> str:
     """
     machine = Machine(os.environ)
     place = os.path.realpath(file)
-    if not os.path.isfile(f"{place}/HEAD"):
-        place = f"{place}/.git"
-        if machine.kind(place) == "file":
-            git_dir = nested.led_to(place, machine) or place
-            place = machine.resolve(checkout.common_dir(git_dir, machine)) or git_dir
-    if os.path.islink(place) or not os.path.isfile(f"{place}/HEAD"):
+    if os.path.basename(place) != ".git" and (git_dir := _git_dir(place, machine)) != place:
+        pointer = machine.kind(f"{place}/.git") == "file"
+        place = (pointer and machine.resolve(checkout.common_dir(git_dir, machine))) or git_dir
+    if os.path.islink(place) or not _is_git_dir(place, machine):
         raise Refusal(
             "trust-no-git-directory",
             f"{place} is not a git directory",
@@ -115,51 +124,88 @@ def named(file: str) -> str:
     return place
 
 
-def obeyed(place: str, state: str) -> list[str]:
+def _git_dir(directory: str, machine: Machine) -> str:
+    """The git directory that git uses in a directory: by its `.git`, whatever else is there; else itself."""
+    place = f"{directory}/.git"
+    kind = machine.kind(place)
+    if kind == "file":
+        return nested.led_to(place, machine) or place  # else git fails
+    return place if kind in ("dir", "link") and _is_git_dir(place, machine) else directory
+
+
+def _is_git_dir(place: str, machine: Machine) -> bool:
+    """Whether git takes a directory for a git directory (`is_git_directory` in its setup.c)."""
+    if os.path.islink(f"{place}/HEAD"):
+        head = os.readlink(f"{place}/HEAD").startswith("refs/")
+    else:
+        text = machine.read(f"{place}/HEAD") or b""
+        head = text.startswith(b"ref:") and text[4:].lstrip().startswith(b"refs/")
+        head = head or re.match(rb"[0-9a-fA-F]{40}", text) is not None
+    common = checkout.common_dir(place, machine)
+    return head and all(os.access(f"{common}/{name}", os.X_OK) for name in ("objects", "refs"))
+
+
+def obeyed(place: str, tree: str, state: str) -> list[str]:
     """What git takes orders from in a git directory and in those inside of it, one thing a line.
 
     Args:
         place: of the git directory, canonical.
+        tree: that sessions could write, for which it counts as theirs (`written.agents_tree`).
         state: Paddock's state directory.
 
-    Refusals: trust-indirect, trust-nested, trust-unreadable; those of a jail.
+    Refusals: trust-indirect, trust-in-progress, trust-nested, trust-unreadable; those of a jail.
     """
     entries = _entries(place)
     shown = {entry.around for entry in entries}
     for entry in entries:
         _check_kind(entry, place, shown)
     lines = list(_lines(entries, place))
-    _check_nested(place, {f"{place}/{around}".rstrip("/") for around in shown}, state)
+    _check_nested(place, {f"{place}/{around}".rstrip("/") for around in shown}, tree, state)
     return lines
 
 
-def _check_nested(place: str, shown: set[str], state: str) -> None:
-    """Refuses a checkout with another repository in it that sessions could write: `git status` enters it.
+def _check_nested(place: str, shown: set[str], tree: str, state: str) -> None:
+    """Refuses a git directory with another repository in a checkout of it that sessions could write: git enters it.
 
-    Those in the git directory itself are shown along with it, but not where git has nothing but data.
+    A checkout is where the git directory lies as `.git`, and where a `.git` in the tree leads to it or into it. Those
+    in the git directory itself are shown along with it, but not where git has nothing but data.
     """
-    root, name = os.path.split(place)
-    if name != ".git":
-        return
+    home = _home(place)
     machine = Machine(os.environ)
-    found, seen = nested.existing(root, nested.MOST_ENTRIES)
-    if seen > nested.MOST_ENTRIES:
-        raise _unreadable(place, f"{root} is too large to be searched for repositories")
-    theirs: dict[str, None] = {}
-    for entry in found:
-        git_dir = nested.led_to(entry, machine)
-        for each in (git_dir, git_dir and machine.resolve(checkout.common_dir(git_dir, machine))):
-            if each and each not in shown and written.agents_tree(each, state):
-                theirs[each] = None
+    led: dict[str, tuple[str, ...]] = {}
+    for root in (tree,) if beneath(home or tree, tree) else (tree, home):
+        found, seen = nested.existing(root, _MOST_SEARCHED)
+        if seen > _MOST_SEARCHED:
+            raise _unreadable(place, f"{root} is too large to be searched for repositories")
+        for entry in found:
+            if os.path.basename(entry) != ".git" and _git_dir(entry, machine) != entry:
+                continue  # a checkout, which only looks like a bare repository
+            git_dir = nested.led_to(entry, machine)
+            common = git_dir and machine.resolve(checkout.common_dir(git_dir, machine))
+            led[entry] = tuple(filter(None, (git_dir, common)))
+    checkouts = [os.path.dirname(entry) for entry, places in led.items()
+                 if os.path.basename(entry) == ".git" and any(beneath(each, place) for each in places)]  # fmt: skip
+    checkouts += [home] if home else []
+    theirs = {
+        each
+        for entry, places in led.items() if any(beneath(entry, root) for root in checkouts)
+        for each in places if each not in shown and written.agents_tree(each, state)
+    }  # fmt: skip
     if theirs:
-        inside_first = sorted(theirs, key=lambda each: -each.count("/"))
+        inside_first = sorted(theirs, key=lambda each: (-each.count("/"), each))[:_MOST_NAMED]
         raise Refusal(
             "trust-nested",
-            f"git enters other repositories in {root}, which agents could write",
-            context="`git status` and others obey what is in them: " + ", ".join(inside_first[:_MOST_NAMED]),
+            f"git enters other repositories in checkouts of {place}, which agents could write",
+            context="`git status` and others obey what is in them: " + ", ".join(inside_first),
             hint="remove each of them, or accept it first:\n"
-            + "\n".join(f"paddock trust {quoted(each)}" for each in inside_first[:_MOST_NAMED]),
+            + "\n".join(f"paddock trust {quoted(each)}" for each in inside_first),
         )
+
+
+def _home(place: str) -> str:
+    """The checkout in which a git directory lies as its `.git`; "" for another one."""
+    root, name = os.path.split(place)
+    return root if name == ".git" else ""
 
 
 def _entries(place: str) -> list[_Entry]:
@@ -185,24 +231,33 @@ def _entries(place: str) -> list[_Entry]:
 def _check_kind(entry: _Entry, place: str, shown: set[str]) -> None:
     """Refuses what leads git out of the git directory, and what is no file where git reads one."""
     name = entry.name
-    files = (*_CONFIG, "commondir", _ALTERNATES, *_TODO)
+    files = (*_CONFIG, "commondir", _ALTERNATES)
     source = name in files or name.startswith(("remotes/", "branches/"))
     inside = name.startswith(("modules/", "worktrees/"))
     data = name.partition("/")[0] in _DATA
+    if name.startswith(_IN_PROGRESS):
+        raise Refusal(
+            "trust-in-progress",
+            f"an operation of git's is in progress in {place}: {entry.path}",
+            context="what it would execute when it continues cannot be shown",
+            hint="finish or abort it in a jail (git rebase --abort, git cherry-pick --abort, git bisect reset ...), or "
+            f"rm -r {quoted(f'{place}/{entry.path}')}; then paddock trust {quoted(place)}",
+        )
     symbolic = name == "HEAD" and entry.target.startswith("refs/") and ".." not in entry.target.split("/")
-    # Git follows links where it writes: of a message, an index, packed refs. The others are shown.
-    other = entry.nearest and (inside or not (symbolic or name.startswith(("hooks/", "info/"))))
+    # Git follows links where it writes: of a message, an index, packed refs. Those of hooks are shown.
+    other = entry.nearest and (inside or not (symbolic or name.startswith("hooks/")))
     if entry.kind == "l" and (source or data or name in _DIRECTORIES or other):
         raise _indirect(place, entry.path, f"it is a link to {entry.target}",
                         "replace it with a copy of what it points to, or remove it")  # fmt: skip
-    if entry.kind == "f" and entry.names > 1 and name.startswith(_OWN):
-        raise _indirect(place, entry.path, "the same file has another name (a hard link), and git may write into it",
+    if entry.kind not in "fdl" or (name in files and entry.kind != "f"):
+        raise _unreadable(place, f"{entry.path} is not a regular file", f"remove {quoted(f'{place}/{entry.path}')}")
+    single = name == _ALTERNATES or not name.startswith("objects/")
+    if entry.kind == "f" and entry.names > 1 and entry.nearest and single:
+        raise _indirect(place, entry.path, "the same file has another name (a hard link), by which it can be written",
                         "replace it with a copy of itself, or remove it")  # fmt: skip
     common, worktrees = os.path.split(os.path.dirname(entry.around))
     if name == "commondir" and not (worktrees == "worktrees" and common in shown):
         raise _redirected(place, entry.path)
-    if name in files and entry.kind != "f":
-        raise _unreadable(place, f"{entry.path} is not a regular file", f"remove {quoted(f'{place}/{entry.path}')}")
 
 
 def _lines(entries: list[_Entry], place: str) -> Iterator[str]:
@@ -212,7 +267,7 @@ def _lines(entries: list[_Entry], place: str) -> Iterator[str]:
         entry.path
         for entry in entries
         if entry.kind == "f"
-        and (entry.name in (_ALTERNATES, *_TODO, "info/attributes") or entry.name.startswith(("remotes/", "branches/")))
+        and (entry.name in (_ALTERNATES, "info/attributes") or entry.name.startswith(("remotes/", "branches/")))
     )
     contents = _contents(place, [f"c:{path}" for path in config] + [f"t:{path}" for path in (*common, *texts)])
     for path in common:
@@ -235,7 +290,7 @@ def _is_named(entry: _Entry) -> bool:
     """Whether a thing is shown by its name alone."""
     if entry.name.startswith("hooks/"):
         return entry.kind in "fl" and not entry.name.endswith(".sample")
-    return entry.kind == "l" or entry.name == "rebase-apply"
+    return entry.kind == "l"
 
 
 def _settings(place: str, path: str, records: list[str]) -> Iterator[str]:
@@ -248,10 +303,27 @@ def _settings(place: str, path: str, records: list[str]) -> Iterator[str]:
         if key == "include.path" or (key.startswith("includeif.") and key.endswith(".path")):
             raise _indirect(place, path, f"its {key} reads another file: {value}",
                             "copy the settings of that file in its place, or remove the line")  # fmt: skip
+        if key == "core.worktree":
+            _check_worktree(place, path, value)
         yield f"  {key} = {value}" if "\n" in record else f"  {key}"
         if key == "core.hookspath" and value:
             directory = os.path.realpath(git_config.expanded(value, os.path.expanduser("~"), base))
             yield from (f"    {directory}/{name}" for name in _programs(directory))
+
+
+def _check_worktree(place: str, path: str, value: str) -> None:
+    """Refuses a `core.worktree` other than the checkout whose `.git` this is: repositories there are not searched for.
+
+    That of a submodule may lack its `.git`, anywhere in the checkout around it (git-submodule(1), `deinit`).
+    """
+    git_dir = os.path.dirname(f"{place}/{path}")
+    named_so = os.path.join(git_dir, value)
+    root, home = os.path.realpath(named_so), _home(place)
+    own = nested.led_to(f"{root}/.git", Machine(os.environ)) == git_dir
+    searched = git_dir != place and home and beneath(root, home) and not beneath(root, place)
+    if root != os.path.normpath(named_so) or not (own or searched):
+        raise _indirect(place, path, f"its core.worktree is not the checkout whose .git this is: {value}",
+                        "correct the line, or remove it")  # fmt: skip
 
 
 def _programs(directory: str) -> list[str]:

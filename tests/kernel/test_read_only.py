@@ -149,7 +149,7 @@ def test_a_repository_that_an_agent_made(here: Paddock) -> None:
     plain.mkdir()
     here.who.give(plain)
     ran = here.place / "ran"
-    code = f"git init -q; git config core.fsmonitor 'touch {ran}'; ln -s ../elsewhere .git/info/attributes; git add ."
+    code = f"git init -q; git config core.fsmonitor 'touch {ran}'; ln -s ../../x .git/hooks/pre-push; git add ."
     commit = "git -c user.name=A -c user.email=a@example.invalid commit -q --allow-empty -m"
     for number in (1, 2):
         extra, words = (("--directory",), code) if number == 1 else ((), f"echo x >>file; git add file; {commit} more")
@@ -160,8 +160,8 @@ def test_a_repository_that_an_agent_made(here: Paddock) -> None:
         said = here.refused("run", "--", "true", cwd=plain)
         assert (said.reference, f"paddock trust {plain}/.git" in said.text) == ("git-dir-written", True)
         shown = here.call("trust", ".git", cwd=plain).stdout.splitlines()
-        assert {"  config:", f"    core.fsmonitor = touch {ran}", "  info/attributes -> ../elsewhere"} <= {*shown}
-        (plain / ".git/info/attributes").unlink()
+        assert {"  config:", f"    core.fsmonitor = touch {ran}", "  hooks/pre-push -> ../../x"} <= {*shown}
+        (plain / ".git/hooks/pre-push").unlink()
     assert here.who.run(["git", "-c", "core.fsmonitor=", "log", "--format=%s"], cwd=plain).stdout == "2\nmore\n1\n"
     assert not ran.exists()
     here.run("--git", "shared", "--", "true", cwd=plain)

@@ -51,18 +51,43 @@ INDIRECT = {
     "worktrees/tree/logs/HEAD": "ln -sf ../../../../rc .git/worktrees/tree/logs/HEAD",
     "worktrees/tree/logs/HEAD leads": "touch rc; ln -f rc .git/worktrees/tree/logs/HEAD",
     "COMMIT_EDITMSG": "touch rc; ln -sf ../rc .git/COMMIT_EDITMSG",
-    "HEAD": "cp .git/HEAD rc; ln -sf ../rc .git/HEAD",
+    "modules/lib/HEAD": "cp .git/HEAD rc; ln -sf ../../../rc .git/modules/lib/HEAD",
     "HEAD leads git": "cp .git/HEAD rc; ln -sf refs/../../rc .git/HEAD",
     "info": "mv .git/info i; ln -s ../i .git/info",
     "packed-refs": "touch rc; ln -sf ../rc .git/packed-refs",
     "modules/lib/index": "touch rc; ln -sf ../../../rc .git/modules/lib/index",
-    "sequencer/todo": "mkdir .git/sequencer; echo exec x >t; ln -s ../../t .git/sequencer/todo",
+    "info/attributes": "mkdir -p .git/info; echo '* x' >a; ln -s ../../a .git/info/attributes",
+    "config leads git elsewhere": "ln .git/config c",
+    "hooks/pre-commit": "mkdir -p .git/hooks; touch h; ln h .git/hooks/pre-commit",
+    "modules/lib/config leads": "ln .git/modules/lib/config c",
+    "modules/objects/pack/packed-refs": "mkdir .git/modules/objects; cp -r .git/modules/lib .git/modules/objects/pack; "
+    "touch p; ln p .git/modules/objects/pack/packed-refs",
+    "objects/info/alternates": "mkdir -p .git/objects/info; touch a; ln a .git/objects/info/alternates",
+    "index": "touch i; ln -f i .git/index",
+    "core.worktree is not the checkout whose .git this is: ../y": "mkdir -p y; git config core.worktree ../y",
+    "core.worktree is not the checkout whose .git this is: .": "git config core.worktree .",
+    "core.worktree is not the checkout whose .git this is: ../own": "ln -s . own; git config core.worktree ../own",
+    "modules/lib/config": "git config -f .git/modules/lib/config core.worktree $PWD/../one",
 }
 UNREADABLE = {
     "config: git says: bad config line": "echo '[evil' >>.git/config",
     "modules/lib/config: git says: bad config line": "echo '[evil' >>.git/modules/lib/config",
     "config is not a regular file": "rm .git/config; mkfifo .git/config",
     "config.worktree is not a regular file": "mkdir .git/config.worktree",
+    "packed-refs is not a regular file": "rm -f .git/packed-refs; mkfifo .git/packed-refs",
+    "logs/HEAD is not a regular file": "rm .git/logs/HEAD; mkfifo .git/logs/HEAD",
+    "refs/heads/z is not a regular file": "mkfifo .git/refs/heads/z",
+    "objects/ff/x is not a regular file": "mkdir -p .git/objects/ff; mkfifo .git/objects/ff/x",
+    "modules/lib/index is not a regular file": "mkfifo .git/modules/lib/index",
+    "socket is not a regular file": "/usr/bin/python3 -c 'import socket; "
+    'socket.socket(socket.AF_UNIX).bind(".git/socket")\'',
+}
+IN_PROGRESS = {
+    "sequencer": "mkdir .git/sequencer; printf '[options]\\n\\tstrategy = ../evil' >.git/sequencer/opts",
+    "rebase-merge": "mkdir .git/rebase-merge; echo ../evil >.git/rebase-merge/strategy",
+    "worktrees/tree/rebase-apply": "mkdir .git/worktrees/tree/rebase-apply",
+    "modules/lib/MERGE_HEAD": "touch .git/modules/lib/MERGE_HEAD",
+    "BISECT_START": "touch .git/BISECT_START",
 }
 
 
@@ -89,7 +114,9 @@ def _changed(paddock: Paddock, par: Path, line: str) -> None:
 def test_what_leads_git_elsewhere_is_not_accepted(paddock: Paddock, par: Path) -> None:
     """It is named, with what to do; without it the same repository is accepted."""
     assert paddock.who.run(["cp", "-a", str(par), f"{par}.kept"], cwd=paddock.place).returncode == 0
-    for reference, cases in (("trust-indirect", INDIRECT), ("trust-unreadable", UNREADABLE)):
+    for reference, cases in (
+        ("trust-indirect", INDIRECT), ("trust-unreadable", UNREADABLE), ("trust-in-progress", IN_PROGRESS)
+    ):  # fmt: skip
         for name, line in cases.items():
             _changed(paddock, par, line)
             said = paddock.refused("trust", ".git", cwd=par)
@@ -104,7 +131,10 @@ def test_what_leads_git_elsewhere_is_not_accepted(paddock: Paddock, par: Path) -
 def test_data_as_git_leaves_it_is_accepted(paddock: Paddock, par: Path) -> None:
     """Objects that a local clone shares, a HEAD of the old kind, names like those that are obeyed, and many refs."""
     made = (
-        "cd .git; mkdir more; ln objects/??/* more; echo x >refs/heads/config; mkdir refs/heads/hooks; "
+        "mkdir -p more other; ln .git/objects/??/* more; ln -f .git/modules/lib/objects/??/* other; "
+        "git config core.worktree ..; git config -f .git/modules/lib/config core.worktree $PWD/lib; "
+        "cd .git; touch MERGE_MSG MERGE_RR ORIG_HEAD; mkdir refs/heads/sequencer; "
+        "echo x >refs/heads/config; mkdir refs/heads/hooks; "
         "cp refs/heads/main refs/heads/HEAD; ln -sf refs/heads/main HEAD; ln -sf refs/heads/main modules/lib/HEAD; "
         "git rev-parse main >tip; mkdir -p refs/tags/many-of-them-each-with-a-long-name; "
         "cd refs/tags/many*; seq -f 'an-even-longer-name-of-a-tag-%g' 20000 | xargs touch"
@@ -114,22 +144,22 @@ def test_data_as_git_leaves_it_is_accepted(paddock: Paddock, par: Path) -> None:
     assert ended.returncode == 0, ended.stderr
     done = paddock.call("trust", ".git", cwd=par)
     assert (done.returncode, "HEAD -> refs/heads/main" in done.stdout) == (0, True), done.stderr
-    assert not {"config", "many", "more"} & {line.rpartition("/")[2] for line in done.stdout.splitlines()}
+    assert not {"config", "many", "more", "sequencer"} & {line.rpartition("/")[2] for line in done.stdout.splitlines()}
 
 
 @AS_A_USER
 def test_what_git_obeys_is_shown(paddock: Paddock, par: Path) -> None:
-    """Line breaks are escaped; hooks are shown where they lie, and what a rebase or a remote would execute."""
+    """Line breaks are escaped; hooks are shown where they lie, and what a remote would execute."""
     made = (
         "git config core.fsmonitor 'touch a\n  = b'; git config core.hooksPath hk; mkdir hk; echo x >hk/pre-commit; "
-        "chmod +x hk/pre-commit; mkdir -p .git/remotes .git/rebase-merge; echo 'exec touch x' "
-        ">.git/rebase-merge/git-rebase-todo; echo 'URL: ext::x' >.git/remotes/origin; ln -s ../../x .git/hooks/pre-push"
+        "chmod +x hk/pre-commit; mkdir -p .git/remotes; echo 'URL: ext::x' >.git/remotes/origin; "
+        "ln -s ../../x .git/hooks/pre-push"
     )
     assert paddock.who.run(["sh", "-euc", made], cwd=par).returncode == 0
     shown = paddock.call("trust", ".", cwd=par).stdout.splitlines()
     assert {
         "  config:", "    core.fsmonitor = touch a\\n  = b", f"      {par}/hk/pre-commit", "  modules/lib/config:",
-        "  rebase-merge/git-rebase-todo:", "    exec touch x", "  remotes/origin:", "    URL: ext::x",
+        "  remotes/origin:", "    URL: ext::x",
         "  hooks/pre-push -> ../../x",
     } <= {*shown}  # fmt: skip
 
@@ -137,23 +167,47 @@ def test_what_git_obeys_is_shown(paddock: Paddock, par: Path) -> None:
 @AS_A_USER
 @pytest.mark.parametrize(
     ("nested", "git_dir"),
-    [("nested", "nested/.git"), ("deep/er", "deep/er/.git"), ("objects/x", "objects/x/.git"), ("x", ".git/refs/x")],
+    [("nested", "nested/.git"), ("deep/er", "deep/er/.git"), ("refs/x", "refs/x/.git"), ("x", ".git/refs/x")],
 )
 def test_a_repository_in_the_checkout_is_accepted_first(paddock: Paddock, par: Path, nested: str, git_dir: str) -> None:
-    """`git status` outside enters it, as a gitlink or not, and wherever its git directory is put."""
+    """`git status` outside enters it, as a gitlink or not, wherever its git directory is; a HEAD there hides none."""
     apart = "" if git_dir.endswith(".git") else f"--separate-git-dir $PWD/{git_dir}"
     made = (
         f"git init -q {apart} {nested}; git -C {nested} -c user.name=A -c user.email=a@b commit -q --allow-empty -m x; "
         f"git -C {nested} config core.fsmonitor evil; git add {nested}; mkdir -p objects refs; echo x >HEAD"
     )
     assert paddock.who.run(["sh", "-euc", made], cwd=par).returncode == 0
-    said = paddock.refused("trust", ".git", cwd=par)
-    assert (said.reference, f"paddock trust {par}/{git_dir}\n" in said.text) == ("trust-nested", True), said.text
+    for name in (".git", "."):
+        said = paddock.refused("trust", name, cwd=par)
+        assert said.reference == "trust-nested"
+        assert said.text.splitlines()[-1].strip() == f"paddock trust {par}/{git_dir}"
     assert "core.fsmonitor = evil" in paddock.call("trust", nested, cwd=par).stdout
-    said = paddock.refused("trust", ".git", cwd=par)
-    assert said.text.splitlines()[-1].strip() == f"paddock trust {par}", "which only looks like a bare one"
-    (par / "HEAD").unlink()
-    assert paddock.call("trust", ".git", cwd=par).returncode == 0
+    assert paddock.call("trust", ".", cwd=par).stdout.startswith(f"in {par}/.git, git obeys:")
+
+
+@AS_A_USER
+def test_a_checkout_of_a_git_directory_elsewhere_is_searched_too(paddock: Paddock, par: Path) -> None:
+    """One that a `.git` file leads to, a linked worktree, and what is one only as long as another is none."""
+    made = (
+        "git init -q --separate-git-dir $PWD/store apart; git init -q apart/n; git init -q tree/n; "
+        "cp -r .git/modules/lib both; mkdir both/.git both/.git/objects both/.git/refs; echo no >both/.git/HEAD; "
+        "cp -r both also; ln -sf ../HEAD also/.git/HEAD"
+    )
+    assert paddock.who.run(["sh", "-euc", made], cwd=par).returncode == 0
+    for name, inner in (
+        ("apart", "apart/n"),
+        ("store", "apart/n"),
+        (".git", "tree/n"),
+        ("tree", "both"),
+        (".", "also"),
+    ):
+        said = paddock.refused("trust", name, cwd=par)
+        assert (said.reference, f"{par}/{inner}" in said.text) == ("trust-nested", True), said.text
+    assert paddock.refused("trust", "also", cwd=par).text.count(f"{par}/also/.git/HEAD") > 0
+    shutil.rmtree(par / "also")
+    assert paddock.call("trust", "both", cwd=par).stdout.startswith(f"in {par}/both, git obeys:")
+    for name in ("apart/n", "tree/n", "store", "."):
+        assert paddock.call("trust", name, cwd=par).returncode == 0, name
 
 
 @AS_A_USER
