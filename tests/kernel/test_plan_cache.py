@@ -211,6 +211,7 @@ def test_an_index_that_names_the_same_submodules_is_no_change(bench: Bench) -> N
 def test_trust_that_comes_between_a_plan_and_its_session_refuses_it(bench: Bench) -> None:
     """What is trusted could be written by it; it leaves nothing, and trust elsewhere is none of its concern."""
     entry = bench.plan()
+    git("init", "-q", "elsewhere", at=bench.place)
     written.vouch(bench.where.state, f"{bench.place}/elsewhere/.git")
     written.refuse_late(bench.where.state, entry.plan)
     git("init", "-q", "new", at=bench.root)
