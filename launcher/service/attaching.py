@@ -100,6 +100,8 @@ class Attached:
         self._terminal: RawTerminal | None = None
         # What cannot be undone does not reach a person's terminal; anything else is passed on as it is.
         self._shown = {fd: TerminalOutput() for fd in (1, 2) if mode != "acp" and os.isatty(fd)}
+        # Said before `follow` can undo it: a signal would end this process as it is until then.
+        self._early: list[tuple[int, bytes]] | None = []
         self.left = False
         """Whether this client has left a session that goes on."""
         self.heard = False
@@ -136,6 +138,9 @@ class Attached:
             going_on = self._going_on
             if waking == -1 and (self.at_terminal or self._shown):
                 waking = stack.enter_context(self._signals())
+            early, self._early = self._early or [], None
+            for fd, said in early:
+                self._show(fd, said)
             if self.at_terminal:
                 self._terminal = stack.enter_context(RawTerminal())
                 self._resize()
@@ -218,8 +223,7 @@ class Attached:
     def _take(self, data: bytes) -> bool:
         for kind, payload in self._decoder.feed(data):
             if kind in (OUTPUT, ERRORS):
-                fd = 1 if kind == OUTPUT else 2
-                write(fd, self._shown[fd].passing(payload) if fd in self._shown else payload)
+                self._show(1 if kind == OUTPUT else 2, payload)
             elif kind == HELLO:
                 self.hello = json.loads(payload)
             elif kind == OVER:
@@ -228,6 +232,12 @@ class Attached:
             elif kind == REFUSED:
                 raise Refusal.of(json.loads(payload))
         return True
+
+    def _show(self, fd: int, said: bytes) -> None:
+        if self._early is not None:
+            self._early.append((fd, said))
+        else:
+            write(fd, self._shown[fd].passing(said) if fd in self._shown else said)
 
     @contextlib.contextmanager
     def _signals(self) -> Iterator[int]:

@@ -1,13 +1,18 @@
 """What `paddock attach --provider NAME` starts when no command is named; names that can be nobody's."""
 
+import socket
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
 from launcher import cli
-from launcher.service.attaching import RawTerminal
+from launcher.service.attaching import Attached, RawTerminal
+from launcher.service.packets import HELLO, OUTPUT
 from launcher.session.places import Places, places
 from launcher.verbs import attach, forms
+from launcher.wire import frame
 from policy.errors import Refusal
 
 
@@ -44,6 +49,20 @@ def test_two_keys_leave_a_terminal_and_one_of_them_is_for_the_session() -> None:
     assert terminal.typed(b"c") == (b"\x1dc", False)
     assert terminal.typed(b"d\x1d") == (b"d", False)
     assert terminal.typed(b".rest") == (b"", True)
+
+
+def test_nothing_is_shown_before_it_can_be_undone(capfd: pytest.CaptureFixture[str]) -> None:
+    """A signal that comes before `follow` ends the process with the terminal as it is."""
+    ours, theirs = socket.socketpair()
+    client: Any = SimpleNamespace(
+        upgrade=lambda path, query: (ours, frame(HELLO, b'{"a": 1}') + frame(OUTPUT, b"early "))
+    )
+    attached = Attached(client, "one", mode="read", take=False, offset=0)
+    assert capfd.readouterr().out == ""
+    with theirs:
+        theirs.sendall(frame(OUTPUT, b"late"))
+    attached.follow(signals=False)
+    assert capfd.readouterr().out == "early late"
 
 
 @pytest.mark.parametrize(
