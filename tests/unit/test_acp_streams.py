@@ -4,6 +4,7 @@ import os
 import select
 import socket
 import tempfile
+import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -289,15 +290,22 @@ def test_a_sink_whose_pipe_cannot_be_reopened_writes_in_small_portions(monkeypat
     sink.close()
 
 
-def test_what_was_asked_before_the_agent_ended_is_known_when_its_end_is() -> None:
-    """Both are at hand at once, and which of them the kernel names first is nobody's choice."""
+@pytest.mark.parametrize("late", [False, True])
+def test_what_was_asked_before_the_agent_ended_is_known_when_its_end_is(late: bool) -> None:
+    """Both are at hand at once, and which of them the kernel names first is nobody's choice. The client's first words
+    may even be later than the end of an agent that fails at once.
+    """
     asked: list[bytes] = []
     pipes = Pipes()
     pipes.up._last_words = lambda: b"".join(b"no answer to " + line + b"\n" for line in asked)
     pipes.down._judge = lambda line: (asked.append(line), Outcome(line + b"\n"))[1]  # type: ignore[func-returns-value]
-    os.write(pipes.client_says, b"this\n")
+    says = threading.Timer(0.05 * late, os.write, (pipes.client_says, b"this\n"))
+    says.start()
+    if not late:
+        says.join()
     pipes.close(pipes.agent_says)
     pipes.carrier.serve(pipes.carrier._up.source, select.POLLHUP)
+    says.join()
     pipes.settle()
     assert pipes.heard(pipes.client_hears) == b"no answer to this\n"
     pipes.carrier.close()

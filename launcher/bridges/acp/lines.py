@@ -22,6 +22,9 @@ HIGH_WATER = 1 << 18
 MOST_LINE = 64 << 20
 """Bytes of one line, which is held as a whole until it is judged; a longer one is refused."""
 
+FIRST_WORDS = 2.0
+"""Seconds for a client to say something. Those that start an agent do so to speak to it."""
+
 _CHUNK = 1 << 16
 _PIPE_BUF = 4096
 """Bytes that a pipe takes at once when poll(2) says that it can be written to (pipe(7))."""
@@ -230,10 +233,10 @@ class _Half:
         return self.broken or (self.read_all and not self.lines.out)
 
 
-def _readable(fd: int) -> bool:
+def _readable(fd: int, seconds: float) -> bool:
     poll = select.poll()
     poll.register(fd, select.POLLIN)
-    return bool(poll.poll(0))
+    return bool(poll.poll(seconds * 1000))
 
 
 class Carrier:
@@ -264,6 +267,7 @@ class Carrier:
         self._up = _Half(agent[0], to_client, client[1])
         self._masks: dict[int, int] = {}
         self._busy = False
+        self._heard = False
         self.client_ended = False
         self.agent_ended = False
         self._update()
@@ -282,8 +286,14 @@ class Carrier:
         self._busy = True
         for half in (self._down, self._up):
             if fd == half.source and events & ~select.POLLOUT:
-                if half is self._up and self._down.source in self._masks and _readable(self._down.source):
-                    self._down.read()  # what was asked before the agent ended is answered with its end
+                if half is self._up and self._down.source in self._masks:
+                    # What was asked before the agent ended is answered with its end. An agent that fails at once may be
+                    # quicker than the client is with its first words.
+                    ended = not self._heard and events & select.POLLHUP and not events & select.POLLIN
+                    if _readable(self._down.source, FIRST_WORDS if ended else 0):
+                        self._down.read()
+                        self._heard = True
+                self._heard = self._heard or half is self._down
                 half.read()
             if fd == half.sink.fd:
                 if events & (select.POLLERR | select.POLLHUP | select.POLLNVAL) and not events & select.POLLOUT:

@@ -11,11 +11,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 from launcher.bridges.acp import rpc
-from launcher.bridges.acp.lines import Sink
+from launcher.bridges.acp.lines import FIRST_WORDS, Sink
 from policy.errors import Refusal
-
-PATIENCE = 2.0
-"""Seconds for a client to say something. Those that start an agent do so to speak to it."""
 
 _LEAVING = 1.0
 """Seconds for a client to leave by itself, before this process ends: some look at that before they read the answer."""
@@ -33,7 +30,7 @@ def answering(client: tuple[int, int] = (0, 1)) -> Iterator[None]:
         raise
 
 
-def answer(refusal: Refusal, client: tuple[int, int], patience: float = PATIENCE) -> None:
+def answer(refusal: Refusal, client: tuple[int, int], patience: float = FIRST_WORDS) -> None:
     """Answers the client's first request with an error. Whoever is no client is left alone.
 
     Args:
