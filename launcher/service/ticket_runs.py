@@ -381,7 +381,7 @@ class TicketRuns:
                      "nodes": prepared["nodes"], "session_id": place["session_id"],
                      "trunk": place.get("trunk", prepared["trunk"]),
                      "passed": "" if before is None else before.get("commit", ""),
-                     "given": list(self._options(request, "review", review))}  # fmt: skip
+                     "given": self._options(request, "review", review)}  # fmt: skip
         ready: asyncio.Future[dict[str, Any]] = asyncio.get_running_loop().create_future()
         job = asyncio.ensure_future(self._reviews.run("tickets.review", arguments, step=ready.set_result))
         try:

@@ -653,7 +653,7 @@ def review(
     nodes: list[dict[str, Any]],
     session_id: str,
     passed: str,
-    given: list[str],
+    given: dict[str, Any],
     say: Say,
 ) -> dict[str, Any]:
     """Sends out the request to review the work on a ticket: a commit, in a fresh worktree that lasts until SIGTERM.
@@ -665,13 +665,14 @@ def review(
         trunk: the worktree that its work is to be merged into.
         session_id: of its agent.
         passed: the commit that has passed its review; "" for none.
-        given: names of the options that the review has.
+        given: the options that the review has, by name.
         say: told where the review works, as `prepare` has an agent, and the ``commit``.
 
     Returns:
         ``{}``, at once, where that commit is what there is to review.
 
-    Refusals: the request could not be dispatched; the worktree could not be made; config-unread.
+    Refusals: the request could not be dispatched; the worktree could not be made, or not with all that is committed;
+    config-unread.
     """
     signal.signal(signal.SIGTERM, _end)
     work = _Work(database, nodes)
@@ -691,9 +692,9 @@ def review(
         content=sent.goal if child is None else child.details,
         return_to=AgentType.TICKET_AGENT_DISPATCH,
     )
-    _, base = checked_out_in(work.children.open_trunk(checkout.find(trunk, Present(), exact=False).root))
-    with preview.Trees(place) as trees, trees.of(commit) as root:
-        harvesting.refuse_unread(root, place.common_dir, base)
+    _, trunk_now = checked_out_in(work.children.open_trunk(checkout.find(trunk, Present(), exact=False).root))
+    with preview.Trees(place, trunk_now) as trees, trees.of(commit) as root:
+        harvesting.refuse_unread(root, place.common_dir, trees.base_of(commit), given.get("--config"))
         request = work.flow.request(asked, child or sent, _step("review"))
         # Not what the workflow gives to whoever looks at an agent's work: that agent's worktree.
         fresh = context_of_checkout(checkout.find(root, Present(), exact=True))

@@ -87,6 +87,20 @@ def test_a_failing_check_stops_like_a_conflict(ground: Paddock) -> None:
     assert "2 of 2 merged" in merge(ground, "--check", "grep seventeen a", "x", "y")
 
 
+def test_a_submodule_that_nobody_has_is_not_checked_unless_it_is_the_trunks(ground: Paddock) -> None:
+    """The command would see an empty directory in place of what is merged."""
+    script = f"""
+    put() {{ git update-index --add --cacheinfo "160000,$1,$2"; git commit -q -m "$2"; }}
+    put {"1" * 40} far; git checkout -q -b moves; put {"2" * 40} far
+    git checkout -q -b adds main; put {"3" * 40} new; git checkout -q main
+    """
+    assert ground.who.run(["sh", "-euc", script], cwd=ground.main).returncode == 0
+    for branch, path in (("moves", "far"), ("adds", "new")):
+        said = merge(ground, "--rewind", path, "--check", "true", branch, status=1)
+        assert f"for the submodule {path}, which nobody has here" in said, said
+    assert "1 of 1 merged" in merge(ground, "--check", "test -e far -a ! -e new", "x")
+
+
 def test_the_trees_of_a_check_are_not_where_tmpdir_leads(ground: Paddock) -> None:
     """In a tree of an agent's, who exchanges whatever is made there for a link, the merge wrote through the link."""
     root = ground.main.parent / "z"

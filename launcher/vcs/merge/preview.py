@@ -16,7 +16,7 @@ from typing import Self
 from launcher import programmes
 from launcher.safefs.remove import remove_tree
 from launcher.vcs.git import Git, GitFailed, parsed_changes
-from launcher.vcs.gitlinks import gitlinks_of
+from launcher.vcs.gitlinks import gitlinks_of, of_tree
 from launcher.vcs.merge import report, rewinds, work
 from launcher.vcs.merge.descriptors import Frozen, MergeConflict, ObjectId, Outcome, Source, Text
 from launcher.vcs.merge.engine import Engine
@@ -232,15 +232,33 @@ RUN_OPTIONS = ("--git", "readonly")
 """Of `paddock run` in such a worktree: it reads the user's repository, and has nothing to hand over."""
 
 
+_AS_COMMITTED = (
+    ("core.sparseCheckout", "false"),
+    ("index.sparse", "false"),
+    ("core.symlinks", "true"),
+    ("core.ignoreCase", "false"),
+    ("core.autocrlf", "false"),
+    ("core.eol", "lf"),
+    ("core.attributesFile", "/dev/null"),
+)
+"""What a user's own checkout leaves out or converts is in the commit all the same."""
+
+_DISGUISES = ("working-tree-encoding", "ident")
+"""Attributes that let a file on the disk say something else than its blob. Filters are not executed; line ends stay
+convertible (`eol`, `text`): nearly every repository has such rules, and no line says something else by them."""
+
+
 class Trees:
     """Fresh worktrees of commits, one after the other, where no session's grants lead. Leaving it removes all.
 
     Args:
         place: where the commits are, and those of their submodules.
+        trunk: a commit that people answer for: what did not change since the commits left it needs no judge.
     """
 
-    def __init__(self, place: Place) -> None:
+    def __init__(self, place: Place, trunk: str) -> None:
         self._place = place
+        self._trunk = trunk
         self._scratch: Scratch | None = None
         self._number = 0
 
@@ -255,39 +273,109 @@ class Trees:
             self._scratch.close()
             Git(self._place.common_dir).run("worktree", "prune")
 
+    def base_of(self, commit: str) -> str:
+        """Where `commit` has left the trunk; "" where they have nothing in common."""
+        found = Git(self._place.common_dir).run("merge-base", self._trunk, commit, ok=(0, 1))
+        return found.out.decode().strip()
+
     @contextmanager
     def of(self, commit: str) -> Iterator[str]:
-        """The root of a worktree with the files of `commit`, as long as it is entered."""
+        """The root of a worktree with all files of `commit`, as long as it is entered.
+
+        Refusals: content-disguised, submodule-unseen: it would not show what is committed.
+        """
         assert self._scratch is not None
         self._number += 1
         root = self._scratch.path(f"merge-{self._number}")
-        git = Git(self._place.common_dir)
+        git = Git(self._place.common_dir, settings=_AS_COMMITTED)
         git.run("worktree", "add", "--quiet", "--detach", root, commit)
         try:
-            self._lay_out_submodules(self._place, git, commit, root)
+            self._complete([self._place], git.variant(own_tree=root), commit, self.base_of(commit), root)
             yield root
         finally:
             remove_tree(root)
             git.run("worktree", "prune")
 
-    def _lay_out_submodules(self, place: Place, git: Git, commit: str, root: str) -> None:
-        """Writes the submodules' files, without git directories: the command is to see files, not repositories."""
-        for link in gitlinks_of(git, commit).values():
-            inner = place.submodule(link.name, link.path)
-            if inner is None:
-                continue
-            directory = os.path.join(root, link.path)
+    def _complete(self, places: Sequence[Place], git: Git, commit: str, base: str, root: str) -> None:
+        """Writes the submodules' files, without git directories: the command is to see files, not repositories.
+
+        Args:
+            places: of the repository, where its submodules' stores are.
+            base: what the trunk has in place of `commit`; "" for nothing.
+            root: of the files of `commit`.
+        """
+        _refuse_disguised(git, commit, base)
+        before = of_tree(git, base) if base else {}
+        named = [*gitlinks_of(git, commit).values(), *(gitlinks_of(git, base).values() if base else ())]
+        for path, link in of_tree(git, commit).items():
+            names = list(dict.fromkeys(each.name for each in named if each.path == path))
+            stores = list(_stores(places, names, path))
+            found = next((store for store in stores if _has(Git(store.common_dir), link)), None)
+            if found is None and before.get(path) == link:
+                continue  # nothing new; the command sees an empty directory, as after a clone
+            if found is None:
+                raise _unseen(path, link, named=bool(names))
+            directory = os.path.join(root, path)
             os.makedirs(directory, exist_ok=True)
-            there = Git(inner.common_dir, own_tree=directory)
+            there = Git(found.common_dir, own_tree=directory, settings=_AS_COMMITTED)
             with Scratch() as trial:
-                environment = {"GIT_INDEX_FILE": trial.path("index")}
-                try:
-                    there.run("read-tree", "--reset", "-u", link.commit, environment=environment)
-                except GitFailed:
-                    if there.run("cat-file", "-e", link.commit, ok=(0, 1, 128)).status == 0:
-                        raise
-                    continue  # nobody has that commit here; the command sees an empty directory, as after a clone
-            self._lay_out_submodules(inner, there, link.commit, directory)
+                there.run("read-tree", "--reset", "-u", link, environment={"GIT_INDEX_FILE": trial.path("index")})
+            old = before.get(path, "")
+            self._complete([found, *stores], there, link, old if old and _has(there, old) else "", directory)
+
+
+def _stores(places: Sequence[Place], names: Sequence[str], path: str) -> Iterator[Place]:
+    """Where a submodule's commits may be: in these places, then in other worktrees' stores of the same name."""
+    for place in places:
+        for name in names or ("",):  # one without a name may be checked out all the same
+            if (own := place.submodule(name, path)) is not None:
+                yield own
+    for place in places:
+        for name in names:
+            yield from (Place(store, store, None) for store in place.other_stores(name))
+
+
+def _has(git: Git, commit: str) -> bool:
+    return git.run("cat-file", "-e", f"{commit}^{{commit}}", ok=(0, 1, 128)).status == 0
+
+
+def _unseen(path: str, commit: str, *, named: bool) -> Refusal:
+    update = "git submodule update --init --recursive, in a worktree that has it checked out; or take it back"
+    return Refusal(
+        "submodule-unseen",
+        f"it records {commit[:12]} for the submodule {printable(path)}, which nobody has here",
+        context="whatever judges it would see an empty directory",
+        hint=update if named else "name it in .gitmodules and populate it, or take it out of the commit",
+    )
+
+
+def _refuse_disguised(git: Git, commit: str, base: str) -> None:
+    """Refuses a commit whose attributes are not those of `base` and let a file on the disk say something else."""
+    paths = git.run("ls-tree", "-r", "-z", "--full-tree", "--name-only", commit).out
+    if base:
+        changed = git.run("diff-tree", "-r", "-z", "--name-only", "--no-renames", base, commit).out
+        if not any(path.rpartition(b"/")[2] == b".gitattributes" for path in changed.split(b"\0")):
+            return
+    before = _disguised(git, base, paths) if base else {}
+    for (path, attribute), value in _disguised(git, commit, paths).items():
+        if before.get((path, attribute)) != value:
+            raise Refusal(
+                "content-disguised",
+                f"it sets {attribute} for {printable(os.fsdecode(path))}",
+                context="the file on the disk, which is judged, then differs from what is committed",
+                hint="read it; commit its .gitattributes to the trunk yourself if they are right, and try again",
+            )
+
+
+def _disguised(git: Git, commit: str, paths: bytes) -> dict[tuple[bytes, str], bytes]:
+    """What the attributes of a commit say of `_DISGUISES` for paths that need not be in it, by path and attribute."""
+    with Scratch() as trial:
+        environment = {"GIT_INDEX_FILE": trial.path("index")}
+        git.run("read-tree", commit, environment=environment)
+        words = ("check-attr", "--cached", "-z", "--stdin", *_DISGUISES)
+        fields = git.run(*words, input=paths, environment=environment).out.split(b"\0")
+    rows = zip(fields[::3], fields[1::3], fields[2::3], strict=False)  # behind the last one is nothing
+    return {(path, name.decode()): value for path, name, value in rows if value not in (b"unspecified", b"unset")}
 
 
 # A command that has the last word on a merge: run in a jail, on the files that the merge would give.
@@ -302,12 +390,14 @@ class Check:
     Args:
         command: a line of sh(1); None for a gate that is never asked.
         hidden: keep what the command prints to ourselves, but for the end of it when it fails.
-        refuse: refuses the root of a worktree that no command is to judge.
+        refuse: refuses a worktree that no command is to judge: told its root, and where the commit has left the trunk.
     """
 
-    def __init__(self, target: Target, command: str | None, *, hidden: bool, refuse: Callable[[str], None]) -> None:
+    def __init__(
+        self, target: Target, command: str | None, *, hidden: bool, refuse: Callable[[str, str], None]
+    ) -> None:
         self._refuse = refuse
-        self._trees = Trees(target.place)
+        self._trees = Trees(target.place, target.commit)
         self._command = command
         self._hidden = hidden
 
@@ -324,12 +414,12 @@ class Check:
     def __call__(self, label: str, commit: str) -> str:
         """Runs the command on `commit`; "" when it succeeds, else what went wrong."""
         assert self._command is not None
-        with self._trees.of(commit) as root:
-            try:
-                self._refuse(root)
-            except Refusal as refusal:
-                return f"{label} is not checked: {refusal.message}\n{refusal.context}; {refusal.hint}"
-            status, said = self._run(root, f"{root}.said")
+        try:
+            with self._trees.of(commit) as root:
+                self._refuse(root, self._trees.base_of(commit))
+                status, said = self._run(root, f"{root}.said")
+        except Refusal as refusal:
+            return f"{label} is not checked: {refusal.message}\n{refusal.context}; {refusal.hint}"
         if status == 0:
             return ""
         lines = said.strip().splitlines()[-_SHOWN_LINES:]

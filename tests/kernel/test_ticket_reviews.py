@@ -1,0 +1,132 @@
+"""What a `[review]` of a ticket run, and `merge --check`, see of a commit: all of it, and as it is."""
+
+from collections.abc import Iterator
+
+import pytest
+
+from tests.kernel.test_service_tickets import COMMIT, git, run, ticket
+from tests.support import identity, served
+from tests.support.served import Served
+
+
+@pytest.fixture(scope="module")
+def running() -> Iterator[Served]:
+    """A service of an ordinary user."""
+    with served.started(stdin_seconds=0.1, term_seconds=0.2) as service:
+        yield service
+
+
+@pytest.fixture(scope="module")
+def running_as_root() -> Iterator[Served]:
+    """The same, of root."""
+    with served.started(identity.root, stdin_seconds=0.1, term_seconds=0.2) as service:
+        yield service
+
+
+@pytest.fixture
+def service(running: Served) -> Served:
+    """The ordinary user's, with a repository that belongs to one test."""
+    return served.with_repository(running)
+
+
+def test_no_file_of_settings_of_a_commit_bounds_its_review(service: Served) -> None:
+    """Nor does one that the review's own `--config` names, in the commit itself or behind a link there."""
+    main, made = service.paddock.main, "mkdir ci src; echo '[filesystem]' > ci/r.toml; echo '[filesystem]' > ci/s.toml"
+    assert service.paddock.who.run(["sh", "-c", f"{made}; touch src/a; {COMMIT} settings"], cwd=main).returncode == 0
+    denies = "printf '[filesystem]\\ndeny = [\"src/deep\"]\\n'"
+    evil = f"mkdir src/deep; echo EVIL > src/deep/evil; {COMMIT} evil"
+    done = run(
+        service,
+        ticket("O-1", f"{denies} > ci/r.toml; {evil}"),
+        ticket("O-2", f"mv ci of; ln -s of ci; {denies} > of/r.toml; {evil}"),
+        ticket("O-3", f"{denies} > ci/s.toml; echo fine > src/fine; {COMMIT} fine"),
+        review={"options": ["--config", "ci/r.toml"], "command": ["sh", "-c", "! grep -qrs EVIL src"]},
+    )
+    reviews = [each["review"] for each in done["result"]["agents"]]
+    assert [(each["refusal"] or {}).get("errorType") for each in reviews] == ["config-unread"] * 2 + [None], done
+    assert "it changes ci/r.toml" in reviews[0]["refusal"]["message"]
+    assert ((main / "src/deep").exists(), (main / "src/fine").exists()) == (False, True)
+
+
+SPARSE = """
+mkdir src other; echo a > src/a; echo b > other/b; ln -s a src/link; git add .; git commit -q -m Files
+git config core.symlinks false; git config core.autocrlf true; git sparse-checkout set src
+"""
+
+
+@pytest.mark.parametrize("as_root", [False, True])
+def test_a_review_sees_all_of_a_commit_as_it_is(running: Served, running_as_root: Served, *, as_root: bool) -> None:
+    """Whatever the user's own checkout leaves out or converts."""
+    service = served.with_repository(running_as_root if as_root else running)
+    main = service.paddock.main
+    assert service.paddock.who.run(["sh", "-euc", SPARSE], cwd=main).returncode == 0
+
+    def adds(name: str) -> str:
+        entry = f"100755,$(echo {name} | git hash-object -w --stdin),other/{name}"
+        return f"git update-index --add --cacheinfo {entry}; git -c user.name=A -c user.email=a@b.c commit -q -m {name}"
+
+    sees = "test -L src/link -a -f other/b && grep -qx a src/a && ! grep -qrs EVIL . --exclude-dir=.git"
+    tickets = [ticket("S-1", adds("EVIL")), ticket("S-2", adds("fine"))]
+    done = run(service, *tickets, review={"command": ["sh", "-c", sees]})
+    assert [each["review"]["status"] for each in done["result"]["agents"]] == [1, 0], done
+    assert git(service, "ls-tree", "--name-only", "HEAD:other").split() == ["b", "fine"]
+    checked = service.cli("merge", "agent/S-1", "--check", sees)
+    assert (checked.returncode, "the check failed with exit status 1" in checked.stdout) == (1, True), checked
+
+
+def test_no_attribute_of_a_commit_disguises_it(service: Served) -> None:
+    """It is for a person to read. Line ends and what is in Git LFS are everybody's, and the trunk's own rules hold."""
+    main = service.paddock.main
+    as_is = "git hash-object -w --stdin --no-filters"
+    evil = f"git add .gitattributes; git update-index --add --cacheinfo 100755,$(echo EVIL | {as_is}),evil"
+    commits = "git -c user.name=A -c user.email=a@b.c commit -q -m"
+    judge = "! grep -qrs EVIL . --exclude-dir=.git"
+    done = run(
+        service,
+        ticket("G-1", f"echo 'evil working-tree-encoding=UTF-16' > .gitattributes; {evil}; {commits} evil"),
+        ticket("G-2", f"printf '[attr]odd ident\\nevil odd\\n' > .gitattributes; {evil}; {commits} evil"),
+        ticket("G-3", f"printf '* text=auto\\n*.bat eol=crlf\\n*.bin filter=lfs\\n' > .gitattributes; {COMMIT} fine"),
+        review={"command": ["sh", "-c", judge]},
+    )
+    agents = done["result"]["agents"]
+    refused = [(each["review"]["refusal"] or {}).get("errorType") for each in agents]
+    assert (refused, (main / "evil").exists()) == (["content-disguised"] * 2 + [None], False), done
+    assert (main / ".gitattributes").read_text().startswith("* text=auto")
+    checked = service.cli("merge", "agent/G-2", "--check", judge)
+    assert (checked.returncode, "it sets ident for evil" in checked.stdout) == (1, True), checked
+    own = f"echo '*.rc working-tree-encoding=UTF-16' > .gitattributes; {COMMIT} own"
+    assert service.paddock.who.run(["sh", "-c", own], cwd=main).returncode == 0
+    work = f"echo '*.h diff=cpp' >> .gitattributes; echo a | iconv -t UTF-16 > a.rc; {COMMIT} fine"
+    done = run(service, ticket("G-4", work), review={"command": ["sh", "-c", "iconv -f UTF-16 a.rc | grep -x a"]})
+    assert (done["state"], (main / "a.rc").exists()) == ("ended", True), done
+
+
+NESTED = """
+git() { command git -c user.name=U -c user.email=u@u.u "$@"; }
+git init -q -b main ../lib; echo good > ../lib/code; git -C ../lib add .; git -C ../lib commit -q -m Lib
+git -c protocol.file.allow=always submodule --quiet add "$(realpath ../lib)" lib
+git update-index --add --cacheinfo 160000,1111111111111111111111111111111111111111,far; git commit -q -m Nested
+"""
+
+
+@pytest.mark.parametrize("as_root", [False, True])
+def test_a_review_sees_each_submodule_that_moved(running: Served, running_as_root: Served, *, as_root: bool) -> None:
+    """Whatever `.gitmodules` says. One that nobody has fetched, and that the commit leaves alone, is no obstacle."""
+    service = served.with_repository(running_as_root if as_root else running)
+    main = service.paddock.main
+    assert service.paddock.who.run(["sh", "-euc", NESTED], cwd=main).returncode == 0
+    commits = "git -c user.name=A -c user.email=a@b.c commit -q -a -m"
+    evil = f"(cd lib; echo EVIL >> code; {commits} evil); git add lib"
+    unnamed = f"git rm -q --cached .gitmodules; rm .gitmodules; {commits}"
+    judge = "if grep -qrs EVIL . --exclude-dir=.git; then exit 9; fi; grep -qx good lib/code"
+    done = run(
+        service,
+        ticket("M-1", f"{evil}; {unnamed} evil"),
+        ticket("M-2", f"(cd lib; echo fine >> code; {commits} fine); {commits} fine"),
+        review={"command": ["sh", "-c", judge]},
+    )
+    assert [each["review"]["status"] for each in done["result"]["agents"]] == [9, 0], done
+    assert ((main / "lib/code").read_text(), (main / ".gitmodules").exists()) == ("good\nfine\n", True)
+    # With the name gone from the commit alone, the trunk's name still finds it.
+    done = run(service, ticket("M-3", f"{unnamed} fine"), review={"command": ["sh", "-c", judge]})
+    assert (done["state"], (main / ".gitmodules").exists()) == ("ended", False), done
