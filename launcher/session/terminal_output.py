@@ -14,14 +14,19 @@ _MOST_SEQUENCE = 4 << 10
 _MOST_STRING = 1 << 20
 """Bytes of a sequence, and of a string (a title, the clipboard), that are waited for."""
 
-# The parts of the command's output: text, with what is most frequent in it (colours, the cursor), strings, the rest.
-# Raw bytes from 80 to 9f are parts of characters, in UTF-8.
+_MODE = rb"(?:[1456789]|1[234]|25|30|4[1257]|6[679]|1[0-9]{3}|20[0-9]{2})"
+
+# The parts of the command's output: text, with what is most frequent in it and needs no undoing but `_PLAIN` (colours,
+# the cursor), strings, the rest; a mode and a link are whole at one look. Raw bytes from 80 to 9f are parts of
+# characters, in UTF-8.
 _TOKEN = re.compile(
-    rb"(?P<text>(?:[^\x1b\xc2]+|\xc2[^\x80-\x9f\x1b\xc2]|\x1b\[[0-9:;]*[A-HJKPXdfm])+)"
+    rb"(?P<text>(?:[^\x1b\xc2]+|\xc2[^\x80-\x9f\x1b\xc2]|\x1b(?:\[[0-9:;]*[@-HJ-MPSTXZ`abdefmr]|[78=>M]|\([0B]))+)"
+    rb"|\x1b\[\?(?P<mode>MODE)(?:(?P<on>h)|(?P<off>l))"
+    rb"|(?P<link>\x1b\]8;[ -~]*(?:\x07|\x1b\\))"
     rb"|(?P<stray>\xc2(?=[\x80-\x9f\x1b\xc2])[\x80-\x9f]?)"
     rb"|\x1b(?P<string>[PX^_k]|\](?=[0-9]))"
     rb"|(?P<palette>\x1b\](?:R|P[0-9A-Fa-f]{7}|(?=[^0-9RP])))"  # the Linux console's, without an end
-    rb"|(?P<sequence>\x1b(?:\[[0-?]*[ -/]*[@-~]|[ -/]*[0-OQ-WYZ\\`-jl-~]))"
+    rb"|(?P<sequence>\x1b(?:\[[0-?]*[ -/]*[@-~]|[ -/]*[0-OQ-WYZ\\`-jl-~]))".replace(b"MODE", _MODE)
 )
 _UNFINISHED = re.compile(rb"(?:\x1b(?:\[[0-?]*[ -/]*|[ -/]*|\](?:P[0-9A-Fa-f]{0,6})?)|\xc2)\Z")
 _BROKEN = re.compile(rb"\x1b(?:\[[0-?]*[ -/]*|[ -/]*)")
@@ -31,11 +36,12 @@ _REPLACEMENT = "\N{REPLACEMENT CHARACTER}".encode()  # left out, its neighbours 
 _PASSING = re.compile(
     rb"""\x1b(?:
         [6-9<=>DEHMZclmno]
-        | \#[34568] | %G | [ ][FG]
+        | \#[34568] | %G | [ ]F                                             # not [ ]G: reports, in another form
         | [()*+./-][ -/]?[0-~]                                              # character sets
-        | \[[0-9:;]*(?: [@-MPSTXZ^`a-gmqrsux] | [ ][@Aq] | !p | "q | \$[prtvxz{] | \*x | '[}~] | \#[pq{}] )
-        | \[[<=>][0-9:;]*[cfmnpqstTu]                                       # keys, versions
-        | \[\?[0-9;]*(?: [JKSWmnrsu] | \$p )
+        | \[[0-9:;]*(?: [@-MPSTXZ^`a-gmrsux] | [ ][@Aq] | !p | "q | \$[prtvxz{] | \*x | '[}~] | \#[pq{}] )
+        | \[[<=>][0-9:;]*[cqu] | \[>m | \[>4(?:;[0-9]*)?[mn]                 # keys, versions
+        | \[\?[0-9;]*(?: [JKSWmu] | \$p )                                   # not s and r, which change modes unseen
+        | \[\?(?:6|15|25|26|996)n
         | \[\?(?:MODE(?:;MODE)*)[hl]
         | \[6n                                                              # not 5n: an answer to that is for Paddock
         | \[(?:4|20)(?:;(?:4|20))*[hl]                                      # inserting, what a line feed is
@@ -43,7 +49,7 @@ _PASSING = re.compile(
         | \](?: (?:[012789]|22|52|99|133|633|777)(?:;TEXT*)? | 12;[#-:A-Za-z0-9]+ | 112 ) END
         | \](?: 4(?:;[0-9]+;\?)+ | 1[0-9](?:;\?)+ ) END                     # what the colours are
         | P[$+]q[ -~]* END                                                  # questions to the terminal
-    )""".replace(b"MODE", rb"(?:[1456789]|1[234]|25|30|4[1257]|6[679]|1[0-9]{3}|20[0-9]{2})")
+    )""".replace(b"MODE", _MODE)
     .replace(b"TEXT", rb"(?:[\x20-\x7e\x80-\xc1\xc3-\xff]|\xc2[\xa0-\xbf])")
     .replace(b"END", rb"(?:\x07|\x1b\\)"),
     re.VERBOSE,
@@ -57,15 +63,16 @@ _WRAPS, _HAS_MARGINS = 7, 69
 _OF_SOFT_RESET = (1, 6, _WRAPS, 25, _HAS_MARGINS)
 _NO_MODES = frozenset((1048, 2026))  # a cursor that is saved; output that a terminal keeps for a moment
 
+_NO_LINK = b"\x1b]8;;\x1b\\"
 _UNDOING = tuple(
     (re.compile(rb"\x1b(?:" + said + rb")"), undone)
     for said, undone in (
         (rb"\[[=>][0-9:;]*u", b"\x1b[=0u\x1b[<99u"),  # keys in the kitty protocol's form
-        (rb"\[>[0-9:;]*m", b"\x1b[>4m"),  # and in xterm's
+        (rb"\[>4", b"\x1b[>4m"),  # and in xterm's
         (rb"\[[0-9]* q", b"\x1b[0 q"),  # the cursor's form, and its colour
         (rb"\]12;[^?]", b"\x1b]112\x1b\\"),
         (rb"\]22;", b"\x1b]22;\x1b\\"),  # the pointer's
-        (rb"\]8;", b"\x1b]8;;\x1b\\"),  # a link
+        (rb"\]8;", _NO_LINK),
         (rb"\]9;4;", b"\x1b]9;4;0\x1b\\"),  # progress
         (rb'\[[0-9]*"q', b'\x1b[0"q'),  # what is erased
         (rb"H|\[[0-9;]*g", b"\x1b[?5W"),  # tab stops
@@ -117,12 +124,20 @@ class TerminalOutput:
             if token.lastgroup == "text":
                 found.append(token[0])
                 self._said = self._said or b"\x1b" in token[0]
+            elif token.lastgroup in ("on", "off"):
+                found.append(token[0])
+                self._said = True
+                self._change(int(token["mode"]), on=token.lastgroup == "on")
             elif token.lastgroup == "stray":
                 found.append(_REPLACEMENT)
             elif token.lastgroup == "string":
                 self._string = bytearray(token[0])
             elif token.lastgroup == "sequence":
                 self._take(token[0], found)
+            elif token.lastgroup == "link":
+                found.append(token[0])
+                self._said = True
+                self._undone.add(_NO_LINK)
         return b"".join(found)
 
     def _end_string(self, data: bytes, at: int, found: list[bytes]) -> int:

@@ -44,7 +44,13 @@ OTHER_TERMINALS = (
 )  # fmt: skip
 
 
-@pytest.mark.parametrize("data", [*COLOURS, *FONTS_AND_PICTURES, *OTHER_TERMINALS])
+UNDONE_BY_NOTHING = (
+    b"\x1b[?1003;5;1047s", b"\x1b[?1003;5;1047r", b"\x1b[?s", b"\x1b[?2r", b"\x1b[>3p", b"\x1b[>0t", b"\x1b[>0T",
+    b"\x1b[>1s", b"\x1b[3q", b"\x1b[>4;1f", b"\x1b[>1;3m", b"\x1b[>2n", b"\x1b G", b"\x1b[?5n",
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("data", [*COLOURS, *FONTS_AND_PICTURES, *OTHER_TERMINALS, *UNDONE_BY_NOTHING])
 @pytest.mark.parametrize("size", [3, 4096])
 def test_what_would_show_later_text_otherwise_does_not_pass(data: bytes, size: int) -> None:
     """And could not be set back; the text around it does."""
@@ -69,6 +75,18 @@ def test_what_terminals_read_in_different_ways_does_not_pass(data: bytes) -> Non
     passed = TerminalOutput().passing(data)
     assert b"\x1b" not in passed
     assert b"\xc2" not in passed
+
+
+@pytest.mark.parametrize("size", [1, 4096])
+def test_what_is_frequent_is_followed_as_all_else_is(size: int) -> None:
+    """A link, a mode by itself, a margin: set back, and only where they were left so."""
+    output = TerminalOutput()
+    data = b"\x1b[?25l\x1b[?25h\x1b(B\x1b[2;5r\x1b[?1003h\x1b]8;;http://a.example/\x1b\\x"
+    assert b"".join(output.passing(data[at : at + size]) for at in range(0, len(data), size)) == data
+    undoing = output.undoing()
+    for undone in (b"\x1b[?1003l", b"\x1b]8;;\x1b\\", b"\x1b[r", b"\x1b(B"):
+        assert undone in undoing
+    assert b"?25" not in undoing
 
 
 def test_everything_that_was_set_is_set_back() -> None:
