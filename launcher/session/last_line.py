@@ -7,7 +7,8 @@ the command's, whose user may be typing when a question comes. No report of a te
 is pasted comes at once.
 
 A terminal may be late by as much as the command likes (slow sequences), and show what has long been another question.
-So it is asked for a report behind the question (DSR), and no letter counts before that has come.
+So it is asked for a report behind the question (DSR), and no letter counts before that has come, and the question has
+stood there for a moment: until then the screen may have shown the command's. One that comes too early is nobody's.
 
 How the line looks is Paddock's alone: what decides it, it sets itself each time, and what it cannot set, the command
 cannot, either (`terminal_output`). The host stands there whole, on a row of its own where it is long; where there is no
@@ -38,11 +39,14 @@ _KEY = re.compile(rb"\x1b\[(\d+)(?::\d*)*(?:;(\d+)(?::1)?)?u|\x1b\[27;(\d+);(\d+
 _RELEASED = re.compile(rb"\x1b\[\d+(?::\d*)*;\d+:3u")
 _REPORT, _REPORTED = b"\x1b[5n", b"\x1b[0n"
 """Asks a terminal how it is, and what it says when it has done all before; the command's question does not pass."""
+_BEGUN = re.compile(rb"\x1b\[0?\Z")
 _PASTE, _PASTED = b"\x1b[200~", b"\x1b[201~"
 _CTRL, _LOCKS = 4, 64 | 128  # modifiers, of which one more than the sum is sent
 
 _GRACE = 0.7
 """Seconds for which a question is seen before it can be answered: a key may have been meant for the one before."""
+READ_SECONDS = 0.5
+"""Seconds for which the question stands there before a letter counts: whoever looks has seen the host by then."""
 _APART = 0.08
 """Seconds without input before each of the two keys: nobody types so, and everything else comes in one piece."""
 _FORGOTTEN = 2.0
@@ -53,14 +57,16 @@ _LONG = 0.5
 """Seconds after which it is drawn all the same."""
 _ROWS, _COLUMNS = 4, 60
 """The smallest window in which there is room to ask."""
-_ROWS_UNKNOWN, _COLUMNS_UNKNOWN = 999, 80
+_ROWS_UNKNOWN = 999
 """Of a terminal that does not know its size, as a serial line: a row beyond its last one means that (ECMA-48, CUP)."""
+_MOST_REPORTS = 16
+"""Reports that may be missing: who sends none is not asked any more."""
 
 # What the command may have begun is ended (CAN, ST): a title, say, would take in what follows. Output is shown at once,
 # without margins; what is too long for the window after all is cut off, not wrapped; positions are those of the window.
 _OWN = b"\x18\x1b\\\x1b7\x1b[?2026l\x1b[?69l\x1b[?7l\x1b[?6l\x0f\x1b(B\x1b[0;10m"
 _PLAIN_SIZE = b"\x1b#5"
-_ROW = b"\x1b[%d;1H" + _PLAIN_SIZE
+_LAST_ROW, _UP = b"\x1b[%d;1H", b"\x1b[A"  # never by number: which row is above an unknown last one, nobody knows
 _ROOM = b"\x18\x1b\\%s\x1b[%dA"  # on the last line everything moves up, elsewhere nothing
 
 
@@ -91,7 +97,11 @@ class LastLine:
         self._swallows = 0.0
         self._typed = self._spoke = self._wished = 0.0
         self._drawn = b""
-        self._reports = 0
+        self._stood = 0.0
+        self._reports = self._awaited = 0
+        self._asks = 0
+        self._begun = b""
+        self._late = False
         self._pastes = False
         self._output = TerminalOutput()
 
@@ -116,7 +126,8 @@ class LastLine:
             self.fd = -1
 
     def _take(self, question: Question, *, foreground: bool) -> None:
-        if foreground and self._rows(question, armed=True) and os.environ.get("TERM", "dumb") not in ("", "dumb"):
+        able = self._reports < _MOST_REPORTS and os.environ.get("TERM", "dumb") not in ("", "dumb")
+        if foreground and able and self._rows(question, armed=True):
             self._open.append(question)
             self._wished = time.monotonic()
         else:
@@ -154,32 +165,55 @@ class LastLine:
     def typed(self, data: bytes) -> bytes:
         """What of the user's input is the command's."""
         now = time.monotonic()
-        while self._reports and _REPORTED in data:
-            data = data.replace(_REPORTED, b"", 1)
-            self._reports, self._typed = self._reports - 1, now
-            if not data:
-                return b""
+        data = self._without_reports(data, now)
+        if not data:
+            return b""
         alone, self._typed = now - self._typed >= _APART, now
         begin, end = data.rfind(_PASTE), data.rfind(_PASTED)
         pasting = self._pastes or begin >= 0
         if max(begin, end) >= 0:
             self._pastes = begin > end
-        shown = self._armed is not None and self._drawn == self._picture(self._armed, armed=True) != b""
-        if pasting or (self._armed is not None and not shown):
+        if pasting or (self._armed is not None and not self._rows(self._armed, armed=True)):
             self._armed = None  # pasted, in however many pieces; or the window has become too small for the question
             self._wished = now
             return data
         if self._armed is not None or now < self._swallows:
             if _RELEASED.fullmatch(data) or (data[:1] == b"\x1b" and len(data) > 1 and not _pressed(data)):
                 return b""  # of a key, a mouse, a window: no letter, and no change of mind
+            word = _LETTERS.get(_pressed(data))
+            shown = not self._awaited and not self._differs() and now - self._stood >= READ_SECONDS
+            if self._armed is not None and alone and word and not shown:
+                self._stood, self._late = now, self._awaited > 0
+                return b""
             question, self._armed, self._swallows = self._armed, None, 0.0
-            if question is not None and alone and not self._reports and (word := _LETTERS.get(_pressed(data))):
+            if question is not None and alone and word:
                 self._answer(question, word)
             return b""
         seen, since = self._seen
         if seen in self._open and alone and now - since >= _GRACE and _pressed(data) == _PREFIX:
-            self._armed = seen
+            self._arm(seen)
             return b""
+        return data
+
+    def _arm(self, question: Question | None) -> None:
+        if self._reports >= _MOST_REPORTS:
+            self.said.append("the terminal does not report what it shows (DSR 5), so nobody was asked there any more")
+            self.give_up()
+            return
+        self._armed, self._late, self._awaited = question, False, 0
+        # A report that is missing is lost, or on its way. So many are asked for, and awaited, that one is a new one.
+        self._asks = self._reports + 1
+
+    def _without_reports(self, data: bytes, now: float) -> bytes:
+        """`data` without the reports that were asked for, which may come in pieces. Escape alone is a key."""
+        data, self._begun = self._begun + data, b""
+        while self._reports and _REPORTED in data:
+            data = data.replace(_REPORTED, b"", 1)
+            self._reports, self._awaited = self._reports - 1, max(0, self._awaited - 1)
+            self._stood = now
+            self._late = self._late and self._awaited > 0
+        if self._reports and (begun := _BEGUN.search(data)):
+            data, self._begun = data[: begun.start()], begun[0]
         return data
 
     def _answer(self, question: Question, word: str) -> None:
@@ -211,14 +245,18 @@ class LastLine:
     def is_due(self) -> bool:
         """Whether something else is to be drawn, now."""
         now = time.monotonic()
-        return self._wanted() != self._drawn and (now - self._spoke >= _CALM or now - self._wished >= _LONG)
+        return self._differs() and (now - self._spoke >= _CALM or now - self._wished >= _LONG)
 
     def patience(self, other: int | None) -> int | None:
         """Milliseconds until it is due; `other` where nothing is, or that comes first."""
-        if self._wanted() == self._drawn:
+        if not self._differs():
             return other
         own = int(_CALM * 1000) + 1
         return own if other is None else min(own, other)
+
+    def _differs(self) -> bool:
+        """Whether the terminal shows something else, or was not asked yet whether it shows what has been armed."""
+        return self._wanted() != self._drawn or (self._armed is not None and self._asks > 0 and self._drawn != b"")
 
     def drawing(self) -> bytes:
         """What makes the line show what it should."""
@@ -233,8 +271,9 @@ class LastLine:
         drawing = before + room + self._owned(b"\x1b[7m" + picture)
         if self._armed is None:
             return drawing
-        self._reports += 1
-        return drawing + _REPORT
+        asks, self._asks = self._asks or 1, 0
+        self._reports, self._awaited, self._stood = self._reports + asks, self._awaited + asks, time.monotonic()
+        return drawing + _REPORT * asks
 
     def _erasing(self) -> bytes:
         if not self._drawn:
@@ -248,7 +287,7 @@ class LastLine:
     def _row(self, above: int, text: str) -> bytes:
         """One row, so many above the last, that shows this and nothing else."""
         rows, columns = self._size()
-        return _ROW % (rows - above) + text.ljust(columns - 1).encode() + b"\x1b[K"
+        return _LAST_ROW % rows + _UP * above + _PLAIN_SIZE + text.ljust(columns - 1).encode() + b"\x1b[K"
 
     def _wanted(self) -> bytes:
         if not self._open:
@@ -270,6 +309,8 @@ class LastLine:
         is_long = len(whole) >= columns
         if armed:
             last = f"paddock: send data there{letters}" if is_long else whole
+            if self._late:
+                last = last.removesuffix(letters) + "? the terminal is late; wait"
         else:
             more = f" ({len(self._open) - 1} more)" if len(self._open) > 1 else ""
             asks = f"paddock: {question.who} asks for {'it' if is_long else question.where}"
@@ -284,7 +325,7 @@ class LastLine:
         except OSError:
             return 0, 0
         rows, columns = int.from_bytes(size[:2], "little"), int.from_bytes(size[2:4], "little")
-        return rows or _ROWS_UNKNOWN, columns or _COLUMNS_UNKNOWN
+        return rows or _ROWS_UNKNOWN, columns or _COLUMNS
 
 
 def _pressed(data: bytes) -> str:

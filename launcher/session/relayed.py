@@ -124,9 +124,12 @@ class Relay:
         if self._to_user and self._output_open:
             mine[self._target] = select.POLLOUT
         if self._master != -1:
-            frozen = self.line is not None and self.line.awaits_key
-            reading = len(self._to_user) < _MOST_PENDING and not frozen
-            found.append((self._master, select.POLLIN * reading | (select.POLLOUT if self._to_command else 0)))
+            reading = len(self._to_user) < _MOST_PENDING
+            events = select.POLLIN * reading | (select.POLLOUT if self._to_command else 0)
+            if not self._is_held():
+                found.append((self._master, events))
+            elif self._to_command:  # else its hanging up, which always polls, would be said over and over
+                found.append((self._master, select.POLLOUT))
             if foreground and self._keys and not self._hung_up and not self._to_command:
                 mine[self._source] = mine.get(self._source, 0) | select.POLLIN
         return [*found, *mine.items()]
@@ -136,7 +139,7 @@ class Relay:
         if fd == self._master:
             if events & select.POLLOUT:
                 self._write_command()
-            if events & (select.POLLIN | select.POLLHUP):
+            if events & (select.POLLIN | select.POLLHUP) and not self._is_held():
                 self._read_command()
             return
         if fd == self._target:
@@ -146,6 +149,10 @@ class Relay:
                 self._write_user(_PIECE)
         if fd == self._source and events & (select.POLLIN | select.POLLERR | select.POLLHUP):
             self._read_user()
+
+    def _is_held(self) -> bool:
+        """Whether the command's output waits for the user's answer. What was polled before may say otherwise."""
+        return self.line is not None and self.line.awaits_key
 
     def show(self) -> None:
         """Draws what the last line shows, where that is due; between what the command says."""

@@ -14,6 +14,7 @@ from typing import Any
 
 import pytest
 
+from launcher.session import last_line
 from policy import asking, promises
 from tests.conftest import IDENTITIES
 from tests.support.acp_editor import PlainEditor, request
@@ -77,7 +78,7 @@ def press(at: Console, letter: str) -> None:
     """Types it once the terminal has reported that it shows all that was written, and a person can have seen it."""
     at.expect(r"\x1b\[5n")
     at.type("\x1b[0n")
-    time.sleep(0.2)
+    time.sleep(last_line.READ_SECONDS + 0.1)
     at.type(letter)
 
 
@@ -315,6 +316,54 @@ def test_nothing_that_a_command_has_set_hides_the_host(world: World, paddock: Pa
         press(at, "n")
         at.expect("failed|got b''")
         assert at.status() == 0
+
+
+FLICKER = r"""
+%s &
+i=0
+while [ $i -lt 900 ]; do
+    printf '\0337\033[24;1H\033[0;7mpaddock: "pip" asks for harmless.example:443; Ctrl-] to answer\0338'
+    sleep 0.012
+    i=$((i+1))
+    kill -0 $! 2>/dev/null || break
+done
+wait
+"""
+
+READ_SECONDS = 2.0
+READER = f"""
+import sys
+from launcher.session import last_line
+last_line.READ_SECONDS = {READ_SECONDS}
+sys.argv[:1] = ["paddock"]
+from launcher.__main__ import main
+sys.exit(main(sys.argv))
+"""
+
+
+@AS_A_USER
+def test_a_letter_that_comes_before_the_host_could_be_read_is_nobodys(
+    world: World, paddock: Paddock, backend: str
+) -> None:
+    """Whoever looks has seen another one until then, which the command has drawn over it all the time. Nothing of the
+    command's output comes between the two keys, however long.
+    """
+    before = len(world.seen())
+    reader = [str(paddock.installed.python), "-I", "-c", READER]
+    with terminal(world, paddock, backend, FLICKER % f"({CURL})", command=reader) as at:
+        at.expect(QUESTION.replace("([a-z0-9.-]+)", "(good.example)"))
+        time.sleep(0.9)
+        at.type(PREFIX)
+        at.expect(r"send data to good\.example:80\? \[n\]o")
+        press(at, "o")
+        time.sleep(READ_SECONDS + 0.1)
+        assert reached(world, before) == 0
+        at.type("o")
+        held = at.expect(r"(?s)^(.*?)\x18")[1]  # what erases the question
+        assert held == ""
+        at.expect("200 <0>")
+        assert at.status() == 0
+    assert reached(world, before) == 1
 
 
 FLOOD = """

@@ -54,6 +54,7 @@ class Terminal:
     def __init__(self, monkeypatch: pytest.MonkeyPatch, rows: int = 10, columns: int = 80) -> None:
         self.now = 1000.0
         monkeypatch.setattr(last_line, "time", SimpleNamespace(monotonic=lambda: self.now))
+        monkeypatch.setattr(last_line, "READ_SECONDS", 0.09)
         monkeypatch.setenv("TERM", "xterm")
         ours, self.proxy = socket.socketpair()
         self._master, self._slave = os.openpty()
@@ -241,20 +242,86 @@ def test_a_terminal_that_is_late_takes_no_answer(terminal: Terminal) -> None:
     """It may show another question yet. The letter is nobody's, and counts once the terminal has reported."""
     terminal.ask()
     terminal.reports = False
-    assert terminal.type(PREFIX, b"s") == b""
-    assert not terminal.line.awaits_key
+    assert terminal.type(PREFIX, b"s", b"s") == b""
     terminal.settle()
-    assert terminal.type(b"\x1b[0n", b"ls", b"\x1b[0n") == b"ls\x1b[0n"  # one was asked for
-    assert terminal.type(PREFIX) == b""
-    terminal.settle()
+    assert terminal.rows()[-1] == "paddock: send data to files.example.org:443? the terminal is late; wait"
+    assert terminal.type(b"\x1b[0n", b"s") == b""  # of two that were asked for: of this picture, and of the one before
     assert terminal.type(b"\x1b[0ns") == b""  # at once
     terminal.settle()
+    assert terminal.rows()[-1].endswith("[n]o [o]nce [s]ession [a]lways")
+    assert terminal.type(b"s") == b""
+    assert terminal.said() == []
+    terminal.settle()
+    terminal.reports = True
+    assert terminal.type(b"\x1b[0n", b"\x1b[0n", b"s") == b""
+    assert terminal.said() == [(asking.ANSWER, b"1 session")]
+    assert terminal.type(b"ls", b"\x1b[0n") == b"ls\x1b[0n"  # nobody has asked for this one
+    assert terminal.line.passing(b"a\x1b[5n\x1b[6n\x1b[05n").endswith(b"a\x1b[6n")
+
+
+def test_a_letter_counts_when_the_question_has_stood_there(terminal: Terminal, monkeypatch: pytest.MonkeyPatch) -> None:
+    """For half a second after the report. A letter before is nobody's, and begins that time again."""
+    monkeypatch.undo()
+    assert last_line.READ_SECONDS == 0.5
+    monkeypatch.setattr(last_line, "time", SimpleNamespace(monotonic=lambda: terminal.now))
+    monkeypatch.setenv("TERM", "xterm")
+    terminal.ask()
+    assert terminal.type(PREFIX, b"o", b"o", b"o", b"o", apart=0.4) == b""
+    assert terminal.line.awaits_key
+    assert terminal.said() == []
+    terminal.reports = False
+    terminal.resize(10, 90)
+    assert terminal.type(b"o", apart=2) == b""  # drawn anew a second ago, and not reported
+    terminal.settle()
+    assert terminal.type(b"\x1b[0n", b"\x1b[0n", apart=1) == b""
+    assert terminal.said() == []
+    terminal.reports = True
+    terminal.settle()
+    assert terminal.type(b"o", apart=0.6) == b""
+    assert terminal.said() == [(asking.ANSWER, b"1 once")]
+
+
+def test_a_report_may_come_in_pieces(terminal: Terminal) -> None:
+    """None of which is a letter, or the command's; keys that begin alike are."""
+    terminal.ask()
+    terminal.reports = False
     assert terminal.type(PREFIX) == b""
     terminal.settle()
+    assert terminal.type(b"\x1b[", b"0", b"n", b"n") == b""
+    assert terminal.said() == [(asking.ANSWER, b"1 no")]
+    terminal.ask(QUESTION._replace(number=2))
+    assert terminal.type(PREFIX) == b""
+    terminal.settle()
+    assert terminal.type(b"\x1b", b"\x1b[", b"A") == b"\x1b[A"  # Escape leaves it
+
+
+def test_a_lost_report_takes_no_later_answer(terminal: Terminal) -> None:
+    """Nor does one that was late answer for the next: it says that a terminal shows what has stood there before."""
+    terminal.ask()
+    terminal.reports = False
+    terminal.type(PREFIX)
+    terminal.settle()
+    terminal.type(b"x", PREFIX)
+    terminal.settle()
+    assert terminal.type(b"\x1b[0n", b"s") == b""  # the late one
     assert terminal.said() == []
-    assert terminal.type(b"\x1b[0n", b"s") == b""
+    terminal.type(b"x")
+    terminal.settle()
+    terminal.reports = True  # the others are lost
+    assert terminal.type(PREFIX, b"s") == b""
     assert terminal.said() == [(asking.ANSWER, b"1 session")]
-    assert terminal.line.passing(b"a\x1b[5n\x1b[6n\x1b[05n").endswith(b"a\x1b[6n")
+
+
+def test_a_terminal_that_never_reports_is_not_asked_any_more(terminal: Terminal) -> None:
+    """After a few tries, and that is told at the end."""
+    terminal.ask()
+    terminal.reports = False
+    for _ in range(6):
+        terminal.type(PREFIX, b"x")
+    assert terminal.said() == [(asking.PASS, b"1")]
+    assert [text.partition(" (")[0] for text in terminal.line.said] == ["the terminal does not report what it shows"]
+    terminal.ask(QUESTION._replace(number=2))
+    assert terminal.said() == [(asking.PASS, b"2")]
 
 
 def test_a_question_that_a_smaller_window_has_erased_takes_no_answer(terminal: Terminal) -> None:
@@ -299,11 +366,26 @@ def test_what_cannot_be_written_holds_for_the_session(terminal: Terminal) -> Non
 
 
 def test_a_terminal_that_does_not_know_its_size_is_asked(terminal: Terminal) -> None:
-    """As a serial line: on its last row, wherever that is."""
+    """As a serial line: on its last row, wherever that is, and a long host on the one above it, within 60 columns."""
     fcntl.ioctl(terminal._slave, termios.TIOCSWINSZ, bytes(8))
-    terminal.ask()
-    assert terminal.said() == []
-    assert "files.example.org:443" in terminal.rows()[-1]
+    terminal.ask(QUESTION._replace(host="a.example"))
+    assert terminal.rows()[-2:] == ["paddock: a.example:443", 'paddock: "curl" asks for it; Ctrl-] to answer']
+    terminal.type(PREFIX, b"n")
+    terminal.settle()
+    assert terminal.said() == [(asking.ANSWER, b"1 no")]
+    host = "a-rather-long-name.other-than-good.example.com"
+    terminal.output(b"\x1b[10;10r\x1b[9;10r\x1b[9;1Hpaddock: send data to good.example:443")
+    terminal.ask(QUESTION._replace(host=host))
+    terminal.type(PREFIX)
+    terminal.settle()
+    armed = [f"paddock: {host}:443", "paddock: send data there? [n]o [o]nce [s]ession [a]lways"]
+    assert terminal.rows()[-2:] == armed
+    assert max(map(len, armed)) < 60
+    terminal.type(b"n")
+    terminal.settle()
+    assert terminal.rows()[-2:] == ["", ""]
+    terminal.ask(QUESTION._replace(host=f"another.{host}"))
+    assert terminal.said() == [(asking.ANSWER, b"1 no"), (asking.PASS, b"1")]
 
 
 @pytest.mark.parametrize("size", [(3, 80), (10, 59)])
@@ -432,10 +514,11 @@ def test_a_question_that_was_drawn_for_another_window_takes_no_answer(terminal: 
     assert terminal.type(PREFIX) == b""
     terminal.settle()
     terminal.resize(10, 79)
-    assert terminal.line.typed(b"s") == b"s"
+    terminal.now += 1
+    assert terminal.line.typed(b"s") == b""
     assert terminal.said() == []
     terminal.settle()
-    assert terminal.type(PREFIX, b"o") == b""
+    assert terminal.type(b"o") == b""
     assert terminal.said() == [(asking.ANSWER, b"1 once")]
 
 
