@@ -11,6 +11,7 @@ from typing import NamedTuple, Protocol
 from launcher.vcs import git_config
 from launcher.vcs.checkout import Checkout
 from launcher.vcs.checkout import common_dir as common_dir_of
+from launcher.vcs.private import pointer
 from policy.launch import Git, Host
 from policy.plan import Place, Repository, beneath
 
@@ -18,9 +19,6 @@ from policy.plan import Place, Repository, beneath
 #
 # Empty ones must stay so while a command runs (see `launcher.session.submodule_places`). A repository that is there
 # already is the user's, who has put it there without `.gitmodules`; what git obeys in it must not change.
-
-
-_POINTER = "gitdir: "
 
 
 class GitHost(Host, Protocol):
@@ -76,9 +74,9 @@ def look_for_unpopulated(found: Checkout, inside: Iterable[str], pointers: Mappi
 
 def _leads_into(root: str, entry: str, host: Host) -> bool:
     """Whether git, sent by a `.git` that is no directory, would be in the worktree, or nobody can say where."""
-    text = os.fsdecode((host.read(entry, 8192) or b"").rstrip(b"\n"))
-    target = host.resolve(os.path.join(os.path.dirname(entry), text[len(_POINTER) :]))
-    return not text.startswith(_POINTER) or target is None or beneath(target, root)
+    text = pointer.text(host.read(entry, pointer.MOST_BYTES))
+    target = None if text is None else host.resolve(os.path.join(os.path.dirname(entry), text))
+    return target is None or beneath(target, root)
 
 
 _KNOWN = ("objectformat", "worktreeconfig", "noop", "preciousobjects", "relativeworktrees")

@@ -21,7 +21,6 @@ _DIGESTS = (20, 32)  # bytes of an object name
 _LONG_NAME = 0xFFF
 _EXTENDED = 0x4000
 _TYPE, _DIRECTORY = 0o170000, 0o040000
-_LONGEST_POINTER = 8192
 _LARGEST = 256 << 20
 _LONGEST_NAME = 4096  # PATH_MAX
 _DIGITS = 5
@@ -186,12 +185,14 @@ def _listed(git_dir: str) -> list[str]:
 
 def _led_to(root: str) -> str:
     """Where a `.git` leads that no command could write; "" when it is not there any more."""
+    from launcher.vcs.private import pointer
+
     entry = f"{root}/.git"
     try:
         if os.lstat(entry).st_mode & _TYPE == _DIRECTORY:
             return entry
-        content = walk.read_regular(entry, _LONGEST_POINTER)
+        content = walk.read_regular(entry, pointer.MOST_BYTES)
     except OSError:
         return ""
-    target = os.fsdecode((content or b"").removeprefix(b"gitdir: ").rstrip(b"\n"))
+    target = pointer.text(content) or ""
     return target if target.startswith("/") else f"{root}/{target}"

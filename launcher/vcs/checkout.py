@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 from launcher.vcs import git_config
 from launcher.vcs.disk import Disk, Names
-from launcher.vcs.private import record
+from launcher.vcs.private import pointer, record
 from policy.errors import Refusal
 from policy.pasted import quoted
 from policy.plan import beneath
@@ -174,14 +174,14 @@ def _invalid(entry: str, why: str, hint: str = "") -> Refusal:
 
 def _line(path: str, disk: Disk) -> str | None:
     content = disk.read(path, 8192)
-    return None if content is None else os.fsdecode(content.rstrip(b"\n"))
+    return None if content is None else os.fsdecode(content.rstrip(b"\r\n"))  # as git reads it
 
 
 def _pointer(entry: str, root: str, disk: Disk) -> str:
-    text = _line(entry, disk)
-    if text is None or not text.startswith("gitdir: "):
+    content = disk.read(entry, pointer.MOST_BYTES) or b""
+    named = pointer.text(content)
+    if named is None or b"\0" in content:
         raise _invalid(entry, "it cannot be read as `gitdir: PATH`")
-    named = text[len("gitdir: ") :]
     target = disk.resolve(os.path.join(root, named))
     if target is None:
         raise _invalid(entry, f"{named} does not exist")

@@ -8,7 +8,7 @@ import pytest
 
 from launcher.vcs import checkout
 from launcher.vcs.disk import Present
-from launcher.vcs.private import record, swap
+from launcher.vcs.private import pointer, record, swap
 from launcher.vcs.private.pointer import Holder
 from policy.errors import Refusal
 from policy.launch import Git
@@ -169,3 +169,18 @@ def test_what_git_writes_is_right_unless_it_has_a_second_name(tmp_path: Path) ->
     (root / "other").hardlink_to(root / ".git")
     assert [docked.action for docked in swap.dock_worktree(str(directory))] == ["restored"]
     assert (root / ".git").stat().st_nlink == 1
+
+
+@pytest.mark.parametrize(
+    ("content", "path"),
+    [
+        (b"gitdir: ../git", "../git"), (b"gitdir: ../git\r\n\n\r", "../git"), (b"gitdir: ../git\0junk\n", "../git"),
+        (b"gitdir: ../git\n\0", "../git\n"), (b"gitdir: ../a\nb\n", "../a\nb"), (b"gitdir: \0", ""),
+        (b"gitdir: \r\n", None), (b"gitdir:../git\n", None), (b"", None), (None, None),
+    ],
+)  # fmt: skip
+def test_a_pointer_is_read_as_git_reads_it(content: bytes | None, path: str | None) -> None:
+    """Line ends are cut off first; then it ends at a NUL, and what has one is put aside where it should be right."""
+    assert pointer.text(content) == path
+    if content and b"\0" in content:
+        assert (pointer.target(content, "/"), pointer.named(content, "/")) == (None, None)

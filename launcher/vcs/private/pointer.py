@@ -14,20 +14,32 @@ from launcher.safefs.remove import widen
 
 NAME = ".git"
 MOST_BYTES = 8192
-"""A pointer file is one path; git itself reads no more than this of one."""
+"""A pointer file is one path. Git reads up to 1 MiB of one; what is longer than this is not believed anywhere."""
 
+_GITDIR = b"gitdir: "
 _ON_THE_WAY = os.O_PATH | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 _DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 _TYPE = 0o170000
 _FILE, _SUBDIRECTORY, _LINK = 0o100000, 0o040000, 0o120000
 
 
+def text(content: bytes | None) -> str | None:
+    """The path in a pointer file, as git reads it (`read_gitfile_gently` in its setup.c); None when it is no pointer.
+
+    Line ends are cut off from the whole of it, and what is left ends at a NUL.
+    """
+    line = (content or b"").rstrip(b"\r\n")
+    if not line.startswith(_GITDIR) or line == _GITDIR:
+        return None
+    return os.fsdecode(line[len(_GITDIR) :].partition(b"\0")[0])
+
+
 def target(content: bytes | None, path: str) -> str | None:
     """The canonical git directory that a pointer file in the directory `path` names; None when it is no pointer."""
-    text = os.fsdecode(content or b"").rstrip("\n")
-    if not text.startswith("gitdir: ") or "\0" in text:
+    place = text(content)
+    if place is None or b"\0" in (content or b""):
         return None
-    return os.path.realpath(os.path.join(path, text[len("gitdir: ") :]))
+    return os.path.realpath(os.path.join(path, place))
 
 
 def named(content: bytes | None, path: str) -> str | None:
@@ -36,9 +48,8 @@ def named(content: bytes | None, path: str) -> str | None:
     None where it is no pointer, or names no canonical path: what a link of an agent's own leads to now, or what does
     not exist yet, is something else later.
     """
-    text = os.fsdecode(content or b"").rstrip("\n")
-    place = text[len("gitdir: ") :]
-    if not text.startswith("gitdir: ") or "\0" in text or os.path.normpath(place) != place:
+    place = text(content)
+    if place is None or b"\0" in (content or b"") or os.path.normpath(place) != place:
         return None  # with `..` behind a name, which may be a link
     found = os.path.normpath(os.path.join(path, place))
     return found if os.path.realpath(found) == found else None
