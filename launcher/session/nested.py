@@ -39,13 +39,14 @@ those directories."""
 _DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 _MOST_STAMPS = 10_000
 _LARGEST_NOTE = 4 << 20
-_POINTER = "gitdir: "
 
 Stamp = tuple[int, ...]
 
 
-def existing(root: str, most: int) -> tuple[list[str], int]:
+def existing(root: str, most: int) -> tuple[list[str], int, list[str]]:
     """Every `.git` and every bare repository in a tree, and how many entries were looked at: beyond `most` not all.
+
+    The last are directories that could not be read.
 
     What lies less deep is looked at first. No link is followed, also when a session exchanges directories meanwhile.
 
@@ -56,11 +57,12 @@ def existing(root: str, most: int) -> tuple[list[str], int]:
     from launcher.safefs import walk
 
     found: list[str] = []
+    unread: list[str] = []
     seen = 0
     try:
         top = os.open(root, _DIRECTORY)
     except OSError:
-        return [], 0
+        return [], 0, [root]
     try:
         level = [""]
         while level and seen <= most:
@@ -69,11 +71,13 @@ def existing(root: str, most: int) -> tuple[list[str], int]:
                 try:
                     descriptor = walk.open_inside(top, here or ".", _DIRECTORY)
                 except OSError:
+                    unread.append(f"{root}/{here}".rstrip("/"))
                     continue
                 try:
                     with os.scandir(descriptor) as entries:
                         names = {entry.name: entry.is_dir(follow_symlinks=False) for entry in entries}
                 except OSError:
+                    unread.append(f"{root}/{here}".rstrip("/"))
                     continue
                 finally:
                     os.close(descriptor)
@@ -92,7 +96,7 @@ def existing(root: str, most: int) -> tuple[list[str], int]:
             level = deeper
     finally:
         os.close(top)
-    return found, seen
+    return found, seen, unread
 
 
 def look(
@@ -122,7 +126,7 @@ def look(
     warnings: list[str] = []
     left = MOST_ENTRIES
     for root in roots:
-        found, seen = existing(root, left) if host.kind(root) == "dir" else ([], 0)
+        found, seen, _ = existing(root, left) if host.kind(root) == "dir" else ([], 0, [])
         if seen > left:
             warnings.append(
                 f"{root} is too large to be searched for repositories: beyond the first "
@@ -174,15 +178,16 @@ def _around(root: str, host: "Host") -> str:
 
 
 def led_to(place: str, host: "Host") -> str | None:
-    """The git directory of a `.git`: itself, or where the pointer or link leads."""
+    """The git directory of a `.git`: itself, or where the pointer or link leads. Git takes a link to a pointer, too."""
+    from launcher.vcs.private import pointer
+
     kind = host.kind(place)
     if kind == "dir":
         return place
-    if kind == "link":
-        return host.resolve(place)
-    text = os.fsdecode((host.read(place, 8192) or b"").rstrip(b"\n")) if kind == "file" else ""
-    target = text.removeprefix(_POINTER)
-    if target == text or not target:
+    if kind == "link" and ((file := host.resolve(place)) is None or host.kind(file) == "dir"):
+        return file
+    target = pointer.text(host.read(place, pointer.MOST_BYTES)) if kind in ("file", "link") else None
+    if target is None:
         return None
     return host.resolve(target if target.startswith("/") else f"{place.rpartition('/')[0]}/{target}")
 

@@ -1,8 +1,13 @@
 """What git would obey in a git directory that sessions could write: shown to the user before he accepts it.
 
 Nothing is followed to another place. What leads git elsewhere is refused, because there it can change unseen: a link, a
-`commondir`, an included file, a file that has another name. So is what git cannot read, or would wait for, and an
-operation in progress: its files name programmes and options. A jailed find(1) and git(1) do the looking.
+`commondir`, an included file, a file that has another name, an index with a path out of the checkout. So is what git
+cannot read, or would wait for, and an operation in progress: its files name programmes and options. A jailed find(1)
+and git(1) do the looking.
+
+The checkouts that a git directory names are searched for other repositories, wherever they lie, and so is the tree in
+which it lies. Other trees that sessions could write are not: a session can lead a `.git` there to what was accepted at
+any later time, and nothing in that leads git to it; who works there works in a tree of an agent's.
 
 Sources: gitrepository-layout(5), git-config(1), githooks(5).
 """
@@ -11,13 +16,14 @@ import os
 import re
 import shutil
 import subprocess
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import NamedTuple
 
 from launcher.jail import confined
 from launcher.session import nested
 from launcher.session.machine import Machine
 from launcher.vcs import checkout, git_config, jailed_git, written
+from launcher.vcs.private import pointer
 from policy.errors import Refusal
 from policy.pasted import quoted
 from policy.plan import SYSTEM_PATH, beneath
@@ -41,9 +47,13 @@ _ODD = (
     "(", "-not", "-type", "f", "-not", "-type", "d", ")",
     "-o", "(", "-type", "f", "-links", "+1",
     "(", "-not", "-regex", _OBJECT, "-o", "-path", "*/refs/*", "-o", "-path", "*/logs/*", ")", ")",
+    "-o", "-name", ".git",
 )  # fmt: skip
 _SEEN = ("-printf", r"%y\0%n\0%P\0%l\0")
-_NAMES = ("HEAD", "config*", "commondir", "attributes", "alternates", *(f"{name}*" for name in _IN_PROGRESS))
+_NAMES = (
+    "HEAD", "index", "gitdir", "config*", "commondir", "attributes", "alternates",
+    *(f"{name}*" for name in _IN_PROGRESS),
+)  # fmt: skip
 _FIND = (
     "(", *" -o ".join(f"-path ./{name}/*" for name in _MANY).split(), ")",
     "(", "(", *_ODD, ")", *_SEEN, "-o", "-true", ")", "-o",
@@ -51,15 +61,26 @@ _FIND = (
     "-o", "-path", "*/hooks/*", "-o", "-path", "*/remotes/*", "-o", "-path", "*/branches/*", ")",
     *_SEEN,
 )  # fmt: skip
-# Started at the root of the jail, or git would read the repository's configuration to begin with.
+_LEAVING = r"(^|/)(\.{0,2}|\.git)(/|$)"
+"""Paths that git itself puts into no index (`verify_path` in its read-cache.c), but follows in one that it finds."""
+# Started at the root of the jail, or git would read the repository's configuration to begin with. An index can only be
+# read with that; it goes to a programme for one thing alone.
 _READ = """
-here=$PWD; most=$0; cd /
+entries() { git --git-dir="$dir" --work-tree=/ -c core.fsmonitor=false ls-files -z; }
+here=$PWD; most=$0; leaving=$1; shift; cd /
 for name; do
     case $name in
         c:*)
             complaint=$(git config --no-includes --list -z --file "$here/${name#c:}" 2>&1 >/dev/null); status=$?
             if [ "$status" = 0 ]; then git config --no-includes --list -z --file "$here/${name#c:}"
             else printf %s "$complaint"; fi;;
+        i:*)
+            dir=$here/${name#i:}; dir=${dir%/index}; status=0
+            if [ -d "$dir/objects" ] || [ -e "$dir/commondir" ]; then
+                complaint=$(entries 2>&1 >/dev/null); status=$?
+                if [ "$status" = 0 ]; then entries | grep -zaiEm 1 "$leaving"
+                else printf %s "$complaint"; fi
+            fi;;
         *)
             [ -r "$here/${name#t:}" ]; status=$?
             [ "$status" != 0 ] || head -c "$most" "$here/${name#t:}" | tr '\\0' '\\n';;
@@ -159,33 +180,31 @@ def obeyed(place: str, tree: str, state: str) -> list[str]:
     shown = {entry.around for entry in entries}
     for entry in entries:
         _check_kind(entry, place, shown)
-    lines = list(_lines(entries, place))
-    _check_nested(place, {f"{place}/{around}".rstrip("/") for around in shown}, tree, state)
+    lines, checkouts = _read(entries, place)
+    _check_indexes(entries, place)
+    _check_nested(place, {f"{place}/{around}".rstrip("/") for around in shown}, checkouts, tree, state)
     return lines
 
 
-def _check_nested(place: str, shown: set[str], tree: str, state: str) -> None:
+def _check_nested(place: str, shown: set[str], named: set[str], tree: str, state: str) -> None:
     """Refuses a git directory with another repository in a checkout of it that sessions could write: git enters it.
 
-    A checkout is where the git directory lies as `.git`, and where a `.git` in the tree leads to it or into it. Those
-    in the git directory itself are shown along with it, but not where git has nothing but data.
+    A checkout is where the git directory lies as `.git`, what it names, and where a `.git` in the tree leads to it or
+    into it. Those in the git directory itself are shown along with it, but not where git has nothing but data.
+
+    Args:
+        named: checkouts that the git directory names.
     """
-    home = _home(place)
     machine = Machine(os.environ)
-    led: dict[str, tuple[str, ...]] = {}
-    for root in (tree,) if beneath(home or tree, tree) else (tree, home):
-        found, seen = nested.existing(root, _MOST_SEARCHED)
-        if seen > _MOST_SEARCHED:
-            raise _unreadable(place, f"{root} is too large to be searched for repositories")
-        for entry in found:
-            if os.path.basename(entry) != ".git" and _git_dir(entry, machine) != entry:
-                continue  # a checkout, which only looks like a bare repository
-            git_dir = nested.led_to(entry, machine)
-            common = git_dir and machine.resolve(checkout.common_dir(git_dir, machine))
-            led[entry] = tuple(filter(None, (git_dir, common)))
+    home = _home(place)
+    named = {*named, home} if home else named
+    led = _led(place, (tree, *sorted(named)), machine)
     checkouts = [os.path.dirname(entry) for entry, places in led.items()
                  if os.path.basename(entry) == ".git" and any(beneath(each, place) for each in places)]  # fmt: skip
-    checkouts += [home] if home else []
+    checkouts += named
+    for entry, places in led.items():
+        if not places and machine.kind(entry) in ("file", "link") and any(beneath(entry, root) for root in checkouts):
+            raise _unreadable(place, f"{entry} leads to nothing now, where another can lie later", _removal(entry))
     theirs = {
         each
         for entry, places in led.items() if any(beneath(entry, root) for root in checkouts)
@@ -200,6 +219,54 @@ def _check_nested(place: str, shown: set[str], tree: str, state: str) -> None:
             hint="remove each of them, or accept it first:\n"
             + "\n".join(f"paddock trust {quoted(each)}" for each in inside_first),
         )
+
+
+def _led(place: str, trees: tuple[str, ...], machine: Machine) -> dict[str, tuple[str, ...]]:
+    """The `.git` and bare repositories in trees: the git directory of each, and the one it shares configuration with.
+
+    Refusals: trust-unreadable.
+    """
+    led: dict[str, tuple[str, ...]] = {}
+    searched: list[str] = []
+    left = _MOST_SEARCHED
+    for root in trees:
+        # What lies in a `.git` is not searched from around it.
+        around = any(beneath(root, each) and ".git" not in root[len(each) :].split("/") for each in searched)
+        if around or _is_absent(root):
+            continue
+        searched.append(root)
+        found, seen, unread = nested.existing(root, left)
+        left -= seen
+        if left < 0:
+            raise _unreadable(place, f"{root} is too large to be searched for repositories")
+        if unread:
+            raise _unreadable(place, f"{unread[0]} cannot be searched for repositories",
+                              f"chmod -R u+rX {quoted(unread[0])}, or remove it")  # fmt: skip
+        for entry in found:
+            if os.path.basename(entry) != ".git" and _git_dir(entry, machine) != entry:
+                continue  # a checkout, which only looks like a bare repository
+            git_dir, kind = nested.led_to(entry, machine), machine.kind(entry)
+            unknown = kind in ("file", "link") and machine.read(entry, pointer.MOST_BYTES) is None
+            if kind is None or (git_dir is None and unknown):
+                raise _unreadable(place, f"{entry} cannot be read, or is too long for a path", _removal(entry))
+            common = git_dir and machine.resolve(checkout.common_dir(git_dir, machine))
+            led[entry] = tuple(filter(None, (git_dir, common)))
+    return led
+
+
+def _is_absent(path: str) -> bool:
+    """Whether nothing is there; not where that cannot be told."""
+    try:
+        os.lstat(path)
+    except (FileNotFoundError, NotADirectoryError):
+        return True
+    except OSError:
+        return False
+    return False
+
+
+def _removal(entry: str) -> str:
+    return f"remove {quoted(entry)}"
 
 
 def _home(place: str) -> str:
@@ -231,10 +298,13 @@ def _entries(place: str) -> list[_Entry]:
 def _check_kind(entry: _Entry, place: str, shown: set[str]) -> None:
     """Refuses what leads git out of the git directory, and what is no file where git reads one."""
     name = entry.name
-    files = (*_CONFIG, "commondir", _ALTERNATES)
+    files = (*_CONFIG, "commondir", "gitdir", "index", _ALTERNATES)
     source = name in files or name.startswith(("remotes/", "branches/"))
     inside = name.startswith(("modules/", "worktrees/"))
     data = name.partition("/")[0] in _DATA
+    if os.path.basename(name) == ".git":
+        raise _indirect(place, entry.path, "it makes a checkout of a directory in the git directory",
+                        "move that one out of it, or remove it")  # fmt: skip
     if name.startswith(_IN_PROGRESS):
         raise Refusal(
             "trust-in-progress",
@@ -260,19 +330,43 @@ def _check_kind(entry: _Entry, place: str, shown: set[str]) -> None:
         raise _redirected(place, entry.path)
 
 
-def _lines(entries: list[_Entry], place: str) -> Iterator[str]:
+def _read(entries: list[_Entry], place: str) -> tuple[list[str], set[str]]:
+    """What is to be shown, and the checkouts that the git directory names."""
     config = dict.fromkeys(entry.path for entry in entries if entry.name in _CONFIG)
+    files = [entry for entry in entries if entry.kind == "f"]
     common = dict.fromkeys(entry.path for entry in entries if entry.name == "commondir")
+    linked = dict.fromkeys(entry.path for entry in files if re.fullmatch("worktrees/[^/]+/gitdir", entry.name))
     texts = dict.fromkeys(
         entry.path
-        for entry in entries
-        if entry.kind == "f"
-        and (entry.name in (_ALTERNATES, "info/attributes") or entry.name.startswith(("remotes/", "branches/")))
+        for entry in files
+        if entry.name in (_ALTERNATES, "info/attributes") or entry.name.startswith(("remotes/", "branches/"))
     )
-    contents = _contents(place, [f"c:{path}" for path in config] + [f"t:{path}" for path in (*common, *texts)])
+    contents = _contents(place, [f"c:{path}" for path in config] + [f"t:{path}" for path in (*common, *texts, *linked)])
     for path in common:
         if "".join(contents[f"t:{path}"]).rstrip("\n") != "../..":
             raise _redirected(place, path)
+    checkouts = {_linked(place, path, "".join(contents[f"t:{path}"])) for path in linked}
+    for path in config:
+        for key, _, value in (record.partition("\n") for record in contents[f"c:{path}"]):
+            checkouts |= {_configured(place, path, value)} if key == "core.worktree" else set()
+    return list(_lines(entries, place, config, texts, contents)), checkouts
+
+
+def _check_indexes(entries: list[_Entry], place: str) -> None:
+    """Refuses an index with a path out of the checkout, or into a `.git`: git status enters a submodule there, too.
+
+    Git reads them by their repository's configuration, so that is looked at before.
+    """
+    indexes = dict.fromkeys(f"i:{entry.path}" for entry in entries if entry.kind == "f" and entry.name == "index")
+    for name, found in _contents(place, list(indexes)).items():
+        if found:
+            raise _indirect(place, name[2:], f"git itself puts no such path into an index: {found[0]}",
+                            f"rm {quoted(f'{place}/{name[2:]}')}, and git reset in a jail")  # fmt: skip
+
+
+def _lines(
+    entries: list[_Entry], place: str, config: Iterable[str], texts: Iterable[str], contents: dict[str, list[str]]
+) -> Iterator[str]:
     for path in config:
         yield f"{path}:"
         yield from _settings(place, path, contents[f"c:{path}"])
@@ -303,27 +397,42 @@ def _settings(place: str, path: str, records: list[str]) -> Iterator[str]:
         if key == "include.path" or (key.startswith("includeif.") and key.endswith(".path")):
             raise _indirect(place, path, f"its {key} reads another file: {value}",
                             "copy the settings of that file in its place, or remove the line")  # fmt: skip
-        if key == "core.worktree":
-            _check_worktree(place, path, value)
         yield f"  {key} = {value}" if "\n" in record else f"  {key}"
         if key == "core.hookspath" and value:
             directory = os.path.realpath(git_config.expanded(value, os.path.expanduser("~"), base))
             yield from (f"    {directory}/{name}" for name in _programs(directory))
 
 
-def _check_worktree(place: str, path: str, value: str) -> None:
-    """Refuses a `core.worktree` other than the checkout whose `.git` this is: repositories there are not searched for.
+def _configured(place: str, path: str, value: str) -> str:
+    """The checkout that a `core.worktree` names: the one whose `.git` this is, or which leads back; others are refused.
 
     That of a submodule may lack its `.git`, anywhere in the checkout around it (git-submodule(1), `deinit`).
     """
     git_dir = os.path.dirname(f"{place}/{path}")
     named_so = os.path.join(git_dir, value)
     root, home = os.path.realpath(named_so), _home(place)
-    own = nested.led_to(f"{root}/.git", Machine(os.environ)) == git_dir
-    searched = git_dir != place and home and beneath(root, home) and not beneath(root, place)
-    if root != os.path.normpath(named_so) or not (own or searched):
+    if own := _home(git_dir):
+        right = root == own
+    else:
+        right = nested.led_to(f"{root}/.git", Machine(os.environ)) == git_dir
+        right = right or bool(git_dir != place and home and beneath(root, home))
+    if root != os.path.normpath(named_so) or beneath(root, place) or not right:
         raise _indirect(place, path, f"its core.worktree is not the checkout whose .git this is: {value}",
                         "correct the line, or remove it")  # fmt: skip
+    return root
+
+
+def _linked(place: str, path: str, text: str) -> str:
+    """The linked worktree that a `gitdir` names, as git writes it: canonical, and not in the git directory."""
+    line = text.rstrip(" \t\r\n")
+    root, name = os.path.split(line)
+    whole = len(os.fsencode(text)) < _MOST_OF_TEXT
+    # A relative one is read from wherever git was started, or from here (git 2.48).
+    absolute = root.startswith("/") and "\n" not in line
+    if not (whole and absolute) or name != ".git" or os.path.realpath(root) != root or beneath(root, place):
+        raise _indirect(place, path, f"it names no worktree in a place of its own: {line[:200]}",
+                        "write the absolute path of the worktree's .git there, or remove that directory")  # fmt: skip
+    return root
 
 
 def _programs(directory: str) -> list[str]:
@@ -343,7 +452,7 @@ def _contents(place: str, wanted: list[str]) -> dict[str, list[str]]:
     if not wanted:
         return {}
     shell = os.path.realpath(shutil.which("sh", path=SYSTEM_PATH) or "/bin/sh")
-    output, status = _jailed(place, (shell, "-c", _READ, str(_MOST_OF_TEXT), *wanted), (place,))
+    output, status = _jailed(place, (shell, "-c", _READ, str(_MOST_OF_TEXT), _LEAVING, *wanted), (place,))
     if status:
         raise _unreadable(place, "a file in it cannot be read")
     records = iter(output.split("\0"))

@@ -67,6 +67,9 @@ INDIRECT = {
     "core.worktree is not the checkout whose .git this is: ../y": "mkdir -p y; git config core.worktree ../y",
     "core.worktree is not the checkout whose .git this is: .": "git config core.worktree .",
     "core.worktree is not the checkout whose .git this is: ../own": "ln -s . own; git config core.worktree ../own",
+    "worktrees/tree/gitdir": "echo tree/.git >.git/worktrees/tree/gitdir",
+    "worktrees/tree/gitdir leads": "ln -s tree t; echo $PWD/t/.git >.git/worktrees/tree/gitdir",
+    "worktrees/tree/gitdir leads git": "yes '' | head -3000 >>.git/worktrees/tree/gitdir",
     "modules/lib/config": "git config -f .git/modules/lib/config core.worktree $PWD/../one",
 }
 UNREADABLE = {
@@ -89,6 +92,63 @@ IN_PROGRESS = {
     "modules/lib/MERGE_HEAD": "touch .git/modules/lib/MERGE_HEAD",
     "BISECT_START": "touch .git/BISECT_START",
 }
+
+
+WORDS = """
+export GIT_AUTHOR_NAME=A GIT_AUTHOR_EMAIL=a@b GIT_COMMITTER_NAME=A GIT_COMMITTER_EMAIL=a@b
+evil() {
+    git init -q "$@"; shift $(($# - 1)); git -C "$1" commit -q --allow-empty -m x
+    git -C "$1" config core.fsmonitor "touch $PWD/ran; false"
+}
+link() { git update-index --add --cacheinfo "160000,$(git rev-parse HEAD),$1"; }
+forge() {
+    link "$(printf %s "$1" | tr -c x x)"
+    /usr/bin/python3 -c 'if True:
+        import hashlib, sys
+        data = open(".git/index", "rb").read()[:-20].replace(b"x" * len(sys.argv[1]), sys.argv[1].encode())
+        open(".git/index", "wb").write(data + hashlib.sha1(data).digest())' "$1"
+}
+other=../other
+"""
+ENTERED = {
+    "core.worktree names a directory in .git": (
+        "trust-indirect", ".", ".", "mkdir .git/logs/co; echo gitdir: ../.. >.git/logs/co/.git; evil .git/logs/co/sub; "
+        "link sub; git config core.worktree $PWD/.git/logs/co",
+    ),
+    "core.worktree names one elsewhere": (
+        "trust-indirect", ".", ".", "mkdir $other/co; echo gitdir: $PWD/.git >$other/co/.git; evil $other/co/sub; "
+        "link sub; git config core.worktree $(realpath $other/co)",
+    ),
+    "a store names a checkout in another tree": (
+        "trust-nested", "s.git", "../other/co", "git init -q --separate-git-dir $PWD/s.git $other/co; cd $other/co; "
+        "git commit -q --allow-empty -m x; git config core.worktree $PWD; link sub; cd ../../par; evil $other/co/sub",
+    ),
+    "a linked worktree in another tree": (
+        "trust-nested", ".", "../other/co", "git worktree add -q $other/co; evil $other/co/sub; cd $other/co; link sub",
+    ),
+    "one in .git": (
+        "trust-indirect", ".", ".git/logs/co", "git worktree add -q .git/logs/co; evil .git/logs/co/s; "
+        "cd .git/logs/co; link s",
+    ),
+    "a pointer ends in CR LF": (
+        "trust-nested", ".", ".", "link s; evil --separate-git-dir e s; printf 'gitdir: ../e\\r\\n' >s/.git",
+    ),
+    "a pointer ends at a NUL": (
+        "trust-nested", ".", ".", "link s; evil --separate-git-dir e s; printf 'gitdir: ../e\\0x\\n' >s/.git",
+    ),
+    "a link to a pointer": (
+        "trust-nested", ".", ".", "link s; evil --separate-git-dir e s; mv s/.git s/p; ln -s p s/.git",
+    ),
+    "a long pointer": (
+        "trust-unreadable", ".", ".", "link s; evil --separate-git-dir e s; yes '' | head -9000 >>s/.git",
+    ),
+    "a directory that cannot be listed": ("trust-unreadable", ".", ".", "link d/s; evil d/s; chmod 0311 d"),
+    "an index with a path in .git": ("trust-indirect", ".", ".", "evil .git/logs/s; rm .git/logs/s/.git/HEAD; "
+                                     "echo ref: refs/heads/main >.git/logs/s/.git/HEAD; forge .git/logs/s"),
+    "an index with a path outside": ("trust-indirect", ".", ".", "evil $other/s; forge ../other/s"),
+    "an index with an absolute path": ("trust-indirect", ".", ".", "evil $other/s; forge $(realpath $other/s)"),
+}  # fmt: skip
+"""What is wrong: the refusal, what is to be trusted, where the user's git then obeys another repository, the making."""
 
 
 @pytest.fixture
@@ -203,11 +263,56 @@ def test_a_checkout_of_a_git_directory_elsewhere_is_searched_too(paddock: Paddoc
     ):
         said = paddock.refused("trust", name, cwd=par)
         assert (said.reference, f"{par}/{inner}" in said.text) == ("trust-nested", True), said.text
-    assert paddock.refused("trust", "also", cwd=par).text.count(f"{par}/also/.git/HEAD") > 0
-    shutil.rmtree(par / "also")
-    assert paddock.call("trust", "both", cwd=par).stdout.startswith(f"in {par}/both, git obeys:")
+    for name in ("both", "also"):
+        said = paddock.refused("trust", name, cwd=par)
+        assert (said.reference, f"{par}/{name}/.git leads" in said.text) == ("trust-indirect", True), said.text
+        shutil.rmtree(par / name)
     for name in ("apart/n", "tree/n", "store", "."):
         assert paddock.call("trust", name, cwd=par).returncode == 0, name
+
+
+@pytest.fixture
+def other(paddock: Paddock) -> Path:
+    """Another directory that an agent could write."""
+    directory = paddock.place / "other"
+    directory.mkdir()
+    paddock.who.give(directory)
+    assert paddock.run("--directory", "--worktree", directory, "--", "true").returncode == 0
+    return directory
+
+
+@pytest.mark.parametrize("case", ENTERED)
+def test_what_git_enters_is_seen_or_refused(paddock: Paddock, par: Path, other: Path, case: str) -> None:
+    """Each of these has the user's `git status` execute what an agent wrote; nothing of it is accepted unseen."""
+    reference, place, checkout, line = ENTERED[case]
+    made = paddock.who.run(["sh", "-euc", f"{WORDS}\n{line}"], cwd=par)
+    assert made.returncode == 0, made.stderr
+    if paddock.who.uid == 0 and "listed" in case:
+        reference = "trust-nested"  # nothing is closed to root
+    said = paddock.refused("trust", place, cwd=par)
+    assert said.reference == reference, said.text
+    assert not (par / "ran").exists()
+    paddock.who.run(["git", "status"], cwd=par / checkout)
+    assert (par / "ran").exists()
+    assert other.is_dir()
+
+
+@AS_A_USER
+def test_checkouts_without_another_repository_are_accepted(paddock: Paddock, par: Path, other: Path) -> None:
+    """In whichever tree they are, once a repository in them is accepted; so is an index as git writes it."""
+    line = (
+        "git worktree add -q $other/co; mkdir .x; touch .x/.gitx ..y; git add .x ..y; link z; "
+        "git init -q --separate-git-dir $PWD/s.git $other/apart; git -C $other/apart config core.worktree "
+        "$(realpath $other/apart); evil --separate-git-dir e s; printf 'gitdir: ../e\\r\\n' >s/.git; git add ."
+    )
+    made = paddock.who.run(["sh", "-euc", f"{WORDS}\n{line}"], cwd=par)
+    assert made.returncode == 0, made.stderr
+    assert f"paddock trust {par}/e" in paddock.refused("trust", ".", cwd=par).text
+    for name in ("e", f"{other}/apart", "."):
+        assert "git obeys:" in paddock.call("trust", name, cwd=par).stdout, name
+    paddock.who.run(["sh", "-euc", "mkdir -p d/s; echo gitdir: ../../nothing >d/s/.git"], cwd=other / "apart")
+    assert paddock.call("trust", "--forget", "s.git", cwd=par).returncode == 0
+    assert "leads to nothing now" in paddock.refused("trust", "s.git", cwd=par).text
 
 
 @AS_A_USER
