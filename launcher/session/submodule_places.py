@@ -21,6 +21,7 @@ _DIGESTS = (20, 32)  # bytes of an object name
 _LONG_NAME = 0xFFF
 _EXTENDED = 0x4000
 _TYPE, _DIRECTORY = 0o170000, 0o040000
+_LONGEST_POINTER = 8192
 _LARGEST = 256 << 20
 _LONGEST_NAME = 4096  # PATH_MAX
 _DIGITS = 5
@@ -185,14 +186,12 @@ def _listed(git_dir: str) -> list[str]:
 
 def _led_to(root: str) -> str:
     """Where a `.git` leads that no command could write; "" when it is not there any more."""
-    from launcher.vcs.private import pointer
-
     entry = f"{root}/.git"
     try:
         if os.lstat(entry).st_mode & _TYPE == _DIRECTORY:
             return entry
-        content = walk.read_regular(entry, pointer.MOST_BYTES)
+        content = walk.read_regular(entry, _LONGEST_POINTER)
     except OSError:
         return ""
-    target = pointer.text(content) or ""
+    target = os.fsdecode((content or b"").removeprefix(b"gitdir: ").rstrip(b"\n"))
     return target if target.startswith("/") else f"{root}/{target}"

@@ -204,7 +204,7 @@ def _check_nested(place: str, shown: set[str], named: set[str], tree: str, state
     checkouts += named
     for entry, places in led.items():
         if not places and machine.kind(entry) in ("file", "link") and any(beneath(entry, root) for root in checkouts):
-            raise _unreadable(place, f"{entry} leads to nothing now, where another can lie later", _removal(entry))
+            raise _unreadable(place, f"{entry} points to nothing now, and can later", _removal(entry))
     theirs = {
         each
         for entry, places in led.items() if any(beneath(entry, root) for root in checkouts)

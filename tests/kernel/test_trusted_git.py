@@ -312,7 +312,7 @@ def test_checkouts_without_another_repository_are_accepted(paddock: Paddock, par
         assert "git obeys:" in paddock.call("trust", name, cwd=par).stdout, name
     paddock.who.run(["sh", "-euc", "mkdir -p d/s; echo gitdir: ../../nothing >d/s/.git"], cwd=other / "apart")
     assert paddock.call("trust", "--forget", "s.git", cwd=par).returncode == 0
-    assert "leads to nothing now" in paddock.refused("trust", "s.git", cwd=par).text
+    assert "points to nothing now" in paddock.refused("trust", "s.git", cwd=par).text
 
 
 @AS_A_USER
