@@ -265,6 +265,26 @@ def statx(dirfd: int, path: str, flags: int, mask: int) -> tuple[int, int, int]:
     return found[4], birth, found[17]
 
 
+def identity(path: str) -> str:
+    """Which file or directory is there, by inode and birth, which do not change with its name; "" where there is none.
+
+    An inode is soon used again, and devices are numbered anew when they are mounted: without a birth the device counts.
+    """
+    try:
+        inode, birth, device = statx(AT_FDCWD, path, AT_SYMLINK_NOFOLLOW, STATX_BTIME)
+    except (OSError, ValueError):
+        return ""
+    return f"{inode}:{birth}" if birth else f"{inode}@{device}"
+
+
+def identities(path: str) -> tuple[str, ...]:
+    """Which directory is there, and which are above it, without the root."""
+    found = [identity(path)]
+    while (path := path.rpartition("/")[0]) != "":
+        found.append(identity(path))
+    return tuple(found)
+
+
 def pidfd_send_signal(pidfd: int, signal: int) -> None:
     """pidfd_send_signal(2) without extra information."""
     _checked(_call_signal(_NUMBERS["pidfd_send_signal"], pidfd, signal, None, 0))

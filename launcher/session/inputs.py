@@ -5,6 +5,7 @@ An input is ``(kind, subject, answer)``; `unchanged` asks every question once mo
 
 import marshal
 
+from launcher.jail import syscalls
 from launcher.lean import os
 from launcher.safefs import walk
 from launcher.session import submodule_places
@@ -18,6 +19,7 @@ LOCATIONS = (
     "urls"  # subject: a variable's name with at most one `*`; answer: names and values, see `without_credentials`
 )
 IDENTITY = "id"  # subject: a path; answer: device, inode, mode, owner of the entry itself (lstat) and of its target
+DIRECTORY = "born"  # subject: a path; answer: `syscalls.identity`: which directory it is, whoever has its inode next
 CONTENT = "stat"  # as IDENTITY, and size, mtime, ctime: changes with a file's content and a directory's entries
 TEXT = "text"  # subject: a small file of /proc, whose stat says nothing; answer: its first bytes
 POINTER = "git"  # subject: a `.git` file; answer: its content, whichever file it is: it is replaced and put back again
@@ -40,6 +42,8 @@ def ask(kind: str, subject: str, environ: "os._Environ[str] | dict[str, str]") -
             if len(name) > len(head + tail) and name.startswith(head) and name.endswith(tail)
         )  # fmt: skip
         return tuple((name, without_credentials(environ[name])) for name in names if name in environ)
+    if kind == DIRECTORY:
+        return syscalls.identity(subject)
     try:
         if kind == CONTENT:
             return content_of(os.stat(subject))

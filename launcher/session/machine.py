@@ -167,6 +167,10 @@ class Machine:
         """Records that the Plan depends on this file's content (or absence)."""
         self._ask(inputs.CONTENT, path)
 
+    def depends_on_directory(self, path: str) -> None:
+        """Makes the Plan depend on which directory this is, whatever comes to its place or gets its inode."""
+        self._ask(inputs.DIRECTORY, path)
+
     def depends_on_own(self, path: str) -> None:
         """The same of a file of Paddock's own, whose name only who installs it can lead elsewhere."""
         self._inputs[inputs.CONTENT, path] = inputs.ask(inputs.CONTENT, path, self._environ)

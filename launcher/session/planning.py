@@ -124,12 +124,7 @@ def find_command(name: str, cwd: str, directory: str, host: Host) -> Command:
     """
     if "\0" in name or not name:
         raise Refusal("command-not-found", "the command's name is empty or contains a NUL", exit_code=EXIT_NOT_FOUND)
-    if "/" in name:
-        candidates = [_named(name, cwd)]
-    else:
-        # A relative or empty entry means the current directory: that is where the agent writes.
-        entries = (host.env("PATH") or os.defpath).split(":")
-        candidates = [f"{entry.rstrip('/')}/{name}" for entry in entries if entry.startswith("/")]
+    candidates = _candidates(name, cwd, host)
     seen = ""
     for path in candidates:
         canonical = host.resolve(path)
@@ -155,6 +150,15 @@ def find_command(name: str, cwd: str, directory: str, host: Host) -> Command:
         hint="check the spelling and PATH",
         exit_code=EXIT_NOT_FOUND,
     )
+
+
+def _candidates(name: str, cwd: str, host: Host) -> list[str]:
+    """Where a command is looked for."""
+    if "/" in name:
+        return [_named(name, cwd)]
+    # A relative or empty entry means the current directory: that is where the agent writes.
+    entries = (host.env("PATH") or os.defpath).split(":")
+    return [f"{entry.rstrip('/')}/{name}" for entry in entries if entry.startswith("/")]
 
 
 def _named(name: str, cwd: str) -> str:
@@ -230,7 +234,7 @@ def make(options: Options, command: list[str], cwd: str, places: Places) -> Plan
     rules = _with_obeyed(rules, settings, found, checkouts, machine)
     image = _text(options, "--root")
     named = (*(path for path, _ in (*rules.write, *rules.read)), *(machine.env("PATH") or os.defpath).split(":"))
-    named = (place, *named, *([os.path.join(cwd, image)] if image is not None else []))
+    named = (place, *named, *(_candidates(command[0], cwd, machine) if image is None else [os.path.join(cwd, image)]))
     recorded = (*written.trees(places.state, *(path for path in named if path.startswith("/"))), places.state)
     program = (
         find_command(command[0], cwd, directory, machine) if image is None
@@ -555,6 +559,8 @@ def prepare(planned: Planned, places: Places) -> None:
 
     The Plan depends on both being there, so that they are made again.
     """
+    for path in written.directories(places.state, planned.plan):
+        planned.machine.depends_on_directory(path)
     written.remember(places.state, planned.plan)
     planned.machine.kind(written.path_of(places.state))
     home = state.home_of(places, planned.plan.worktree_id)

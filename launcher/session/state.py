@@ -82,6 +82,9 @@ CGROUPS = "cgroups"
 WRITES = "writes"
 """File in a session's directory: what its jail may write, each path ended by a NUL, its own worktree first."""
 
+WRITES_IN = "writes-in"
+"""Beside it: which directories these are, and lie in, as `launcher.vcs.private.writers.identities_of` gives it."""
+
 BRINGS, SHOWN, COPIED = "brings", "shown", "copied"
 """The same of one that brings the user's own things: how, and their places in the private home (`session.brought`)."""
 
@@ -266,7 +269,8 @@ def open_session(
             slots["tmp"] = "/tmp"
         else:
             slots["tmp"] = make_short_temp(f"{fresh}/tmp") or slots["tmp"]
-        for record, content in ((WRITES, writes), (BRINGS, brings)):
+        known = tuple(",".join(syscalls.identities(path)) for path in writes)
+        for record, content in ((WRITES, writes), (WRITES_IN, known), (BRINGS, brings)):
             if content:
                 _record(f"{fresh}/{record}", content)
         _take_name(fresh, final, wanted)

@@ -7,10 +7,11 @@ directory in one of them is never given to git outside of a jail (`refuse_agents
 The record is one file in the user's state directory, which no jail can reach: entries in the order of the sessions,
 each ended by a NUL. ``/TREE``: a tree whose own `.git` no session could write. ``*/TREE``: all of it was writable, or
 its `.git`, a pointer, could be replaced.
-A git directory is its user's, whatever the entries above say: ``+/DIRECTORY``: he vouches for it; ``-/DIRECTORY``: the
-session that could write around it had it read-only.
-``=IDENTITY/DIRECTORY`` says which directory it was that any of these names: a tree that was moved since, or is mounted
-elsewhere, is still an agent's. Of records that are older, the next session completes what is there.
+``=IDENTITY/TREE`` says which directory it was: a tree that was moved since, or is mounted elsewhere, is still an
+agent's. Of records that are older, the next session completes what is there.
+A git directory is its user's, whatever the entries above it say: ``+IDENTITY/DIRECTORY``: he vouches for it;
+``-IDENTITY/DIRECTORY``: the session that could write around it had it read-only. That counts for the very directory,
+wherever it is now, and for none that has come to its place.
 
 On no record, because all sessions write there: Paddock's own places for them, and where it has moved what they left.
 """
@@ -35,11 +36,10 @@ VOUCHES = "vouches"
 """File beside the record that grows whenever the user vouches for a git directory, or takes that back: no Plan from
 before is used then. `launcher.session.state` has the name, too."""
 MOST = 4000
-"""Paths from which on those are left out, at the next record, that are no directories any more."""
+"""Entries from which on those are left out, at the next record, that can mean no directory any more."""
 _LARGEST = 32 << 20
 _ALL, _VOUCHED, _KEPT, _IDENTITY = "*", "+", "-", "="
 _USERS = (_VOUCHED, _KEPT)
-_KINDS = _ALL + _VOUCHED + _KEPT
 GIT_OWN = frozenset({"branches", "hooks", "info", "lfs", "logs", "modules", "objects", "refs", "rr-cache", "worktrees"})
 """Directories of a git directory that git obeys or believes. A bare repository may hold worktrees beside them."""
 
@@ -56,7 +56,7 @@ class _Record(NamedTuple):
 
     Attributes:
         entries: the last one of those that are there more than once.
-        directories: identity -> those that an entry names, and that had it.
+        directories: identity -> trees that an entry names, and that had it.
     """
 
     entries: tuple[str, ...]
@@ -95,13 +95,13 @@ def trees(state: str, *paths: str) -> tuple[str, ...]:
     Refusals: state-not-ours (the record could be somebody else's), and those of `guarded_files.read`.
     """
     known, names = _read(state), Names()
-    entries = _followed(known.entries, _moved(known, [names.walk(path) for path in paths]))
-    return tuple(dict.fromkeys(each.lstrip(_ALL) for each in entries if not each.startswith(_USERS)))
+    entries = _followed(known.entries, _moved(known, _around(known, [names.walk(path) for path in paths])))
+    return tuple(dict.fromkeys(_path(each) for each in entries if not each.startswith(_USERS)))
 
 
 def former(state: str, tree: str) -> tuple[str, ...]:
     """Where a directory (canonical) was when sessions could write it, by the record; as `trees`."""
-    return _names(tree, _read(state))
+    return _read(state).directories.get(syscalls.identity(tree), ())
 
 
 def agents_tree(git_dir: str, state: str | None = None) -> str:
@@ -142,8 +142,8 @@ def _of_sessions(trail: Trail, state: str) -> str:
 
 def _entries_for(known: _Record, trail: Trail) -> list[str]:
     """The entries, and those that follow from where this walk has come."""
-    inside = (f"{trail.reached}/{name}" for name in GIT_OWN)
-    return [*_backups(trail), *_followed(known.entries, _moved(known, [trail], inside))]
+    around = _around(known, [trail], (f"{trail.reached}/{name}" for name in GIT_OWN))
+    return [*_backups(trail), *_followed(_of_users(known.entries, around), _moved(known, around))]
 
 
 def _backups(trail: Trail) -> Iterator[str]:
@@ -154,64 +154,66 @@ def _backups(trail: Trail) -> Iterator[str]:
                 yield f"{_ALL}{around}/{BACKUP}"
 
 
-def _moved(known: _Record, trails: Iterable[Trail], inside: Iterable[str] = ()) -> list[tuple[str, str]]:
-    """Directories on record around the ends of walks and the links on their way: where each was, and where it is now.
+def _around(known: _Record, trails: Iterable[Trail], inside: Iterable[str] = ()) -> dict[str, str]:
+    """Directories around the ends of walks and the links on their way, and which each is.
 
     Args:
         inside: further ones to look at.
     """
-    if not known.directories:
-        return []
-    around = dict.fromkeys(inside)
+    if not known.entries:
+        return {}
+    around = dict.fromkeys(inside, "")
     for trail in trails:
         for here in (trail.reached, *(os.path.dirname(link) for link, _ in trail.links)):
             while here not in ("", "/") and here not in around:
-                around[here] = None
+                around[here] = ""
                 here = os.path.dirname(here)
-    return [(was, now) for now in around for was in _names(now, known) if was != now]
+    return {here: syscalls.identity(here) for here in around}
 
 
-def _followed(entries: tuple[str, ...], moved: list[tuple[str, str]]) -> Iterable[str]:
-    """Entries, each followed by what it says of directories that were moved.
+def _moved(known: _Record, around: dict[str, str]) -> list[tuple[str, str]]:
+    """Trees on record among directories: where each was, and where it is now."""
+    return [(was, now) for now, it in around.items() for was in known.directories.get(it, ()) if was != now]
 
-    What was accepted is known by its own identity alone: another may be in its place in another tree.
-    """
+
+def _followed(entries: Iterable[str], moved: list[tuple[str, str]]) -> Iterable[str]:
+    """Entries, each followed by what it says of trees that were moved. What is the user's is known by itself alone."""
     if not moved:
         return entries
     found = []
     for entry in entries:
-        path = entry.lstrip(_KINDS)
-        kind = entry[: -len(path)]
         found += [entry]
-        for was, now in moved:
-            if path == was or (kind not in _USERS and beneath(path, was)):
-                found += [f"{kind}{now}{path[len(was) :]}"]
+        if entry.startswith(_USERS):
+            continue
+        path = _path(entry)
+        found += [f"{entry[: -len(path)]}{now}{path[len(was) :]}" for was, now in moved if beneath(path, was)]
     return found
 
 
-def _names(path: str, known: _Record) -> tuple[str, ...]:
-    """Where the directory that is there was on record."""
-    return known.directories.get(_identity(path), ())
+def _of_users(entries: Iterable[str], around: dict[str, str]) -> Iterator[str]:
+    """Entries, in which what is the user's has the place where it is now; left out where that is not around here."""
+    for entry in entries:
+        if not entry.startswith(_USERS):
+            yield entry
+            continue
+        kind, identity, path = entry[0], _identity_in(entry), _path(entry)
+        # Without a birth, another directory may have the inode by now.
+        places = [here for here, it in around.items() if it == identity and (":" in it or here == path)]
+        yield from (f"{kind}{identity}{here}" for here in places)
 
 
-def _identity(path: str) -> str:
-    """Which directory is there, by inode and birth, which do not change with its name; "" where there is none.
+def _path(entry: str) -> str:
+    return entry[entry.index("/") :]
 
-    An inode is soon used again, and devices are numbered anew when they are mounted: without a birth the device counts.
-    """
-    try:
-        inode, birth, device = syscalls.statx(
-            syscalls.AT_FDCWD, path, syscalls.AT_SYMLINK_NOFOLLOW, syscalls.STATX_BTIME
-        )
-    except (OSError, ValueError):
-        return ""
-    return f"{inode}:{birth}" if birth else f"{inode}@{device}"
+
+def _identity_in(entry: str) -> str:
+    return entry[1 : entry.index("/")]
 
 
 def _tree_by(entries: Iterable[str], trail: Trail) -> str:
     found = ""
     for entry in entries:
-        tree = entry.lstrip(_KINDS)
+        tree = _path(entry)
         if entry.startswith(_USERS):
             found = "" if found and beneath(trail.reached, tree) else found
         elif any(beneath(link, tree) for link, _ in trail.links):
@@ -254,8 +256,19 @@ def granted(plan: Plan) -> tuple[str, ...]:
         if "w" in access and not private and not beneath(path, plan.worktree) and os.path.isdir(path):
             found.append(f"{_ALL}{path}")
     # What a jail has read-only as a whole stays its user's.
-    found += [f"{_KEPT}{path}" for path, source in plan.read_only if source == promises.OTHER_GIT]
-    return tuple(found)
+    kept = ((syscalls.identity(path), path) for path, source in plan.read_only if source == promises.OTHER_GIT)
+    return (*found, *(f"{_KEPT}{identity}{path}" for identity, path in kept if identity))
+
+
+def directories(state: str, plan: Plan) -> tuple[str, ...]:
+    """What has to be the same directories as long as a Plan holds: what it grants, and all that is the user's.
+
+    When one of the user's is moved, every Plan goes on record anew: it may be in a tree of that one now.
+
+    Refusals: those of `trees`.
+    """
+    users = (each for each in _read(state).entries if each.startswith(_USERS))
+    return tuple(dict.fromkeys(map(_path, (*granted(plan), *users))))
 
 
 def remember(state: str, plan: Plan) -> None:
@@ -271,12 +284,48 @@ def remember(state: str, plan: Plan) -> None:
     with guarded_files.locked_file(f"{path}.lock"):
         known = _read(state)
         added = _missing(wanted, known)
+        gone = _gone(known) if len(known.entries) + len(added) > MOST else frozenset()
         try:
-            if len(known.entries) + len(added) > MOST:
-                kept = (*(each for each in known.entries if os.path.isdir(each.lstrip(_KINDS))), *added)
-                _replace(path, kept, known)
-            else:
-                _append(path, (*added, *_unidentified((*known.entries, *added), known)))
+            if gone:
+                _replace(path, (*(each for each in known.entries if each not in gone), *added), known)
+                known = _read(state)
+            _append(path, (*(() if gone else added), *_unidentified((*_unnamed(known), *wanted), known)))
+        except OSError as error:
+            raise unusable(path, error) from None
+
+
+def _gone(known: _Record) -> frozenset[str]:
+    """Entries that can mean no directory any more, or one of the user's that is not where it was.
+
+    A tree that is known by itself may have been moved.
+    """
+    named = {path for paths in known.directories.values() for path in paths}
+    return frozenset(
+        each
+        for each in known.entries
+        if (syscalls.identity(_path(each)) != _identity_in(each) if each.startswith(_USERS)
+            else _path(each) not in named and not os.path.isdir(_path(each)))
+    )  # fmt: skip
+
+
+def forget(state: str, tree: str, identity: str) -> None:
+    """Takes off the record a tree that Paddock has removed from the disk; not another one that was there before.
+
+    Args:
+        identity: of the tree (`syscalls.identity`), from before.
+
+    Refusals: state-unusable, and those of `trees`.
+    """
+    path = path_of(state)
+    with guarded_files.locked_file(f"{path}.lock"):
+        known = _read(state)
+        if os.path.lexists(tree) or tree not in known.directories.get(identity, ()):
+            return
+        left = {**known.directories, identity: tuple(each for each in known.directories[identity] if each != tree)}
+        named = any(tree in paths for paths in left.values())
+        entries = (each for each in known.entries if named or each.startswith(_USERS) or _path(each) != tree)
+        try:
+            _replace(path, tuple(entries), _Record((), left))
         except OSError as error:
             raise unusable(path, error) from None
 
@@ -289,10 +338,12 @@ def follow(state: str, was: str, now: str) -> None:
     path = path_of(state)
     with guarded_files.locked_file(f"{path}.lock"):
         known = _read(state)
-        if not any(beneath(each.lstrip(_ALL), was) for each in known.entries):
+        if not any(beneath(_path(each), was) for each in known.entries):
             return
         try:
             _replace(path, tuple(_followed(known.entries, [(was, now)])), known)
+            known = _read(state)
+            _append(path, _unidentified(_unnamed(known), known))
         except OSError as error:
             raise unusable(path, error) from None
 
@@ -311,41 +362,96 @@ def refuse_late(state: str, plan: Plan) -> None:
         )
 
 
-def vouch(state: str, git_dir: str) -> None:
+def vouch(state: str, git_dir: str, identity: str) -> None:
     """Puts on record that the user has looked at a git directory and answers for it, until a session can write it.
 
-    Refusals: state-unusable.
+    Args:
+        identity: of the directory that he looked at (`syscalls.identity`), from before he did.
+
+    Refusals: trust-changed (it is not there, or cannot be known), state-unusable.
     """
-    path, entry = path_of(state), f"{_VOUCHED}{git_dir}"
+    path = path_of(state)
+    if not identity or syscalls.identity(git_dir) != identity:
+        raise Refusal(
+            "trust-changed",
+            f"{git_dir} is not the directory that was shown" if identity else f"{git_dir} cannot be told from others",
+            context="another process has moved or replaced it" if identity else "statx(2) says nothing about it",
+            hint=f"paddock trust {quoted(git_dir)}",
+        )
     with guarded_files.locked_file(f"{path}.lock"):
         try:
             _append(f"{state}/{VOUCHES}", ("",))  # in front, too: nothing of the record is ever newer
-            _append(path, (entry, *_unidentified((entry,), _read(state))))
+            _append(path, (f"{_VOUCHED}{identity}{git_dir}",))
             _append(f"{state}/{VOUCHES}", ("",))
         except OSError as error:
             raise unusable(path, error) from None
 
 
-def vouched(state: str) -> tuple[str, ...]:
-    """The git directories that the user vouches for, and that no session could write since; as `trees`."""
-    names = (each[1:] for each in _read(state).entries if each.startswith(_VOUCHED))
-    return tuple(sorted(each for each in names if not agents_tree(each, state)))
+def vouched(state: str) -> dict[str, bool]:
+    """The git directories that the user vouches for, and that no session could write since; as `trees`.
+
+    Returns:
+        Where each was then, sorted; whether it still is there. If not, it counts wherever it is now.
+    """
+    known = _read(state)
+    found: dict[str, bool] = {}
+    for at, entry in enumerate(known.entries):
+        if not entry.startswith(_VOUCHED):
+            continue
+        path = _path(entry)
+        here = syscalls.identity(path) == _identity_in(entry)
+        if not (agents_tree(path, state) if here else _written_since(known, at)):
+            found[path] = found.get(path, False) or here
+    return dict(sorted(found.items()))
 
 
-def revoke(state: str, git_dir: str) -> None:
+def _written_since(known: _Record, at: int) -> bool:
+    """Whether the record has a tree after an entry, by any of its names, in which the entry's directory was."""
+    later = {_path(each) for each in known.entries[at:] if not each.startswith(_USERS)}
+    names = {name for paths in known.directories.values() if not later.isdisjoint(paths) for name in paths}
+    return any(beneath(_path(known.entries[at]), each) for each in later | names)
+
+
+def is_vouched(state: str, git_dir: str) -> bool:
+    """Whether the user vouches for the git directory that is there, wherever it was then; as `trees`."""
+    return bool(_vouching(_read(state), git_dir, by_name=False)) and not agents_tree(git_dir, state)
+
+
+def _vouching(known: _Record, git_dir: str, *, by_name: bool) -> list[str]:
+    identity = syscalls.identity(git_dir)
+    return [
+        each
+        for each in known.entries
+        if each.startswith(_VOUCHED)
+        and ((by_name and _path(each) == git_dir) or (identity and _identity_in(each) == identity))
+    ]
+
+
+def revoke(state: str, git_dir: str) -> bool:
     """Takes back what `vouch` has put on record: what jails could write there counts again.
+
+    Args:
+        git_dir: where it is now, or where it was then.
+
+    Returns:
+        Whether it counted.
 
     Refusals: state-unusable, and those of `trees`.
     """
+    counted = is_vouched(state, git_dir) or git_dir in vouched(state)
     path = path_of(state)
     with guarded_files.locked_file(f"{path}.lock"):
         known = _read(state)
-        names = {f"{kind}{git_dir}" for kind in _USERS}
+        names = {_identity_in(each) for each in _vouching(known, git_dir, by_name=True)}
+        if not names:
+            return False
+        kept = (each for each in known.entries if not each.startswith(_USERS) or _identity_in(each) not in names)
         try:
-            _replace(path, tuple(each for each in known.entries if each not in names), known)
+            _replace(path, tuple(kept), known)
             _append(f"{state}/{VOUCHES}", ("",))
         except OSError as error:
             raise unusable(path, error) from None
+    return counted
 
 
 def _missing(wanted: tuple[str, ...], known: _Record) -> tuple[str, ...]:
@@ -354,28 +460,39 @@ def _missing(wanted: tuple[str, ...], known: _Record) -> tuple[str, ...]:
     What is wanted to stay the user's is vouched for where it is his by what is known, and would not be any more.
     """
     missing: list[str] = []
+    kept = {_identity_in(each) for each in wanted if each.startswith(_KEPT)}
     for entry in wanted:
         if entry.startswith(_KEPT):
-            trail = Names().walk(entry[1:])
+            trail = Names().walk(_path(entry))
             before = _entries_for(known, trail)
             if not _tree_by(before, trail) and _tree_by((*before, *missing), trail):
                 missing.append(entry)
             continue
         last = max((at for at, each in enumerate(known.entries) if each == entry), default=-1)
-        tree = entry.lstrip(_ALL)
-        after = (each[1:] for each in known.entries[last + 1 :] if each.startswith(_USERS))
-        others = (each for each in after if f"{_KEPT}{each}" not in wanted)
-        # One that is not where it was may be in this tree now.
-        if last < 0 or any(beneath(each, tree) or each not in _names(each, known) for each in others):
+        after = [each for each in known.entries[last + 1 :] if each.startswith(_USERS)]
+        if last < 0 or any(_identity_in(each) not in kept and _may_be_in(_path(entry), each) for each in after):
             missing.append(entry)
     return tuple(missing)
 
 
+def _may_be_in(tree: str, entry: str) -> bool:
+    """Whether what is the user's may lie in a tree, or around it. One that is not where it was may be anywhere."""
+    path, identity = _path(entry), _identity_in(entry)
+    there, around = syscalls.identities(path), syscalls.identities(tree)
+    return there[0] != identity or identity in around or (around[0] or tree) in there or beneath(path, tree)
+
+
+def _unnamed(known: _Record) -> tuple[str, ...]:
+    """Trees of which no identity is on record."""
+    named = {path for paths in known.directories.values() for path in paths}
+    return tuple(each for each in known.entries if not each.startswith(_USERS) and _path(each) not in named)
+
+
 def _unidentified(entries: Iterable[str], known: _Record) -> tuple[str, ...]:
-    """Entries that say which directories these name now, where that is not on record."""
-    paths = dict.fromkeys(each.lstrip(_KINDS) for each in entries)
-    found = ((_identity(path), path) for path in paths if path not in _names(path, known))
-    return tuple(f"{_IDENTITY}{identity}{path}" for identity, path in found if identity)
+    """Entries that say which directories these trees are now, where that is not on record."""
+    paths = dict.fromkeys(_path(each) for each in entries if not each.startswith(_USERS))
+    found = ((syscalls.identity(path), path) for path in paths)
+    return tuple(f"{_IDENTITY}{it}{path}" for it, path in found if it and path not in known.directories.get(it, ()))
 
 
 def _read(state: str) -> _Record:
@@ -396,7 +513,8 @@ def _read(state: str) -> _Record:
     if content is None:
         return _Record((), {})
     parts = [os.fsdecode(each) for each in content.split(b"\0")]
-    entries = [each for each in parts if each.lstrip(_KINDS).startswith("/")]
+    entries = [each for each in parts if each.startswith(("/", f"{_ALL}/"))
+               or (each.startswith(_USERS) and "/" in each and _identity_in(each))]  # fmt: skip
     # Of an entry that is there more than once the last one counts: what was vouched for between them may have changed.
     last = {each: at for at, each in enumerate(entries)}
     directories: dict[str, tuple[str, ...]] = {}
@@ -411,9 +529,9 @@ def _read(state: str) -> _Record:
 
 def _replace(path: str, entries: tuple[str, ...], known: _Record) -> None:
     """Writes the record anew, with what is known of the directories that are still in it."""
-    named = {each.lstrip(_KINDS) for each in entries}
+    named = {_path(each) for each in entries if not each.startswith(_USERS)}
     said = [f"{_IDENTITY}{it}{each}" for it, paths in known.directories.items() for each in paths if each in named]
-    walk.replace(path, _packed((*entries, *said, *_unidentified(entries, known))))
+    walk.replace(path, _packed((*entries, *said)))
 
 
 def _packed(paths: tuple[str, ...]) -> bytes:

@@ -5,6 +5,7 @@ import os
 import sys
 import tomllib
 
+from launcher.jail import syscalls
 from launcher.safefs import guarded_files, walk
 from launcher.session import configuration, places
 from launcher.session.machine import Machine
@@ -113,18 +114,18 @@ def _git_directory(place: str, *, as_json: bool) -> int:
     Refusals: those of `trusted_git.obeyed`, session-running; git-dir-written where all sessions write.
     """
     state = places.places(os.environ).state
-    tree = written.agents_tree(place, state)
+    identity, tree = syscalls.identity(place), written.agents_tree(place, state)
     if written.of_sessions(place, state):
         written.refuse_agents_git_dir(place, state)
-    with writers.excluded(state, [tree] if tree else [], frozen=True):
+    with writers.excluded(state, [tree, place] if tree else [], frozen=True):
         obeyed = trusted_git.obeyed(place, tree, state) if tree else []
         if not as_json:
             print("\n".join([f"in {printable(place)}, git obeys:", *(f"  {printable(line)}" for line in obeyed)])
-                  if tree else f"{printable(place)} is trusted already" if place in written.vouched(state)
+                  if tree else f"{printable(place)} is trusted already" if written.is_vouched(state, place)
                   else f"no session could write {printable(place)}: git uses it anyway")  # fmt: skip
             sys.stdout.flush()
         if tree:
-            written.vouch(state, place)
+            written.vouch(state, place, identity)
     if as_json:
         print(json.dumps({"path": place, "obeyed": obeyed, "trusted": True}, indent=2))
     elif tree:
@@ -136,24 +137,24 @@ def _list(store: Trust, *, as_json: bool) -> int:
     entries = store.entries()
     git_dirs = written.vouched(places.places(os.environ).state)
     if as_json:
-        documents = [{"path": path, "sha256": sha256} for path, sha256 in entries]
-        print(json.dumps([*documents, *({"path": path, "sha256": None} for path in git_dirs)], indent=2))
+        documents: list[dict[str, object]] = [{"path": path, "sha256": sha256} for path, sha256 in entries]
+        documents += [{"path": path, "sha256": None} | ({} if here else {"moved": True})
+                      for path, here in git_dirs.items()]  # fmt: skip
+        print(json.dumps(documents, indent=2))
         return 0
     if not entries and not git_dirs:
         print("nothing is trusted")
         return 0
     rows = [(sha256[:16], path) for path, sha256 in entries]
-    rows += [("git directory", path) for path in git_dirs]
+    rows += [("git directory" if here else "moved since", path) for path, here in git_dirs.items()]
     print("\n".join(table.lines(("SHA256", "FILE"), rows)))
     return 0
 
 
 def _forget(store: Trust, path: str, *, as_json: bool) -> int:
     state = places.places(os.environ).state
-    vouched = path in written.vouched(state)
-    if vouched:
-        written.revoke(state, path)
-    known = store.forget(path) or vouched
+    revoked = written.revoke(state, path)
+    known = store.forget(path) or revoked
     if as_json:
         print(json.dumps({"path": path, "trusted": False, "forgotten": known}, indent=2))
     else:

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from launcher.jail import syscalls
 from launcher.session import cache, inputs, planning, running
 from launcher.session.trust_store import Trust
 from launcher.vcs import written
@@ -45,6 +46,15 @@ def template(tmp_path_factory: pytest.TempPathFactory) -> Path:
     git("submodule", "--quiet", "add", "../upstream", "library", at=place / "repo")
     git("commit", "-q", "-m", "Library.", at=place / "repo")
     return place / "repo"
+
+
+def _vouch(bench: Bench, git_dir: Path) -> None:
+    written.vouch(bench.where.state, str(git_dir), syscalls.identity(str(git_dir)))
+
+
+def _trusted(bench: Bench) -> None:
+    git("init", "-q", "library/x", at=bench.root)
+    _vouch(bench, Path(bench.root, "library/x/.git"))
 
 
 @pytest.fixture
@@ -131,8 +141,10 @@ CHANGES: dict[str, Change] = {
     "the user's configuration is made": lambda b, m: user_config(b),
     "a project's configuration is made": lambda b, m: project_config(b),
     "trust is recorded": lambda b, m: Trust(b.where.state).trust("/somewhere", b"content"),
-    "a git directory is trusted": lambda b, m: written.vouch(b.where.state, f"{b.root}/new/.git"),
-    "a git directory is trusted no more": lambda b, m: written.revoke(b.where.state, f"{b.root}/new/.git"),
+    "a git directory is trusted": lambda b, m: _trusted(b),
+    "a git directory is trusted no more": lambda b, m: steps(
+        lambda: _trusted(b), b.plan, lambda: written.revoke(b.where.state, f"{b.root}/library/x/.git")
+    ),
     ".gitmodules is edited": lambda b, m: (b.root / ".gitmodules").write_text("# other\n"),
     ".gitmodules is removed": lambda b, m: (b.root / ".gitmodules").unlink(),
     "a submodule comes": lambda b, m: second_submodule(b),
@@ -212,16 +224,36 @@ def test_trust_that_comes_between_a_plan_and_its_session_refuses_it(bench: Bench
     """What is trusted could be written by it; it leaves nothing, and trust elsewhere is none of its concern."""
     entry = bench.plan()
     git("init", "-q", "elsewhere", at=bench.place)
-    written.vouch(bench.where.state, f"{bench.place}/elsewhere/.git")
+    _vouch(bench, bench.place / "elsewhere/.git")
     written.refuse_late(bench.where.state, entry.plan)
     git("init", "-q", "new", at=bench.root)
-    written.vouch(bench.where.state, f"{bench.root}/new/.git")
+    _vouch(bench, Path(bench.root, "new/.git"))
     with pytest.raises(Refusal) as caught:
         running.run(entry, (), bench.where, given={}, name=None, report=None, verbose=False)
     assert caught.value.reference == "trust-changed"
     assert os.listdir(f"{bench.where.state}/sessions") == []
     written.refuse_late(bench.where.state, bench.plan().plan)
     assert f"{bench.root}/new/.git" in written.vouched(bench.where.state)
+
+
+def test_a_plan_holds_for_the_directories_on_record(bench: Bench) -> None:
+    """Neither for a tree that is made anew at its place, nor when a trusted repository was moved, maybe into it."""
+    bench.plan()
+    assert bench.cached() is not None
+    old = shutil.copytree(bench.root, f"{bench.place}/old", symlinks=True)
+    shutil.rmtree(bench.root)
+    os.rename(old, bench.root)
+    os.utime(bench.root)
+    assert bench.cached() is None
+    git("init", "-q", "apart", at=bench.place)
+    _vouch(bench, bench.place / "apart/.git")
+    bench.plan()
+    assert bench.cached() is not None
+    (bench.place / "apart/.git").rename(f"{bench.root}/library/x")
+    git("init", "-q", "apart", at=bench.place)
+    assert bench.cached() is None
+    assert f"{bench.root}/library/x" in dict(bench.plan().plan.read_only)
+    assert bench.cached() is not None
 
 
 def _edited(path: Path) -> None:

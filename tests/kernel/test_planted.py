@@ -91,6 +91,31 @@ def test_a_planted_link_as_the_command_grants_nothing(paddock: Paddock, backend:
 
 
 @AS_A_USER
+@pytest.mark.parametrize("way", ["named", "PATH"])
+def test_a_planted_link_in_a_tree_that_was_moved_grants_nothing_to_others(
+    paddock: Paddock, backend: dict[str, str], way: str
+) -> None:
+    """As the command of another worktree: by its path, or by a link of the user's own on PATH."""
+    tools, tree, bin_ = paddock.place / "tools", paddock.place / "tree", paddock.place / "bin"
+    for directory in (tools, tree, bin_):
+        directory.mkdir()
+        paddock.who.give(directory)
+    (tools / "tool").write_text("#!/bin/sh\necho ran\n")
+    (tools / "tool").chmod(0o755)
+    words = ("--directory", "--freeze-root", "--worktree", tree, "--", "ln", "-s", tools / "tool", "tool")
+    assert paddock.run(*words, env=backend).returncode == 0
+    moved = tree.rename(paddock.place / "moved")
+    (bin_ / "tool").symlink_to(moved / "tool")
+    called = "tool" if way == "PATH" else str(moved / "tool")
+    env = {**backend, "PATH": f"{bin_}:{paddock.who.path}"}
+    ended = paddock.run(called, env=env)
+    assert (ended.returncode, "[command-leaves-worktree]" in ended.stderr) == (126, True), ended.stderr
+    (bin_ / "tool").unlink()
+    (bin_ / "tool").symlink_to(tools / "tool")
+    assert paddock.run("tool", env=env).stdout == "ran\n"
+
+
+@AS_A_USER
 @pytest.mark.parametrize("words", [("run", "--", "true"), ("doctor",)], ids=["run", "doctor"])
 def test_a_planted_programme_on_path_is_not_run_outside(paddock: Paddock, words: tuple[str, ...]) -> None:
     """What Paddock runs itself comes from the system, though PATH leads into the worktree first."""

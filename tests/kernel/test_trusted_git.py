@@ -328,12 +328,48 @@ def test_trust_is_listed_and_revoked(paddock: Paddock, par: Path) -> None:
         assert "is no longer trusted" in paddock.call("trust", name, "--forget", cwd=par).stdout
         assert paddock.call("trust", name, "--forget", cwd=par).returncode == 1
     assert paddock.refused("run", "--", "true", cwd=par).reference == "git-dir-written"
+    assert paddock.call("trust", ".", cwd=par).returncode == 0
+    moved = par.rename(par.parent / "moved")
+    assert "is trusted already" in paddock.call("trust", ".", cwd=moved).stdout
+    assert f"moved since  {place}" in paddock.call("trust", "--list", cwd=moved).stdout
+    listed = json.loads(paddock.call("trust", "--list", "--json", cwd=moved).stdout)
+    assert listed == [{"path": place, "sha256": None, "moved": True}]
+    assert "is no longer trusted" in paddock.call("trust", ".", "--forget", cwd=moved).stdout
+    assert paddock.refused("run", "--", "true", cwd=moved).reference == "git-dir-written"
+
+
+@AS_A_USER
+def test_what_was_accepted_is_the_repository_and_not_its_place(
+    paddock: Paddock, par: Path, backend: dict[str, str]
+) -> None:
+    """One that a session could write again is no more accepted when another one in its place is."""
+    place, away = par / "x/y", par / "away"
+
+    def session(line: str, *options: str) -> bool:
+        words = (*options, "--rw", par, "--", "sh", "-euc", f"cd {par}; {line}")
+        return paddock.run(*words, env=backend).returncode == 0
+
+    for name in (".git", "tree"):
+        shutil.rmtree(par / name)
+    assert session("git init -q x/y")
+    assert paddock.call("trust", place, cwd=par).returncode == 0
+    moved = "git -C x/y config alias.x y; mv x/y away; git init -q x/y"
+    if not session(moved):  # read-only there, as long as not too many are
+        assert session("mkdir -p $(seq -f %g/.git 1 300)")
+        assert session(moved, "--limit", "processes=200")  # of another plan
+    assert paddock.refused("run", "--", "true", cwd=away).reference == "git-dir-written"
+    assert paddock.call("trust", place, cwd=par).returncode == 0
+    assert paddock.refused("run", "--", "true", cwd=away).reference == "git-dir-written"
+    assert paddock.call("run", "--", "true", cwd=place).returncode == 0
 
 
 @AS_A_USER
 def test_a_session_that_runs_there_is_waited_for(paddock: Paddock, par: Path) -> None:
-    """The advice names no merge."""
+    """Also after its tree was moved. The advice names no merge."""
     with Session(paddock, options=("--rw", par), command=("sh", "-c", "echo ready; exec cat")):
         said = paddock.refused("trust", ".git", cwd=par)
-    assert said.reference == "session-running"
+        moved = par.rename(par.parent / "moved")
+        after = paddock.refused("trust", ".git", cwd=moved)
+    assert (said.reference, after.reference) == ("session-running", "session-running")
     assert "merge" not in said.text
+    assert paddock.call("trust", ".git", cwd=moved).returncode == 0

@@ -175,15 +175,54 @@ def test_a_live_session_is_found_by_what_it_can_write(where: Places) -> None:
     for root in ("/own/tree2", "/gran", "/other"):
         assert writers.live(where.state, root) == []
     assert writers.live(where.state, "/granted", own=True) == []
+    os.unlink(f"{session.directory}/{state.WRITES_IN}")  # an older Paddock
+    assert writers.live(where.state, "/other") == []
     os.unlink(f"{session.directory}/{state.WRITES}")  # an older Paddock has started it
     assert [each.name for each in writers.live(where.state, "/other", own=True)] == ["one"]
     session.close()
     assert writers.live(where.state, "/own/tree") == []
 
 
+@pytest.mark.parametrize("own", [False, True])
+def test_a_live_session_is_found_in_a_tree_that_was_moved(where: Places, tmp_path: Path, own: bool) -> None:
+    """In it, above it, and where it lies in one that was; not in what has come to its place's neighbour."""
+    tree = tmp_path / "around/tree"
+    for name in ("tree/sub", "beside"):
+        (tree.parent / name).mkdir(parents=True)
+    session = state.open_session(where, "id", "one", writes=(str(tree),))
+    moved = tree.parent.rename(tmp_path / "moved")
+    for root in (moved, moved / "tree", moved / "tree/sub"):
+        assert [each.name for each in writers.live(where.state, str(root), own=own)] == ["one"], root
+        with pytest.raises(Refusal, match="session-running"), writers.excluded(where.state, [str(root)], own=own):
+            pass
+    assert writers.live(where.state, str(moved / "beside"), own=own) == []
+    session.close()
+    assert writers.live(where.state, str(moved / "tree"), own=own) == []
+
+
+@pytest.mark.parametrize("own", [False, True])
+def test_no_session_begins_in_a_tree_that_is_moved_while_somebody_holds_it(
+    where: Places, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, own: bool
+) -> None:
+    """By its new place; in one beside it, it does."""
+
+    def waits(line: str) -> None:
+        raise InterruptedError(line)
+
+    monkeypatch.setattr(messages, "say", waits)
+    for name in ("tree", "beside"):
+        (tmp_path / name).mkdir()
+    with writers.excluded(where.state, [f"{tmp_path}/tree"], own=own):
+        moved = (tmp_path / "tree").rename(tmp_path / "moved")
+        with pytest.raises(InterruptedError, match="waiting until a merge"):
+            state.open_session(where, "id", None, writes=(str(moved),))
+        state.open_session(where, "id", None, writes=(f"{tmp_path}/beside",)).close()
+
+
 def test_the_names_of_the_records_are_the_same() -> None:
     """Two layers have them."""
-    assert (state.WRITES, state.HOLDS, state.VOUCHES) == (writers.WRITES, writers.HOLDS, written.VOUCHES)
+    ours = (state.WRITES, state.WRITES_IN, state.HOLDS, state.VOUCHES)
+    assert ours == (writers.WRITES, writers.WRITES_IN, writers.HOLDS, written.VOUCHES)
 
 
 @pytest.mark.parametrize("own", [False, True])

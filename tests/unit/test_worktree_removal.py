@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 
 from launcher.jail import processes
-from launcher.vcs import jailed_git
+from launcher.vcs import jailed_git, written
 from launcher.vcs.harvest.decide import kept_places
 from launcher.vcs.private import lock as private_lock
 from launcher.vcs.private import record
@@ -24,6 +24,7 @@ from launcher.vcs.worktrees.models import Options, Worktree
 from launcher.vcs.worktrees.worktree_service import WorktreeService
 from policy.errors import Refusal
 from tests.support import repository
+from tests.support.derived import plan
 from tests.support.repository import ENV, Place, committed, git
 
 
@@ -40,12 +41,14 @@ def refused(place: Place, made: Worktree) -> Refusal:
 
 
 def test_a_worktree_without_work_goes_with_its_branch(place: Place) -> None:
-    """Nothing is left: files, metadata, branch, private home, record, lock."""
+    """Nothing is left: files, metadata, branch, private home, records, lock."""
     made = place.service.add(place.app, "T")
     home = Path(place.state, "worktrees", made.worktree_id, "home")
     home.mkdir(parents=True)
     (home / "cache").write_text("x")
+    written.remember(place.state, plan().replace(worktree=made.path, grants=()))
     removed = place.service.remove(made)
+    assert written.trees(place.state) == ()
     assert removed.branches_deleted == [(str(place.app / ".git"), "agent/T")]
     assert not Path(made.path).exists()
     assert place.branches == {"main"}

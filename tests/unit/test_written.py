@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from launcher.jail import syscalls
 from launcher.session import places
 from launcher.session.state import make_short_temp, remove_short_temp
 from launcher.vcs import written
@@ -97,6 +98,27 @@ def test_a_full_record_forgets_what_is_gone(where: str, tmp_path: Path, monkeypa
     assert written.trees(where) == (str(tmp_path), "/gone/3")
 
 
+def test_a_full_record_forgets_no_tree_that_was_moved(
+    main: Path, where: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It is known by itself. One that Paddock has removed is taken off at once; not one that was there before."""
+    monkeypatch.setattr(written, "MOST", 1)
+    moved = main.rename(tmp_path / "moved")
+    main.mkdir()
+    written.remember(where, _session(main))
+    identity = syscalls.identity(str(main))
+    written.forget(where, str(main), identity)
+    assert written.former(where, str(main)) == (str(main),)
+    main.rmdir()
+    written.forget(where, str(main), identity)
+    for name in ("/gone/1", "/gone/2"):
+        written.remember(where, _session(Path(name)))
+    assert written.trees(where) == (str(main), "/gone/2")
+    assert written.agents_tree(f"{moved}/sub/.git", where) == str(moved)
+    written.forget(where, str(main), syscalls.identity(str(moved)))
+    assert written.trees(where) == ("/gone/2",)
+
+
 @pytest.mark.parametrize(
     "environment",
     [{"HOME": "/h/u"}, {"HOME": "/h/u", "XDG_STATE_HOME": "/s/"}, {"HOME": "/h", "XDG_STATE_HOME": "rel"}, {}],
@@ -132,6 +154,10 @@ def main(tmp_path: Path, where: str) -> Path:
 
 def _session(root: Path, *grants: Path, git: str = "private") -> Any:  # noqa: ANN401  # a Plan
     return plan().replace(worktree=str(root), git=git, grants=tuple((str(path), "rw", "--rw") for path in grants))
+
+
+def _vouch(where: str, git_dir: str) -> None:
+    written.vouch(where, git_dir, syscalls.identity(git_dir))
 
 
 @pytest.mark.parametrize("name", ["", "/modules/lib", "/worktrees/one"])
@@ -184,7 +210,7 @@ def test_a_worktree_inside_a_bare_repository_leaves_it_its_users(tmp_path: Path,
 
 def test_what_the_user_vouches_for_counts_until_the_next_session(main: Path, where: str) -> None:
     """A session there could write it again; and the record says so only then."""
-    written.vouch(where, f"{main}/sub/.git")
+    _vouch(where, f"{main}/sub/.git")
     assert written.agents_tree(f"{main}/sub/.git", where) == ""
     assert written.agents_tree(f"{main}/other/.git", where) == str(main)
     written.remember(where, _session(main))
@@ -254,7 +280,7 @@ def test_a_record_without_identities_is_completed(main: Path, where: str, tmp_pa
 
 def test_what_the_user_vouches_for_may_be_moved(main: Path, where: str, tmp_path: Path) -> None:
     """It alone: what comes to its place does not count as accepted, nor what a session could write meanwhile."""
-    written.vouch(where, f"{main}/sub/.git")
+    _vouch(where, f"{main}/sub/.git")
     (main / "other/.git").mkdir(parents=True)
     moved = main.rename(tmp_path / "moved")
     assert written.agents_tree(f"{moved}/sub/.git", where) == ""
@@ -268,16 +294,105 @@ def test_what_the_user_vouches_for_may_be_moved(main: Path, where: str, tmp_path
     written.remember(where, before)
     (tmp_path / "sub").rename(around / "sub")
     assert written.agents_tree(f"{around}/sub/.git", where)
-    written.vouch(where, f"{around}/sub/.git")
+    _vouch(where, f"{around}/sub/.git")
     (around / "sub").rename(moved / "sub")
     assert written.agents_tree(f"{moved}/sub/.git", where) == ""
     written.remember(where, _session(moved))
     assert written.agents_tree(f"{moved}/sub/.git", where) == str(moved)
 
 
+@pytest.mark.parametrize("kept", [False, True], ids=["vouched for", "kept read-only"])
+def test_what_comes_to_the_place_of_a_trusted_repository_does_not_stand_for_it(
+    main: Path, where: str, *, kept: bool
+) -> None:
+    """One that a session wrote and moved away stays an agent's when the next one there is accepted."""
+    place, before = main / "sub/.git", _session(main / "one")
+    if kept:
+        os.unlink(written.path_of(where))
+        session = _session(main.parent / "elsewhere", main)
+        written.remember(where, session.replace(read_only=((str(place), promises.OTHER_GIT),)))
+    else:
+        session = _session(main)
+        _vouch(where, str(place))
+    assert written.agents_tree(str(place), where) == ""
+    written.remember(where, before)
+    assert written.agents_tree(str(place), where) == ""
+    written.remember(where, session)
+    away = (main / "sub").rename(main / "away") / ".git"
+    place.mkdir(parents=True)
+    assert written.agents_tree(str(away), where) == str(main)
+    _vouch(where, str(place))
+    assert (written.agents_tree(str(place), where), written.agents_tree(str(away), where)) == ("", str(main))
+    assert written.vouched(where) == {str(place): True}
+    with pytest.raises(Refusal, match="is not the directory that was shown"):
+        written.vouch(where, str(place), syscalls.identity(str(away)))
+
+
+def test_an_accepted_place_without_a_directory_that_was_shown_is_not_believed(main: Path, where: str) -> None:
+    """As an older Paddock had it: by its path alone."""
+    with open(written.path_of(where), "ab") as file:
+        file.write(b"+%s/sub/.git\0" % os.fsencode(main))
+    assert written.agents_tree(f"{main}/sub/.git", where) == str(main)
+    assert written.vouched(where) == {}
+
+
+def test_a_session_in_a_part_of_what_is_trusted_ends_that(tmp_path: Path, where: str) -> None:
+    """Also the second one; and a session elsewhere does not."""
+    place = tmp_path / "other/.git"
+    (place / "objects").mkdir(parents=True)
+    session = _session(tmp_path / "one", place / "objects")
+    for _ in range(2):
+        written.remember(where, session)
+        assert written.agents_tree(str(place), where) == f"{place}/objects"
+        _vouch(where, str(place))
+        written.remember(where, _session(tmp_path / "two"))
+        assert written.agents_tree(str(place), where) == ""
+
+
+def test_a_session_that_has_a_tree_by_another_name_ends_trust_in_it(
+    main: Path, where: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It may be mounted in two places: which directory it is counts."""
+    other = tmp_path / "mounted"
+    (other / "sub/.git").mkdir(parents=True)
+    identity = syscalls.identity
+
+    def mounted(path: str) -> str:
+        return identity(path.replace(str(other), str(main)))
+
+    monkeypatch.setattr(syscalls, "identity", mounted)
+    written.remember(where, _session(other))
+    for name in (str(main), str(other)):
+        _vouch(where, f"{name}/sub/.git")
+        assert [written.agents_tree(f"{each}/sub/.git", where) for each in (main, other)] == ["", ""]
+        written.remember(where, _session(other))
+        assert all(written.agents_tree(f"{each}/sub/.git", where) for each in (main, other))
+
+
+def test_trust_in_a_tree_that_was_moved_is_listed_and_taken_back(main: Path, where: str, tmp_path: Path) -> None:
+    """By its place of then or now; listed is that of then, as one that has moved."""
+    for moved_name, named in (("moved", "moved"), ("again", "main")):
+        was = f"{main}/sub/.git"
+        _vouch(where, was)
+        assert written.vouched(where) == {was: True}
+        now = main.rename(tmp_path / moved_name)
+        assert written.vouched(where) == {was: False}
+        assert written.is_vouched(where, f"{now}/sub/.git")
+        assert not written.is_vouched(where, f"{now}/one/.git")
+        assert not written.revoke(where, f"{now}/one")
+        assert written.revoke(where, f"{tmp_path}/{named}/sub/.git")
+        assert (written.vouched(where), written.agents_tree(f"{now}/sub/.git", where)) == ({}, str(now))
+        assert not written.revoke(where, f"{now}/sub/.git")
+        now.rename(main)
+    _vouch(where, f"{main}/sub/.git")
+    now = main.rename(tmp_path / "moved")
+    written.remember(where, _session(now))
+    assert written.vouched(where) == {}
+
+
 def test_a_tree_that_was_copied_is_followed(main: Path, where: str, tmp_path: Path) -> None:
     """To another file system: nothing but its path says that it is the same. What was accepted is not."""
-    written.vouch(where, f"{main}/sub/.git")
+    _vouch(where, f"{main}/sub/.git")
     copy = shutil.copytree(main, tmp_path / "copy")
     assert written.agents_tree(f"{copy}/one/.git", where) == ""
     written.follow(where, str(main), str(copy))
@@ -296,7 +411,8 @@ def test_what_sessions_write_below_paddocks_state_is_no_users(tmp_path: Path, wh
     for path in (f"{where}/{name}", f"{tmp_path}/link/{name}"):
         assert written.agents_tree(path, where) == f"{where}/{name.partition('/')[0]}"
         assert written.agents_tree(path, f"{tmp_path}/link") == f"{where}/{name.partition('/')[0]}"
-    written.vouch(where, f"{where}/{name}")
+    os.makedirs(f"{where}/{name}")
+    _vouch(where, f"{where}/{name}")
     with pytest.raises(Refusal) as raised:
         written.refuse_agents_git_dir(f"{where}/{name}", where)
     assert "paddock trust" not in raised.value.hint
@@ -318,12 +434,12 @@ def test_a_temp_directory_with_a_short_name_is_no_users(tmp_path: Path, where: s
 def test_a_repository_that_was_moved_out_of_a_worktree_is_an_agents(tmp_path: Path, where: str) -> None:
     """Into the git directory, when the worktree was removed. The user may accept it; a directory so called is his."""
     place = tmp_path / written.BACKUP / "main/.git" / written.BACKUP / "x-1"
-    place.mkdir(parents=True)
+    (place / "docked-1").mkdir(parents=True)
     assert written.agents_tree(f"{place}/docked-1", where) == ""
     (place.parent.parent / "HEAD").touch()
     assert written.agents_tree(f"{place}/docked-1", where) == str(place.parent)
     assert written.agents_tree(str(place.parent.parent), where) == ""
-    written.vouch(where, f"{place}/docked-1")
+    _vouch(where, f"{place}/docked-1")
     assert written.agents_tree(f"{place}/docked-1", where) == ""
 
 

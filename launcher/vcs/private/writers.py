@@ -14,7 +14,7 @@ from contextlib import contextmanager, suppress
 from enum import Enum
 from typing import NamedTuple
 
-from launcher.jail import cgroup, processes
+from launcher.jail import cgroup, processes, syscalls
 from launcher.vcs.private import lock, swap
 from policy.errors import Refusal
 from policy.plan import beneath
@@ -173,6 +173,7 @@ def _read(path: str) -> bytes:
 
 
 WRITES, BRINGS = "writes", "brings"
+WRITES_IN = "writes-in"
 HOLDS = "holds"
 """`launcher.session.state` has these names, too."""
 
@@ -214,8 +215,10 @@ def live(state: str, root: str, *, own: bool = False, frozen: bool = False) -> l
         except FileNotFoundError:
             continue
         try:
-            trees = _recorded(descriptor, WRITES)
-            concerned = trees is None or _meet([root], trees[:1] if own else trees)
+            trees, known = _recorded(descriptor, WRITES), _recorded(descriptor, WRITES_IN) or []
+            concerned = trees is None or _meet(
+                [root], trees[:1] if own else trees, identities_of([root]), known[:1] if own else known
+            )
             if concerned and _lives(descriptor) and (frozen or not stands_still(descriptor)):
                 brings = _recorded(descriptor, BRINGS) or ()
                 found.append(Writer(name, trees[0] if trees else "", tuple(brings)))
@@ -244,11 +247,9 @@ def excluded(state: str, roots: Iterable[str], *, own: bool = False, frozen: boo
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX)
         with open(descriptor, "wb", closefd=False) as file:
-            file.write(
-                b"".join(
-                    part + b"\0" for part in (_OWN if own else _TRUST if frozen else _ALL, *map(os.fsencode, wanted))
-                )
-            )
+            kind = _OWN if own else _TRUST if frozen else _ALL
+            parts = (kind, *map(os.fsencode, (*wanted, *identities_of(wanted))))
+            file.write(b"".join(part + b"\0" for part in parts))
         os.rename(f"{holds}/.{name}", f"{holds}/{name}")
         for root in wanted:
             if writers := live(state, root, own=own, frozen=frozen):
@@ -272,10 +273,12 @@ def wait(state: str, holds: Iterable[str], writes: tuple[str, ...], say: Callabl
             continue
         try:
             with open(descriptor, "rb", closefd=False) as file:
-                kind, *roots = file.read().split(b"\0")[:-1]
-            trees = [os.fsdecode(root) for root in roots]
+                kind, *parts = file.read().split(b"\0")[:-1]
+            entries = [os.fsdecode(part) for part in parts]
+            trees = [each for each in entries if each.startswith("/")]
+            known, own = [each for each in entries if not each.startswith("/")], identities_of(writes)
             # Exactly: the check of a merge is a session, too, and its scratch worktree may lie in the tree (TMPDIR).
-            if not (set(writes[:1]) & set(trees) if kind == _OWN else _meet(trees, writes)):
+            if not (_same(trees, writes[:1], known, own[:1]) if kind == _OWN else _meet(trees, writes, known, own)):
                 continue
             if _lives(descriptor):
                 say(f"waiting until {'`paddock trust`' if kind == _TRUST else 'a merge'} in {trees[0]} has ended")
@@ -322,9 +325,23 @@ def _recorded(directory: int, name: str) -> list[str] | None:
         return [os.fsdecode(path) for path in file.read().split(b"\0")[:-1]]
 
 
-def _meet(roots: Iterable[str], trees: Iterable[str]) -> bool:
-    known = list(trees)
-    return any(beneath(root, tree) or beneath(tree, root) for root in roots for tree in known)
+def identities_of(trees: Iterable[str]) -> tuple[str, ...]:
+    """Which directories these trees are, each with those above it: a tree may be moved, or mounted elsewhere."""
+    return tuple(",".join(syscalls.identities(tree)) for tree in trees)
+
+
+def _same(roots: Iterable[str], trees: Iterable[str], *known: Iterable[str]) -> bool:
+    ours, theirs = ({each.partition(",")[0] for each in some} - {""} for some in known)
+    return not (set(roots).isdisjoint(trees) and ours.isdisjoint(theirs))
+
+
+def _meet(roots: Iterable[str], trees: Iterable[str], *known: Iterable[str]) -> bool:
+    """Whether one tree lies in another one, by their paths or by what `identities_of` gave for them."""
+    names = list(trees)
+    if any(beneath(root, tree) or beneath(tree, root) for root in roots for tree in names):
+        return True
+    ours, theirs = ([each.split(",") for each in some] for some in known)
+    return any((one[0] and one[0] in other) or (other[0] and other[0] in one) for one in ours for other in theirs)
 
 
 def _lives(descriptor: int) -> bool:

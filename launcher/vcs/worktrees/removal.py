@@ -6,6 +6,7 @@ import time
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 
+from launcher.jail import syscalls
 from launcher.safefs import walk
 from launcher.safefs.guarded_files import Inside
 from launcher.safefs.remove import remove_tree
@@ -326,6 +327,7 @@ class Removal:
         """Removes the files of a worktree, and forgets it; its own lock, or its repository's, is held."""
         self._step("files")
         self._say(f"removing {worktree.path}")
+        identity = syscalls.identity(os.fspath(worktree.staging))
         failures += remove_staging(worktree)
         self._step("home")
         failures += remove_tree(f"{self._state}/worktrees/{worktree.worktree_id}")
@@ -333,6 +335,7 @@ class Removal:
         if failures:
             raise _unremovable(worktree, failures)
         self._step("forget")
+        written.forget(self._state, worktree.path, identity)
         self._store.forget(worktree.worktree_id)
         self._store.remove_worktree_lock(worktree.worktree_id)
 
