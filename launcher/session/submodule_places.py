@@ -49,12 +49,27 @@ def open_places(plan: Plan) -> list[Place]:
     """Places of submodules where a `.git` would be the command's, by the indexes as they are now."""
     closed = {path.rpartition("/")[0] for path, _ in plan.read_only if path.endswith("/.git")}
     closed.update(repository[1] for repository in plan.repositories)
+    held = (path for path, what in plan.read_only if what == promises.UNPOPULATED)
+    closed.update(path for path in held if _leads_nowhere(path))  # it was there before
     places = []
     for root, git_dir in repositories(plan):
         for name in named(git_dir):
             if f"{root}/{name}" not in closed:
                 places.append((root, git_dir, f"{root}/{name}"))
     return places
+
+
+def _leads_nowhere(place: str) -> bool:
+    """Whether a `.git` leads to what is not there, and where no command could make it: its repository was moved."""
+    target = _led_to(place)
+    if not target or os.path.lexists(target):
+        return False
+    from launcher.session import packages
+
+    packages.enable()
+    from launcher.vcs import written
+
+    return not written.agents_tree(os.path.realpath(target))
 
 
 def made_in(places: "Iterable[Place]") -> list[Place]:
@@ -176,12 +191,11 @@ def _listed(git_dir: str) -> list[str]:
     from launcher.session import packages
 
     packages.enable()
-    from launcher.vcs import written
+    from launcher.vcs import gitlinks, written
     from launcher.vcs.git import Git
 
     written.refuse_agents_git_dir(git_dir)
-    entries = Git(git_dir).run("ls-files", "--stage", "-z").out.split(b"\0")
-    return [os.fsdecode(entry[entry.index(b"\t") + 1 :]) for entry in entries if entry.startswith(b"160000 ")]
+    return gitlinks.in_index(Git(git_dir))
 
 
 def _led_to(root: str) -> str:

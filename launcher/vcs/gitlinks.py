@@ -35,6 +35,12 @@ def of_tree(
 # Submodules as a commit records them: names and places from `.gitmodules`, commits from the tree.
 
 
+def in_index(git: Git) -> list[str]:
+    """Paths of the submodules that the index names, relative to the root of its files."""
+    entries = git.run("ls-files", "--stage", "-z").out.split(b"\0")
+    return [os.fsdecode(entry.partition(b"\t")[2]) for entry in entries if entry.startswith(MODE)]
+
+
 class Gitlink(NamedTuple):
     """One submodule in one commit: its name, its path, and the commit recorded there."""
 

@@ -163,6 +163,25 @@ def test_a_submodule_that_was_moved_away_and_back_gets_its_pointer_again(git: Gi
 
 
 @pytest.mark.parametrize("verb", ["repair", "dock"])
+def test_files_of_another_branch_in_the_place_of_a_submodule_get_no_pointer(git: Git, verb: str) -> None:
+    """The user has switched to a branch that has the files themselves: git there stays that of the worktree."""
+    ok(git.run("true"))
+    for words in (
+        ("submodule", "--quiet", "deinit", "--force", "library"),
+        ("rm", "-q", "--cached", "library"),
+        ("commit", "-qm", "Vendored."),
+    ):
+        git.outside(*words)
+    (git.worktree / "library/vendored").write_text("x")
+    git.who.give(git.worktree / "library")
+    assert "lost its .git" not in paddock(git, "worktree", "status", "one").stdout
+    assert "restored" not in ok(paddock(git, "worktree", verb))
+    assert git.outside("rev-parse", "--show-toplevel", at="library") == str(git.worktree)
+    git.outside("add", "library")
+    assert git.outside("status", "--porcelain") == "A  library/vendored"
+
+
+@pytest.mark.parametrize("verb", ["repair", "dock"])
 def test_nothing_in_a_submodule_is_obeyed_when_it_gets_its_pointer_again(git: Git, public_dir: Path, verb: str) -> None:
     """Where its index names a submodule that is not populated, a session could make a repository meanwhile."""
     canary = git.who.give(_made(public_dir / "canary"))

@@ -1,5 +1,6 @@
 """The private git directory over time: it keeps the agent's work, follows the host, and shows nothing else."""
 
+import dataclasses
 import json
 from collections.abc import Iterator
 from pathlib import Path
@@ -11,6 +12,7 @@ from tests.support import warmed
 from tests.support.git_scene import Git, make, ok
 from tests.support.identity import Who
 from tests.support.install import Installed
+from tests.support.programs.scene import SWITCHES
 
 BACKENDS = (promises.NAMESPACES, promises.BUBBLEWRAP)
 STALE = "not harvested yet"
@@ -445,3 +447,94 @@ def _patience() -> Iterator[None]:
     while time.monotonic() < deadline:
         yield
         time.sleep(0.05)
+
+
+def test_what_is_said_of_objects_behind_the_users_own_link_works(
+    user: Who, installed: Installed, public_dir: Path
+) -> None:
+    """After a session that could have made the link: read-only with --ro; and private where the directory itself is."""
+    git = make(user, installed, public_dir, "main", promises.NAMESPACES)
+    big, objects = git.place / "big", git.common / "objects"
+    objects.rename(big)
+    objects.symlink_to(big)
+    assert ok(git.run("git log -1 --format=%s")) == "count: To 5.\n"
+    ok(git.run("true", "--git", "shared"))
+    refused = git.run("true").stderr
+    assert "remove it, if an agent made it; else put what it leads to in its place" in refused
+    assert "--git readonly: log, diff and status work, once --ro grants what the link leads to" in refused
+    log = "git log -1 --format=%s"
+    assert ok(git.run(log, "--git", "readonly", "--ro", str(big))) == "count: To 5.\n"
+    objects.unlink()
+    big.rename(objects)
+    _paddock(git, "trust", str(git.common))
+    assert ok(git.run(log)) == "count: To 5.\n"
+
+
+PLACES = (".", "library", "library/inner")
+COMMITS = f"for at in {' '.join(reversed(PLACES))}; do git -C $at commit -qam $1 --allow-empty; done; git status -s"
+
+
+def _paddock(git: Git, *words: str) -> str:
+    """Runs another command than `run`, in the worktree."""
+    env, _ = SWITCHES[git.backend]
+    return ok(warmed.run(git.who, git.installed.python, words, cwd=git.worktree, env=env))
+
+
+def _works(git: Git) -> None:
+    """Git works in the jail, in all submodules, and what it commits arrives."""
+    assert ok(git.run(f"set -e -- there; {COMMITS}")) == ""
+    for at in PLACES:
+        assert git.outside("log", "-1", "--format=%s", at=at) == "there"
+
+
+@pytest.mark.parametrize("backend", [*BACKENDS, promises.GUARD])
+def test_git_works_where_a_worktree_was_moved_to(
+    user: Who, installed: Installed, public_dir: Path, backend: str
+) -> None:
+    """Also in its submodules, and with what the agent has set: one that git made, and one of Paddock's (the guard)."""
+    git = make(user, installed, public_dir, "one", backend)
+    if backend != promises.GUARD:
+        _paddock(git, "worktree", "adopt", ".")
+    ok(git.run("git config my.own ' \"a;b\\'; git -C library sparse-checkout set --no-cone '/*'"))
+    deep = git.place / "deep"
+    deep.mkdir()
+    git.who.give(deep)
+    moved = dataclasses.replace(git, worktree=git.worktree.rename(deep / "moved"))
+    assert f"is at {moved.worktree} now" in _paddock(moved, "worktree", "repair", str(moved.worktree))
+    _works(moved)
+    assert ok(moved.run("git config my.own")) == ' "a;b\\\n'
+    assert moved.outside("status", "--porcelain") == ""
+
+
+def test_git_works_where_git_has_moved_a_worktree_to(git: Git) -> None:
+    """`git worktree move`, which moves none with submodules: any command of Paddock's on worktrees finds it."""
+    tree = git.outside("hash-object", "-t", "tree", "/dev/null")
+    git.outside("worktree", "add", "-q", "-b", "plain", "../plain", git.outside("commit-tree", "-m", "Plain.", tree))
+    plain = dataclasses.replace(git, worktree=git.place / "plain")
+    _paddock(plain, "worktree", "adopt", ".")
+    ok(plain.run("git commit -q --allow-empty -m here"))
+    git.outside("worktree", "move", "../plain", "../moved")
+    moved = dataclasses.replace(git, worktree=git.place / "moved")
+    _paddock(moved, "worktree", "list")
+    assert ok(moved.run("touch f; git add f; git commit -qm there; git status --porcelain")) == ""
+    assert moved.outside("log", "--format=%s") == "there\nhere\nPlain."
+
+
+def test_git_works_in_a_worktree_whose_main_checkout_was_moved(git: Git) -> None:
+    """A session before `repair` leaves the pointers of submodules where they are; then they are right again."""
+    main = git.place / "main"
+    _paddock(git, "worktree", "add", "two", "--path", str(git.place / "two"))
+    two = dataclasses.replace(git, worktree=git.place / "two")
+    ok(two.run(f"set -e -- here; {COMMITS}"))
+    pointer = two.worktree / "library/.git"
+    before = pointer.read_bytes()
+    main.rename(git.place / "moved")
+    git.who.run(["git", "worktree", "repair"], cwd=git.place / "moved")
+    assert "moved to" not in two.run("git config my.own yes").stderr
+    assert pointer.read_bytes() == before
+    said = _paddock(two, "worktree", "repair")
+    assert f"restored {pointer}" in said
+    assert pointer.read_text().startswith(f"gitdir: {git.place}/moved/.git/modules/library/")
+    _works(two)
+    assert ok(two.run("git config my.own; git log --format=%s -2")) == "yes\nthere\nhere\n"
+    assert "nothing to do" in _paddock(two, "worktree", "repair")

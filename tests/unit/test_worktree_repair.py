@@ -2,6 +2,7 @@
 
 import os
 import shlex
+import shutil
 import sqlite3
 import subprocess
 import sys
@@ -179,6 +180,33 @@ def test_the_place_of_another_worktree_is_not_taken(place: Place) -> None:
     (Path(made[0].path) / ".git").write_text(f"gitdir: {made[0].main.git_dir}\n")
     place.service.repair(place.root / "true")
     assert [row.path for row in place.service.of_repository(place.app)] == [made[0].path, str(place.root / "true")]
+
+
+@pytest.mark.parametrize("why", ["moved", "copied", "not repaired", "written"])
+def test_a_repository_that_was_moved_brings_its_worktrees(place: Place, why: str) -> None:
+    """Once git has made their `.git` lead to it; not a copy of it, nor one that sessions could write."""
+    made = place.service.add(place.app, "a")
+    moved = place.root / "moved"
+    if why == "copied":
+        shutil.copytree(place.app, moved, symlinks=True)
+    else:
+        place.app.rename(moved)
+    if why == "written":
+        Path(place.state, written.NAME).touch(mode=0o600)
+        Path(place.state, written.NAME).write_bytes(b"*" + bytes(moved / ".git") + b"\0")
+    if why != "not repaired":
+        git("worktree", "repair", at=moved)
+    rows = place.service.of_repository(moved)
+    if why != "moved":
+        assert rows == []
+        return
+    (row,) = rows
+    assert (row.path, row.worktree_id, row.parent_path) == (made.path, made.worktree_id, moved)
+    assert all(part.git_dir.is_relative_to(moved) and part.git_dir.exists() for part in row.parts)
+    place.service.repair(moved)
+    for part in row.parts:
+        assert git("status", "--porcelain", "--branch", at=part.path) == "## agent/a"
+    assert place.service.repair(moved) == []
 
 
 def test_what_git_removed_is_forgotten(tmp_path: Path) -> None:

@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 from launcher.safefs import walk
 from launcher.safefs.guarded_files import Inside
-from launcher.vcs import disk
+from launcher.vcs import disk, git_config
 from launcher.vcs.git import Git
 from launcher.vcs.private import copied_settings, ref_files
 from policy.errors import Refusal
@@ -33,6 +33,7 @@ INCLUDED = "paddock-config"
 GIVEN = "given"
 """Directory beside the private git directory that remembers which refs were shown."""
 
+_PLACE = ("core", "", "worktree")
 _IN_PROGRESS = ("MERGE_HEAD", "MERGE_MSG", "MERGE_MODE", "CHERRY_PICK_HEAD", "REVERT_HEAD", "AUTO_MERGE", "SQUASH_MSG")
 _COPIED = (("info/exclude", "info/exclude"), ("info/attributes", "info/attributes"), ("shallow", "shallow"))
 _USERS = (("core.excludesfile", "ignore", "excludesFile"), ("core.attributesfile", "attributes", "attributesFile"))
@@ -85,6 +86,15 @@ def make(directory: Inside, source: Source, head: ref_files.Head) -> None:
     directory.write("config", copied_settings.text(list(config)))
     directory.write("HEAD", _head_text(head))
     index(directory, source)
+
+
+def point_back(directory: Inside, source: Source) -> None:
+    """Has the configuration name the root of the files, which may have moved. The agent's settings in it stay."""
+    for name in ("config", "config.worktree"):  # to the second one `git sparse-checkout` moves it
+        found = git_config.entries(directory.read(name, 1 << 20) or b"")
+        right = [(*key, source.path if tuple(key) == _PLACE else value) for *key, value in found]
+        if right != found:
+            directory.write(name, copied_settings.text([(".".join(filter(None, key)), value) for *key, value in right]))
 
 
 def alternates(directory: Inside, source: Source) -> None:

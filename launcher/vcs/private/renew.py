@@ -174,6 +174,7 @@ class _Renewal:
             loose, head = self._look(source)
             contents.alternates(directory, source)
             if not self.quiet:
+                contents.point_back(directory, source)
                 contents.configure(directory, source, self._settings(source))
                 contents.files(directory, source)
             # Before the host's refs are shown: among them is where the agent's own branch is now.

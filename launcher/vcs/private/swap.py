@@ -484,7 +484,7 @@ def _put_right(directory: str, record: records.Record, repository: records.Repos
                         hint="look for it beside the worktree, or restore it from a backup",
                     )
                 return Docked(path, "right")
-            if leads_to(holder, repository.git_dir):
+            if leads_to(holder, repository.git_dir) or (found is None and _is_given_up(record, repository)):
                 return Docked(path, "right")
             aside = point(holder, repository.git_dir, directory, relative=bool(repository.name))
             return Docked(path, "restored", aside)
@@ -493,3 +493,15 @@ def _put_right(directory: str, record: records.Record, repository: records.Repos
             "dock-failed", f"{entry} cannot be repaired", context=error.strerror or str(error),
             hint=f"do not run git in {record.worktree} until it is repaired: paddock worktree dock",
         ) from None  # fmt: skip
+
+
+def _is_given_up(record: records.Record, repository: records.Repository) -> bool:
+    """Whether the index around a submodule no longer has it: the files in its place are another branch's, say."""
+    from launcher.vcs import gitlinks
+    from launcher.vcs.git import Git
+
+    outers = [outer for outer in record.repositories if repository.path.startswith(f"{outer.path}/")]
+    around = max(outers, key=lambda outer: len(outer.path), default=None)
+    if around is None:
+        return False
+    return repository.path[len(around.path) + 1 :] not in gitlinks.in_index(Git(around.git_dir))

@@ -236,7 +236,8 @@ def lost_pointers(worktree: Worktree, state: str) -> list[Part]:
     """The submodules of a worktree that have lost their `.git`, innermost first."""
     if swap.is_swapped(record.directory_of(state, worktree.worktree_id)):
         return []  # a session lives, and has it lead elsewhere
-    found = [part for part in with_populated(worktree).submodules if _has_lost_its_pointer(part, worktree)]
+    whole = with_populated(worktree)
+    found = [part for part in whole.submodules if _has_lost_its_pointer(part, worktree) and _is_named(part, whole)]
     return sorted(found, key=lambda part: len(part.path.parts), reverse=True)
 
 
@@ -250,6 +251,13 @@ def _has_lost_its_pointer(part: Part, worktree: Worktree) -> bool:
             return bool(files.names()) and not swap.leads_to(holder, git_dir)
     except OSError:
         return False  # closed to us: whoever looks at its files says so
+
+
+def _is_named(part: Part, worktree: Worktree) -> bool:
+    """Whether the index around a submodule has it still; else the files there are those of another branch, say."""
+    outers = [outer for outer in worktree.parts if outer.path in part.path.parents]
+    around = max(outers, key=lambda outer: len(outer.path.parts))
+    return os.fspath(part.path.relative_to(around.path)) in gitlinks.in_index(Git(os.fspath(around.git_dir)))
 
 
 def restore_pointers(worktree: Worktree, state: str, say: Callable[[str], None]) -> list[swap.Docked]:
@@ -274,10 +282,9 @@ def _restored(part: Part, worktree: Worktree, state: str, say: Callable[[str], N
         with Inside(state) as inside:
             inside.make("planted")
     # From then on git around it enters it, and what is in the places that its index names.
-    for entry in Git(git_dir).run("ls-files", "--stage", "-z").out.split(b"\0"):
-        _, _, name = entry.partition(b"\t")
-        inner = f"{place}/{os.fsdecode(name)}"
-        if entry.startswith(gitlinks.MODE) and written.agents_tree(f"{inner}/.git", state):
+    for name in gitlinks.in_index(Git(git_dir)):
+        inner = f"{place}/{name}"
+        if written.agents_tree(f"{inner}/.git", state):
             aside = planted.of_place(place, inner, git_dir, directory)
             if aside is not None:
                 say(planted.report_line(inner, aside))

@@ -8,7 +8,7 @@ CONFIGURATION FILE), and where `checkout` looks too. ``extensions.worktreeConfig
 """
 
 import os
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import NamedTuple
 
 from launcher.vcs import checkout, git_config, gitlinks
@@ -16,6 +16,7 @@ from launcher.vcs.disk import Present
 from launcher.vcs.git import Git
 from launcher.vcs.private import pointer
 from launcher.vcs.worktrees import admin_files
+from launcher.vcs.worktrees.models import Part
 from policy.plan import beneath
 
 _KEY = ("core", "", "worktree")
@@ -74,6 +75,23 @@ def mend(common_dir: str) -> list[str]:
         release(common_dir, store)
         done.append(f"repaired {store.path}: git submodule update had pointed the main checkout's to another worktree")
     return done
+
+
+def follow(parts: Iterable[Part], old: str, new: str) -> None:
+    """Has the stores below the git directories of a worktree's parts name the place where it is now; may be repeated.
+
+    `git submodule update` made them there, in a worktree that Paddock did not make or after it did. Git itself does not
+    move such a worktree, and its `git worktree repair` leaves them alone.
+    """
+    for part in parts:
+        for _, store in checkout.module_dirs(f"{part.git_dir}/modules", "", Present()):
+            for file in ("config", "config.worktree"):
+                value = _value(store, file)
+                place = os.path.normpath(os.path.join(store, value)) if value else ""
+                if value and beneath(place, old) and not os.path.lexists(place):
+                    value = os.path.relpath(f"{new}{place[len(old) :]}", store)
+                    words = ("--file", f"{store}/{file}", "--replace-all", "core.worktree", value)
+                    Git(os.fspath(part.common_dir)).run("config", *words)
 
 
 def _judged(path: str, value: str, root: str | None, populated: dict[str, str]) -> Store:

@@ -22,6 +22,7 @@ from launcher.vcs.worktrees.store import WorktreeRepository
 from policy import launch
 from policy.documents import read
 from policy.errors import Refusal
+from policy.plan import beneath
 
 # Worktrees that git has forgotten (`git worktree prune`, `git gc`) while work of theirs is still somewhere else.
 #
@@ -133,9 +134,12 @@ class Recovery:
             self._step("mend")
             done = looked_after + module_stores.mend(common_dir)  # first: git does not even start in such a submodule
             done += [line for row in self._store.of(common_dir) for line in self._settled(row)]
-            for worktree in self._unknown(common_dir, self._store.of(common_dir)):
+            for before, worktree in self._unknown(common_dir, self._store.of(common_dir)):
                 self._step("found")
-                self._store.save(worktree)
+                if before.main.common_dir == worktree.main.common_dir:
+                    self._store.save(worktree)
+                else:
+                    self._follow(before, worktree)
                 done.append(f"found {worktree.path} again")
             return done
 
@@ -220,12 +224,16 @@ class Recovery:
         return [f"forgot {row.path}: git no longer knows it{kept}"]
 
     def _rekeyed(self, row: Worktree, root: str) -> list[str]:
-        """Updates everything that depends on the path: submodules' pointers, ids, private state, the record."""
-        admin_files.note_place(os.fspath(row.main.git_dir), row.path)
-        now = _moved(row, root).with_state(State.READY)
+        self._follow(row, _moved(row, root).with_state(State.READY))
+        return [f"{row.path} is at {root} now"]
+
+    def _follow(self, row: Worktree, now: Worktree) -> None:
+        """Updates everything that depends on places: submodules' pointers, ids, private state, the record."""
+        admin_files.note_place(os.fspath(now.main.git_dir), row.path)
         for old, new in zip(row.submodules, now.submodules, strict=True):
-            if os.path.isdir(new.git_dir) and not os.path.lexists(f"{old.path}/.git"):
+            if new.linked and os.path.isdir(new.git_dir) and not os.path.lexists(f"{old.path}/.git"):
                 admin_files.repoint(os.fspath(new.git_dir), f"{new.path}/.git")
+        module_stores.follow(now.parts, row.path, now.path)
         source, target = (f"{self._state}/worktrees/{name}" for name in (row.worktree_id, now.worktree_id))
         if os.path.isdir(source) and not os.path.lexists(target):
             self._step("home")
@@ -233,12 +241,12 @@ class Recovery:
         self._step("private")
         _follow_private(self._state, row, now)
         self._step("record")
-        written.follow(self._state, row.path, root)
+        written.follow(self._state, row.path, now.path)
         admin_files.record(now)
         self._store.save(now)
         self._step("forget")
-        self._store.forget(row.worktree_id)
-        return [f"{row.path} is at {root} now"]
+        if row.worktree_id != now.worktree_id:
+            self._store.forget(row.worktree_id)
 
     def _is_busy(self, row: Worktree) -> bool:
         """Whether a process creates or removes it now. Only these states are asked: each answer takes a lock."""
@@ -264,10 +272,14 @@ class Recovery:
             return True
         return swap.is_swapped(record.directory_of(self._state, row.worktree_id)) and os.path.isdir(row.path)
 
-    def _unknown(self, common_dir: str, known: list[Worktree]) -> list[Worktree]:
-        """Worktrees that are noted in git's own directories, but not in the store."""
+    def _unknown(self, common_dir: str, known: list[Worktree]) -> list[tuple[Worktree, Worktree]]:
+        """Worktrees that are noted in git's own directories, but not in the store: as they are noted, and as they are.
+
+        A note may name a repository that was moved since. It is followed once the worktree's `.git` leads to where that
+        is now (`git worktree repair`): not from a copy, and not by the word of a command that could write the note.
+        """
         directories = {os.fspath(row.main.git_dir) for row in known}
-        found: list[Worktree] = []
+        found: list[tuple[Worktree, Worktree]] = []
         for git_dir in admin_files.linked(common_dir):
             if git_dir in directories:
                 continue
@@ -279,11 +291,17 @@ class Recovery:
             except ValueError:
                 continue  # of another version, or damaged: `adopt` makes a new one
             entry = admin_files.points_to(git_dir)
-            if os.fspath(noted.main.git_dir) != git_dir or entry is None:
+            if entry is None:
                 continue
             root = os.path.dirname(entry)
             state = State.READY if os.path.lexists(entry) else State.MISSING
-            found.append((noted if root == noted.path else _moved(noted, root)).with_state(state))
+            now = (noted if root == noted.path else _moved(noted, root)).with_state(state)
+            if os.fspath(noted.main.git_dir) != git_dir:
+                now = _of_moved_repository(now, common_dir)
+                is_copy = os.path.lexists(noted.main.common_dir) or os.fspath(now.main.git_dir) != git_dir
+                if is_copy or not _is_in_place(now) or written.agents_tree(git_dir, self._state):
+                    continue
+            found.append((noted, now))
         return found
 
 
@@ -293,12 +311,23 @@ def _follow_private(state: str, old: Worktree, new: Worktree) -> None:
     The record is written first. Killed before the rename, it says where the worktree is now, under its old id.
     """
     source, target = (record.directory_of(state, row.worktree_id) for row in (old, new))
-    if not os.path.isdir(source) or os.path.lexists(target):
+    if not os.path.isdir(source) or (source != target and os.path.lexists(target)):
         return
     known = record.read(source)
     if known is not None:
-        paths = {os.fspath(a.path): os.fspath(b.path) for a, b in zip(old.parts, new.parts, strict=True)}
-        repositories = tuple(one.replace(path=paths.get(one.path, one.path)) for one in known.repositories)
+        stores = [os.fspath(row.main.common_dir) for row in (old, new)]
+
+        def there(path: str) -> str:
+            for was, now in ((old.path, new.path), stores):
+                if beneath(path, was):
+                    return now + path[len(was) :]
+            return path
+
+        repositories = tuple(
+            record.Repository(one.name, there(one.path), there(one.git_dir), there(one.common_dir), one.private,
+                              one.branch, one.base, one.object_format, tuple(map(there, one.stores)))
+            for one in known.repositories
+        )  # fmt: skip
         record.write(source, record.Record(new.path, known.kind, known.form, repositories))
     os.rename(source, target)
 
@@ -311,6 +340,23 @@ def _is_in_place(worktree: Worktree) -> bool:
     except OSError:
         return False
     return text is not None and text.rstrip(b"\n") == b"gitdir: " + os.fsencode(worktree.main.git_dir)
+
+
+def _of_moved_repository(worktree: Worktree, common_dir: str) -> Worktree:
+    """`worktree` with its repository at another place."""
+    old, new = worktree.main.common_dir, Path(common_dir)
+
+    def there(path: Path) -> Path:
+        return new / path.relative_to(old) if path.is_relative_to(old) else path
+
+    def of_part(part: Part) -> Part:
+        return part._replace(common_dir=there(part.common_dir), git_dir=there(part.git_dir))
+
+    now = worktree._replace(main=of_part(worktree.main), submodules=tuple(map(of_part, worktree.submodules)))
+    if worktree.parent_path == old.parent and old.name == ".git":
+        parent = launch.worktree_id(os.fspath(new.parent))
+        now = now._replace(parent_path=new.parent, parent_worktree_id=parent)
+    return now
 
 
 def _moved(worktree: Worktree, path: str) -> Worktree:
