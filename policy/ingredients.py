@@ -62,12 +62,12 @@ def choose(
             "this worktree cannot have a private git directory",
             context="\n".join(reasons),
             hint=("remove it, if an agent made it" if made else "")
-            + ("; else put what it leads to in its place" if git.doubtful else "")
+            + ("; else put what it points to in its place" if git.doubtful else "")
             + ("\n" if made else "")
             + ("use a worktree that can: paddock run --new TICKET -- COMMAND\n"
                if not (mounts or git.created) else "")
             + "--git readonly: log, diff and status work"
-            + (", once --ro grants what the link leads to" if git.doubtful else "")
+            + (", once --ro grants what the link points to" if git.doubtful else "")
             + "\nor --git shared: the command may write the repository, including hooks and configuration",
         )  # fmt: skip
     return "readonly", [f"git is read-only, commits are not possible: {reasons[0]}"]

@@ -460,8 +460,8 @@ def test_what_is_said_of_objects_behind_the_users_own_link_works(
     assert ok(git.run("git log -1 --format=%s")) == "count: To 5.\n"
     ok(git.run("true", "--git", "shared"))
     refused = git.run("true").stderr
-    assert "remove it, if an agent made it; else put what it leads to in its place" in refused
-    assert "--git readonly: log, diff and status work, once --ro grants what the link leads to" in refused
+    assert "remove it, if an agent made it; else put what it points to in its place" in refused
+    assert "--git readonly: log, diff and status work, once --ro grants what the link points to" in refused
     log = "git log -1 --format=%s"
     assert ok(git.run(log, "--git", "readonly", "--ro", str(big))) == "count: To 5.\n"
     objects.unlink()
