@@ -346,7 +346,7 @@ def test_what_was_accepted_is_the_repository_and_not_its_place(
     place, away = par / "x/y", par / "away"
 
     def session(line: str, *options: str) -> bool:
-        words = (*options, "--rw", par, "--", "sh", "-euc", f"cd {par}; {line}")
+        words: tuple[str | Path, ...] = (*options, "--rw", par, "--", "sh", "-euc", f"cd {par}; {line}")
         return paddock.run(*words, env=backend).returncode == 0
 
     for name in (".git", "tree"):
