@@ -372,4 +372,5 @@ def test_a_session_that_runs_there_is_waited_for(paddock: Paddock, par: Path) ->
         after = paddock.refused("trust", ".git", cwd=moved)
     assert (said.reference, after.reference) == ("session-running", "session-running")
     assert "merge" not in said.text
+    assert paddock.who.run(["git", "worktree", "repair", "tree"], cwd=moved).returncode == 0  # its .git led to nothing
     assert paddock.call("trust", ".git", cwd=moved).returncode == 0
