@@ -521,16 +521,22 @@ def test_git_works_where_git_has_moved_a_worktree_to(git: Git) -> None:
 
 
 def test_git_works_in_a_worktree_whose_main_checkout_was_moved(git: Git) -> None:
-    """A session before `repair` leaves the pointers of submodules where they are; then they are right again."""
+    """A session before `repair` leaves the pointers of submodules where they are; then they are right again. What the
+    sessions before had is put aside, and nothing of it is lost.
+    """
     main = git.place / "main"
     _paddock(git, "worktree", "add", "two", "--path", str(git.place / "two"))
     two = dataclasses.replace(git, worktree=git.place / "two")
-    ok(two.run(f"set -e -- here; {COMMITS}"))
+    ok(two.run(f"set -e -- here; {COMMITS}; git config my.before kept"))
     pointer = two.worktree / "library/.git"
     before = pointer.read_bytes()
     main.rename(git.place / "moved")
     git.who.run(["git", "worktree", "repair"], cwd=git.place / "moved")
-    assert "moved to" not in two.run("git config my.own yes").stderr
+    said = two.run("git config my.own yes").stderr
+    assert "moved to" not in said
+    assert f"is that of {main}/.git and is created again; the old one is in " in said
+    aside = Path(said.partition("the old one is in ")[2].split("\n")[0])
+    assert "before = kept" in (aside / "config").read_text()
     assert pointer.read_bytes() == before
     said = _paddock(two, "worktree", "repair")
     assert f"restored {pointer}" in said

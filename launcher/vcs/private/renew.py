@@ -66,7 +66,7 @@ class _Renewal:
     def run(self) -> tuple[str, ...]:
         self._sweep()
         sources = self._sources()
-        old = self._old()
+        old = self._old(sources)
         self.quiet = bool(old) and self._settled(sources)
         if not old:
             repositories = self._make_all(sources)
@@ -107,25 +107,31 @@ class _Renewal:
             found.append((name, Source(*where, worktree=self.plan.worktree)))
         return found
 
-    def _old(self) -> dict[str, Repository]:
-        """What the record knows, when the private git directory is still one; else nothing, and it is put aside."""
+    def _old(self, sources: list[tuple[str, Source]]) -> dict[str, Repository]:
+        """What the record knows, when the private git directory is still one, and that of the worktree's repository.
+
+        Else nothing, and it is put aside: work may be in it that nobody has harvested.
+        """
         place = f"{self.directory}/{GIT}"
         if self.before is None:
             if os.path.lexists(place):  # left by a call that was killed before any session could start
                 _remove(place)
             return {}
+        found, why = {repository.private: repository for repository in self.before.repositories}, "was damaged"
         try:
             with Inside(place) as directory:
                 if contents.whole(directory):
-                    return {repository.private: repository for repository in self.before.repositories}
+                    top, own = found.get(""), next(source for _, source in sources if not source.private)
+                    if top is None or (top.common_dir, top.object_format) == (own.common_dir, own.object_format):
+                        return found
+                    why = f"is that of {top.common_dir}"
         except OSError as error:
             self.warnings.append(f"{place}: {error.strerror}")
-        aside = f"{self.directory}/damaged-{os.urandom(4).hex()}"
+        aside = f"{self.directory}/replaced-{os.urandom(4).hex()}"
         if os.path.lexists(place):
             os.rename(place, aside)
         self.warnings.append(
-            f"the private git directory of {self.plan.worktree} was damaged and is created again; the old one is "
-            f"in {aside}"
+            f"the private git directory of {self.plan.worktree} {why} and is created again; the old one is in {aside}"
         )
         return {}
 
