@@ -544,3 +544,5 @@ def test_git_works_in_a_worktree_whose_main_checkout_was_moved(git: Git) -> None
     _works(two)
     assert ok(two.run("git config my.own; git log --format=%s -2")) == "yes\nthere\nhere\n"
     assert "nothing to do" in _paddock(two, "worktree", "repair")
+    status = warmed.run(git.who, git.installed.python, ("worktree", "status"), cwd=two.worktree)
+    assert f"would be lost: a repository that was moved aside: {aside}" in status.stdout

@@ -127,12 +127,13 @@ class _Renewal:
                     why = f"is that of {top.common_dir}"
         except OSError as error:
             self.warnings.append(f"{place}: {error.strerror}")
-        aside = f"{self.directory}/replaced-{os.urandom(4).hex()}"
-        if os.path.lexists(place):
+        aside = f"{self.directory}/docked-{os.urandom(4).hex()}"  # for which `worktree status` and `remove` look
+        try:
             os.rename(place, aside)
-        self.warnings.append(
-            f"the private git directory of {self.plan.worktree} {why} and is created again; the old one is in {aside}"
-        )
+            where = f"; the old one is in {aside}"
+        except FileNotFoundError:  # as when a call was killed between this and what follows
+            why, where = "was missing", ""
+        self.warnings.append(f"the private git directory of {self.plan.worktree} {why} and is created again{where}")
         return {}
 
     def _make_all(self, sources: list[tuple[str, Source]]) -> list[Repository]:
