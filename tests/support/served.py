@@ -204,9 +204,12 @@ def prepare(made: Paddock) -> Served:
 
 @contextmanager
 def serving(made: Paddock, **settings: object) -> Iterator[Served]:
-    """A service that runs, with these settings; ended in order afterwards."""
+    """A service that runs, with these settings; ended in order afterwards.
+
+    It keeps one warm helper, unless told: four take longer to start than most tests need it.
+    """
     served = prepare(made)
-    served.usual = settings
+    served.usual = {"helpers": 1, **settings}
     served.settings()
     served.start()
     try:
