@@ -45,7 +45,6 @@ _LOOPBACK = bytes((127, 0, 0, 1))
 
 RESOLVER = "127.0.0.53"
 _DNS_PORT = 53
-_BACKLOG = 1024
 
 _HOSTS = "127.0.0.1 localhost\n127.0.1.1 {own}\n::1 localhost ip6-localhost ip6-loopback\n"
 
@@ -104,7 +103,7 @@ class Egress:
         self._directory = directory
         secret = os.urandom(16).hex()
         granted = [destination(text) for text, _ in plan.reach]
-        published: list[int] = []
+        published: list[tuple[str, int]] = []
         own_network = promises.has_mounts(plan.backend)
         self.sockets: Sockets = NO_SOCKETS
         self.addresses: tuple[tuple[bytes, int], ...] = ()
@@ -112,8 +111,9 @@ class Egress:
         port = next(number for number in range(PORT, 65536) if number not in taken)
         try:
             if own_network:
-                for text, _ in plan.publish:
-                    published.append(_published(text))
+                named = [destination(text.rpartition(":")[0]) for text, _ in plan.publish]
+                for (text, _), place in zip(plan.publish, named, strict=True):
+                    published += _published(text, place, named)
                 ours, theirs = _socket.socketpair(_AF_UNIX, _SOCK_STREAM)
                 routes = tuple(_network(text) for text in plan.routes)
                 self.sockets = (ours.detach(), inside(plan, port, granted, _POOL if published else 0), routes)
@@ -126,7 +126,7 @@ class Egress:
                 port = _port_of(inherited[0])
                 self.addresses = ((_LOOPBACK, port), *granted)
         except BaseException as error:
-            for fd in published:
+            for _, fd in published:
                 os.close(fd)
             if not isinstance(error, OSError):
                 raise
@@ -145,7 +145,7 @@ class Egress:
             _work(plan, directory, prepare, secret, wanted, inherited, tuple(published), launcher, shown, kept,
                   certified, askers)  # fmt: skip
         self._pidfd = syscalls.pidfd_open(self._pid)
-        for fd in (*inherited, *published, *askers, *((certified,) if kept is not None else ())):
+        for fd in (*inherited, *(fd for _, fd in published), *askers, *((certified,) if kept is not None else ())):
             os.close(fd)
 
     def close(self) -> str:
@@ -197,25 +197,35 @@ def inside(
     return (("tcp", _LOOPBACK, port), *by_name, *reach, *([("free", b"", 0)] * pool))
 
 
-def _published(text: str) -> int:
-    """A listening socket of the machine's, also where connections of an earlier session still fade (tcp(7))."""
-    where, _, inner = text.rpartition(":")
-    packed, port = destination(where)
-    family = _AF_INET if len(packed) == 4 else _AF_INET6
-    sock = _socket.socket(family, _SOCK_STREAM)
+def _published(text: str, place: tuple[bytes, int], named: "list[tuple[bytes, int]]") -> "list[tuple[str, int]]":
+    """An entry of `Plan.publish` with each of its listening sockets on the machine.
+
+    Args:
+        text: the entry.
+        place: its packed address and port. Where a browser tries that address for `localhost`, nobody else may have
+            the other one: what it sends to this server would be his.
+        named: of all entries: what one of them names is its own.
+    """
+    from launcher.loopback import LOOPBACKS, listening  # most sessions publish nothing
+
+    packed, port = place
+    addresses = [_address(packed)]
+    if addresses[0] in LOOPBACKS:
+        taken = [_address(each) for each, at in named if at == port]
+        addresses += [each for each in LOOPBACKS if each not in taken]
     try:
-        sock.setsockopt(_socket.SOL_SOCKET, _socket.SO_REUSEADDR, 1)
-        sock.setblocking(False)
-        sock.bind((_socket.inet_ntop(family, packed), port))
-        sock.listen(_BACKLOG)
+        return [(text, one.detach()) for one in listening(addresses, port)]
     except OSError as error:
-        sock.close()
         raise Refusal(
             "publish-taken",
-            f"port {port} of this machine cannot be published: {error.strerror or error}",
-            hint=f"name another one: --publish PORT:{inner}",
+            f"port {port} of this machine cannot be published: {error.strerror}",
+            context=f"at {error.filename}",
+            hint=f"name another one: --publish PORT:{text.rpartition(':')[2]}",
         ) from None
-    return sock.detach()
+
+
+def _address(packed: bytes) -> str:
+    return _socket.inet_ntop(_AF_INET if len(packed) == 4 else _AF_INET6, packed)
 
 
 def _network(text: str) -> tuple[bytes, int]:
@@ -250,7 +260,7 @@ def _work(
     secret: str,
     wanted: "tuple[tuple[str, bytes, int], ...]",
     inherited: tuple[int, ...],
-    published: tuple[int, ...],
+    published: "tuple[tuple[str, int], ...]",
     launcher: int,
     held: "tuple[tuple[Key, str, str], ...]",
     kept: "Kept | None",
@@ -267,7 +277,8 @@ def _work(
         null = os.open("/dev/null", os.O_RDWR)
         for fd in (0, 1, 2):
             os.dup2(null, fd)
-        hygiene.close_inherited((*inherited, *published, *askers, *((certified,) if kept is not None else ())))
+        ports = [fd for _, fd in published]
+        hygiene.close_inherited((*inherited, *ports, *askers, *((certified,) if kept is not None else ())))
         for number in _TERMINAL_SIGNALS:
             _signal.signal(number, _signal.SIG_IGN)
         logins = None
@@ -291,7 +302,7 @@ def _work(
                     os._exit(0)  # the jail was not built
             os.close(inherited[0])
         poll = select.poll()
-        for fd in (*(fd for (kind, _, _), fd in zip(wanted, listeners, strict=True) if kind != "free"), *published):
+        for fd in (*(fd for (kind, _, _), fd in zip(wanted, listeners, strict=True) if kind != "free"), *ports):
             poll.register(fd, select.POLLIN)
         poll.poll(0 if plan.provider else _QUIET)
         reach = [destination(text) for text, _ in plan.reach]

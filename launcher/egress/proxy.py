@@ -69,7 +69,7 @@ def run(
     secret: str,
     wanted: tuple[tuple[str, bytes, int], ...],
     handed: list[int],
-    published: tuple[int, ...],
+    published: tuple[tuple[str, int], ...],
     held: "tuple[tuple[Key, str, str], ...]",
     kept: "Kept | None" = None,
     askers: tuple[int, ...] = (),
@@ -83,7 +83,7 @@ def run(
         secret: the session's token.
         wanted: what each of `handed` is, as in `launcher.jail.spec.Sockets`; the proxy's own is the first.
         handed: sockets, of the jail's network namespace where it has one.
-        published: listening sockets, one for each of `plan.publish`.
+        published: listening sockets, each with the entry of `plan.publish` that it is for.
         held: keys that stay outside, each with its phantom and its value.
         kept: logins that do.
         askers: none, or a listening socket for answers, a file with what its clients must show, and sockets to who
@@ -98,7 +98,7 @@ def run(
         witness = Witness(os.getppid())
         try:
             sockets = [socket.socket(fileno=fd) for fd in handed]
-            listeners = [socket.socket(fileno=fd) for fd in published]
+            listeners = [(rule, socket.socket(fileno=fd)) for rule, fd in published]
             _serve(plan, reach, directory, secret, wanted, sockets, listeners, log, witness, held, kept, askers)
         finally:
             witness.close()
@@ -116,7 +116,7 @@ def _serve(
     secret: str,
     wanted: tuple[tuple[str, bytes, int], ...],
     handed: list[socket.socket],
-    published: list[socket.socket],
+    published: list[tuple[str, socket.socket]],
     log: Log,
     witness: Witness,
     held: "tuple[tuple[Key, str, str], ...]",
@@ -155,7 +155,7 @@ def _serve(
         elif kind == "tcp":
             forward = forwards.get((ipaddress.ip_address(packed), port))
             works.append(server.serve(sock, Questions(resolver) if forward is None else forward))
-    for (rule, _), listener in zip(plan.publish, published, strict=True):
+    for rule, listener in published:
         works.append(server.serve(listener, Publication(pool, int(rule.rpartition(":")[2]), rule, log)))
     failed: list[BaseException] = []
     if askers:

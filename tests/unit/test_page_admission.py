@@ -1,5 +1,6 @@
 """Who may see the page: each check alone, by an attack that all others let through."""
 
+import _socket
 import asyncio
 import errno
 import json
@@ -11,10 +12,12 @@ import textwrap
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
+from launcher import loopback
 from launcher.service.page import admission
 from launcher.service.page.admission import HEADERS, MOST_BODY, Admissions, owner_of
 from launcher.service.page.listener import take
@@ -443,18 +446,17 @@ def test_the_port_is_held_at_an_address_that_appears_later() -> None:
 
 def test_only_a_kernel_without_ipv6_has_one_address(monkeypatch: pytest.MonkeyPatch) -> None:
     """Where this process alone may have no such socket, a filter's doing, others may: the page does not listen."""
-    real = socket.socket
 
-    def filtered(family: int = socket.AF_INET, *words: Any) -> socket.socket:  # noqa: ANN401  # as it takes them
+    def filtered(family: int, *words: Any) -> _socket.socket:  # noqa: ANN401  # as it takes them
         if family == socket.AF_INET6:
             raise OSError(errno.EAFNOSUPPORT, "Address family not supported by protocol")
-        return real(family, *words)
+        return _socket.socket(family, *words)
 
-    monkeypatch.setattr(socket, "socket", filtered)
+    monkeypatch.setattr(loopback, "_socket", SimpleNamespace(**{**vars(_socket), "socket": filtered}))
     with pytest.raises(Refusal, match="cannot listen") as refused:
         take(0)
     assert refused.value.reference == "page-port"
-    monkeypatch.setattr(os.path, "exists", lambda path: path != "/proc/net/tcp6")
+    monkeypatch.setattr(os, "access", lambda path, _mode: path != "/proc/net/tcp6")
     (only,) = take(0)
     with only:
         assert only.getsockname()[0] == "127.0.0.1"

@@ -1,7 +1,6 @@
 """The page's own listener: a loopback port, its connections' peers, and the application behind its gate."""
 
 import asyncio
-import errno
 import os
 import socket
 from collections.abc import Callable
@@ -13,6 +12,7 @@ from fastapi.exceptions import RequestValidationError
 from starlette.exceptions import HTTPException
 from starlette.staticfiles import StaticFiles
 
+from launcher.loopback import LOOPBACKS, listening
 from launcher.service import packets
 from launcher.service.api.app import Door, Server, config_of
 from launcher.service.api.context import Context
@@ -22,11 +22,7 @@ from launcher.service.page.live import Tabs
 from launcher.service.page.rendering import ROOT, page, refusal_page
 from policy.errors import Refusal
 
-LOOPBACKS = ((socket.AF_INET, "127.0.0.1"), (socket.AF_INET6, "::1"))
-"""Where browsers look for a name below `.localhost` (RFC 6761, 6.3), in an order of their own."""
-_IPV6_FREEBIND = 78
 _PORTS_TRIED = 64
-_BACKLOG = 128
 _KEEP_ALIVE = 75
 _MOST_STRANGERS = 64
 """Connections that no browser with a session has used; with one more, the oldest of them ends."""
@@ -65,8 +61,8 @@ async def _unknown(request: Request, error: Exception) -> Response:
 def take(port: int) -> list[socket.socket]:
     """Listens at one port of every loopback address, or at none.
 
-    Whoever else listened at one of them would be the page to browsers, which go on to the other address only where
-    nobody answers: he would be sent the invitation and the cookie, and his scripts would be of the page's origin.
+    Whoever else listened at one of them would be the page to browsers: he would be sent the invitation and the cookie,
+    and his scripts would be of the page's origin.
 
     Args:
         port: 0 for any that is free at all of them.
@@ -84,36 +80,12 @@ def take(port: int) -> list[socket.socket]:
 
 
 def _listening(port: int) -> list[socket.socket]:
-    made: list[socket.socket] = []
-    for family, address in LOOPBACKS:
-        try:
-            if family == socket.AF_INET6 and not _has_ipv6():
-                continue
-            made.append(one := socket.socket(family, socket.SOCK_STREAM | socket.SOCK_NONBLOCK))
-            one.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-            if family == socket.AF_INET6:
-                # Also where the interface has no such address yet: others can hold the port for it just so.
-                one.setsockopt(socket.IPPROTO_IPV6, _IPV6_FREEBIND, 1)
-            one.bind((address, port))
-            one.listen(_BACKLOG)
-        except OSError as error:
-            for each in made:
-                each.close()
-            raise Refusal("page-port", f"the page cannot listen on port {port}",
-                          context=f"{address}: {error.strerror or error}",
-                          hint="take another one, or 0 for any that is free") from None  # fmt: skip
-        port = one.getsockname()[1]
-    return made
-
-
-def _has_ipv6() -> bool:
-    """Whether there is IPv6 in the kernel. Only where there is none can nobody else listen there."""
     try:
-        socket.socket(socket.AF_INET6, socket.SOCK_STREAM).close()
+        return [socket.socket(fileno=one.detach()) for one in listening(LOOPBACKS, port)]
     except OSError as error:
-        # A filter's error may be the same, but is this process's alone: then the kernel's table is there.
-        return error.errno != errno.EAFNOSUPPORT or os.path.exists("/proc/net/tcp6")
-    return True
+        raise Refusal("page-port", f"the page cannot listen on port {port}",
+                      context=f"{error.filename}: {error.strerror}",
+                      hint="take another one, or 0 for any that is free") from None  # fmt: skip
 
 
 class Listener:
