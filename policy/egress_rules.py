@@ -273,6 +273,25 @@ def canonical_path(target: str) -> str | None:
     return None if "" in segments[:-1] else decoded
 
 
+_UNRESERVED = frozenset("ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-._~")
+
+
+def normal_path(target: str) -> str:
+    """`target` with its path in normal form (RFC 3986 section 6.2.2): no escape but where one is needed, in capitals.
+
+    A server that compares paths before it decodes them reads this one as the rules did. An ambiguous path has no such
+    form, and stays.
+    """
+    if canonical_path(target) is None:
+        return target
+    path, mark, query = target.partition("?")
+    head, *parts = path.split("%")
+    for part in parts:
+        char = chr(int(part[:2], 16))
+        head += (char if char in _UNRESERVED else "%" + part[:2].upper()) + part[2:]
+    return head + mark + query
+
+
 def _is_dotted(part: str) -> bool:
     """Whether some server could take a part of a path for ``.`` or ``..``: with anything behind that is no name."""
     rest = part.lstrip(" .")

@@ -46,13 +46,19 @@ _WIDTH = 200
 _READING = (b"GET", b"HEAD")
 _COUNTING = re.compile(rb"(/count_tokens|/input_tokens|:countTokens)$")
 
-_LAST = re.compile(rb"\[DONE\]|\"type\": ?\"(message_stop|response\.completed)\"")
-"""In the last event of a stream; some clients hang up then."""
+_DONE, _LAST = b"[DONE]", ("message_stop", "response.completed")
+"""The last event of a stream, as a whole or by its type; some clients hang up then."""
+
+_TELLING = re.compile(rb"\"usage|message_stop|response\.completed")
+"""In whatever event says something here. Whether it does, its JSON tells: a model's text can hold these words, too."""
+
+_LINE_END = re.compile(rb"\r\n|\n|\r")
 
 _INPUT = ("input_tokens", "prompt_tokens", "promptTokenCount")
 _CACHED = ("cache_creation_input_tokens", "cache_read_input_tokens")
 _OUTPUT = ("output_tokens", "completion_tokens", "candidatesTokenCount")
 _THOUGHT = ("thoughtsTokenCount",)
+_TOTAL = ("total_tokens", "totalTokenCount")
 
 
 class Exceeded(Exception):
@@ -92,13 +98,19 @@ class Spending:
         self.requests = self.input = self.output = self.estimated = self.upload = self.refused = 0
 
     @property
+    def bounded(self) -> bool:
+        """Whether nothing may go uncounted."""
+        return bool(self._bounds)
+
+    @property
     def counts_tokens(self) -> bool:
         """Whether what cannot be counted has to be refused."""
         return "tokens" in self._bounds
 
     def reads(self, method: bytes, target: bytes) -> bool:
-        """Whether a request only asks for what is there; vendors count tokens for nothing, too."""
-        return method in _READING or bool(_COUNTING.search(target.partition(b"?")[0]))
+        """Whether a request, by a path that has one reading, asks for what is there; vendors count tokens for nothing."""
+        path = target.partition(b"?")[0]
+        return method in _READING or (bool(_COUNTING.search(path)) and not re.search(b"[;%]", path))
 
     async def begin(self, method: bytes, headers: Mapping[bytes, bytes]) -> int:
         """Counts a request that is to be made, and may wait until there is room beside those that are under way.
@@ -211,10 +223,12 @@ class Tally:
         self.left = self.begun = False
         self._silent = silent
         self.counted = (0, 0, 0)
-        self._stream = self._readable = self._known = self._complete = self._free = False
+        self._stream = self._readable = self._complete = self._free = False
+        self._events = Events()
         self._text = b""
         self._size = 0
         self._tokens = [0, 0]
+        self._said = [False, False]
 
     def answered(self, status: int, headers: Mapping[bytes, bytes]) -> None:
         """The head of the answer; header names in lower case."""
@@ -229,23 +243,24 @@ class Tally:
         self._size += len(data)
         if not self._readable:
             return
-        self._text += data
         if self._stream:
-            *lines, self._text = self._text.split(b"\n")
-            for line in lines:
-                self._look(line.removeprefix(b"data:"))
-                self._complete = self._complete or bool(_LAST.search(line))
-        elif data.rstrip().endswith(b"}"):
+            for event in self._events.feed(data):
+                self._hear(event)
+            return
+        self._text += data
+        if data.rstrip().endswith(b"}"):
             self._look(self._text)
         if len(self._text) > _LONGEST:
-            self._text = b""
-            self._readable = self._stream  # a line of a stream is passed over, another answer is too long
+            self._text, self._readable = b"", False
 
     def complete(self) -> None:
         """The answer has ended as it should."""
         self._complete = True
-        if self._readable:
-            self._look(self._text.removeprefix(b"data:"))
+        if self._stream:
+            for event in self._events.feed(b"\n\n"):  # the vendor may have left its last event open
+                self._hear(event)
+        elif self._readable:
+            self._look(self._text)
 
     @property
     def short(self) -> bool:
@@ -255,29 +270,74 @@ class Tally:
     @property
     def told(self) -> tuple[int, int, int]:
         """What the answer has said so far, as `end` has it."""
-        return (self._tokens[0], self._tokens[1], 0) if self._known else (0, 0, 0)
+        return (self._tokens[0], self._tokens[1], 0) if all(self._said) else (0, 0, 0)
 
     def end(self) -> tuple[int, int, int]:
         """Tokens in, tokens out, and how many of them are estimated."""
-        if self._known and (self._complete or not self._stream):
+        known = any(self._tokens)
+        if known and all(self._said) and (self._complete or not self._stream):
             return self.told
-        if self._free or (not self._size and not self.left) or (self._silent and self.short and self._complete):
+        silent = self._silent and self.short and self._complete and not known
+        if self._free or (not self._size and not self.left) or silent:
             return 0, 0, 0  # an error, a list of models, a count of tokens
         given = self._tokens[0] or self.sent // _PER_TOKEN
         made = max(self._tokens[1], self._size // _PER_TOKEN)
         return given, made, made + (0 if self._tokens[0] else given)
 
-    def _look(self, text: bytes) -> None:
-        if b'"usage' not in text:
-            return
+    def _hear(self, event: bytes) -> None:
+        """Counts what an event of a stream says."""
+        if event.strip() == _DONE:
+            self._complete = True
+        elif _TELLING.search(event):
+            found = self._look(event)
+            self._complete |= isinstance(found, dict) and found.get("type") in _LAST
+
+    def _look(self, text: bytes) -> Any:  # noqa: ANN401  # JSON
+        """Counts what a text reports, and returns what it is; None without JSON."""
         try:
-            found = json.loads(text)
+            found = json.loads(text) if _TELLING.search(text) else None
         except (ValueError, RecursionError):
-            return
+            return None
         for usage in _usages(found):
-            self._tokens[0] = max(self._tokens[0], _sum(usage, _INPUT) + _sum(usage, _CACHED))
-            self._tokens[1] = max(self._tokens[1], _sum(usage, _OUTPUT) + _sum(usage, _THOUGHT))
-            self._known = self._known or any(self._tokens)
+            given = _sum(usage, _INPUT) + _sum(usage, _CACHED)
+            made = max(_sum(usage, _OUTPUT) + _sum(usage, _THOUGHT), _sum(usage, _TOTAL) - given)
+            self._tokens = [max(self._tokens[0], given), max(self._tokens[1], made)]
+            # A client can have a vendor report a part alone (`fields=` in Gemini): the other one is estimated then.
+            for part, names in enumerate((_INPUT, _OUTPUT)):
+                self._said[part] |= any(type(usage.get(name)) is int for name in (*names, *_TOTAL))
+        return found
+
+
+class Events:
+    """Server-sent events (HTML Standard, section 9.2), from pieces of any size."""
+
+    def __init__(self) -> None:
+        """Nothing has come yet."""
+        self._line = b""
+        self._data: list[bytes] = []
+        self._size = 0
+
+    def feed(self, piece: bytes) -> list[bytes]:
+        """The data of each event that is whole now. One that is too long is passed over."""
+        text = self._line + piece
+        whole = text.endswith(b"\r")  # what follows may be the rest of this line's end
+        *lines, self._line = _LINE_END.split(text[:-1] if whole else text)
+        self._line += b"\r" if whole else b""
+        found = []
+        for line in lines:
+            if not line:
+                if self._data and self._size <= _LONGEST:
+                    found.append(b"\n".join(self._data))
+                self._data, self._size = [], 0
+                continue
+            self._size += len(line)
+            name, _, value = line.partition(b":")
+            if name == b"data" and self._size <= _LONGEST:
+                self._data.append(value.removeprefix(b" "))
+        if len(self._line) > _LONGEST:
+            self._size += len(self._line)
+            self._line = b":"  # the rest of it is no line of its own
+        return found
 
 
 def _usages(found: Any) -> list[dict[str, Any]]:  # noqa: ANN401  # JSON

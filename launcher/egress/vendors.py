@@ -33,7 +33,7 @@ from launcher.egress.tls import Stream, trusting
 from launcher.ledger.denial import KEY
 from launcher.loop import Task, Timeout, current, receive, running, send_all
 from policy import phantoms
-from policy.egress_rules import EgressPolicy, Request, Verdict
+from policy.egress_rules import EgressPolicy, Request, Verdict, canonical_path, normal_path
 from policy.hosts import Address
 from policy.keys import Key, api
 from policy.phantoms import Mint
@@ -55,8 +55,10 @@ headers go, and with such a query it is refused, because there a foreign key wou
 _VALUE = re.compile(rb"\b(bearer|basic) |\bsk-[a-z0-9]|\beyj[a-z0-9_-]{8,}\.", re.IGNORECASE)
 """A value that is one by its looks, whatever its name."""
 
-_LATER = re.compile(rb"/batches(/|$)")
-"""What is asked for there is done after the session, and nobody counts it."""
+_LATER = re.compile(r"[^\w.~-]batches(?![\w~-])|:(batchgenerate|asyncbatch|predictlongrunning)")
+"""In a path, in small letters: what is asked for there is done after the session, and nobody counts it."""
+
+_ENCODING = re.compile(rb"(x-)?content-encoding")
 
 _NONE = frozenset((b"pagetoken", b"page-token"))
 """Names in queries that only look like one."""
@@ -77,6 +79,7 @@ _NO_ISSUER = frozenset((2, 18, 19, 20, 21))
 """Codes of X509_verify_cert(3) where a certificate's authority is not among those that are trusted."""
 
 _NO_TOKEN = "the request shows no token of this session's login; to log in, do so outside of the jail"
+_COMPRESSED = "a compressed request, whose tokens the session's budget could not bound; have the client send it as it is"
 _NO_PHANTOM = "the request shows no key of this session"
 _UNKNOWN = "start Paddock with SSL_CERT_FILE naming a file with the authority's certificate; paddock help keys"
 _HINT = "the key in this environment is good in this session alone; paddock help keys"
@@ -400,8 +403,10 @@ class Vendors:
                 reason = f"{verdict.reason}, and {route.name} is good for nothing else"
                 verdict = verdict._replace(reason=reason, suggestion=route.suggestion)
                 raise exchange.gateway.denied(head.wanted, KEY, verdict, exchange.client)
-        if shown and _LATER.search(head.path) and not any("/batches" in rule.path for rule in shown[0].policy.allow):
+        if shown and _is_later(head.wanted.path) and not any(_LATER.search(rule.path) for rule in shown[0].policy.allow):
             raise self._refused(exchange, origin, "batches are worked on after the session")
+        if shown and self._spending.counts_tokens and any(_is_encoded(name, value) for name, value in headers):
+            raise self._refused(exchange, origin, _COMPRESSED)
         if host is not None and not shown:
             verdict = self._plain.decide(head.wanted)
             if verdict.allowed and head.wanted.content and not ambient:
@@ -421,11 +426,12 @@ class Vendors:
         if shown:
             headers = [(name, value) for name, value in headers if name.lower() != b"accept-encoding"]
             headers.append((b"Accept-Encoding", b"identity"))  # so that its tokens can be counted
-        if upgrade and not (shown and self._spending.counts_tokens):
+        if upgrade and not (shown and self._spending.bounded):
             headers += [(b"Connection", b"Upgrade"), (b"Upgrade", b"websocket")]
         default = _HTTPS if tls else _HTTP
         authority = origin.where.removesuffix(f":{default}").encode()
-        final = h11.Request(method=request.method, target=head.path, headers=[(b"Host", authority), *headers])
+        target = normal_path(head.wanted.path) if shown else head.path
+        final = h11.Request(method=request.method, target=target, headers=[(b"Host", authority), *headers])
         logins = [route.real for route in shown if isinstance(route.real, Held)]
         return Ready(origin, tls, head.wanted.method, bool(shown), final, logins[0] if logins else None)
 
@@ -686,6 +692,18 @@ def _has_left(client: socket.socket) -> bool:
 
 def _head_size(request: h11.Request) -> int:
     return len(request.target) + sum(len(name) + len(value) + len(": \r\n") for name, value in request.headers)
+
+
+def _is_later(path: str) -> bool:
+    """Whether a path, or one reading of an ambiguous path, is one of work that is done later."""
+    plain = canonical_path(path)
+    return plain is None or _LATER.search(plain.lower()) is not None
+
+
+def _is_encoded(name: bytes, value: bytes) -> bool:
+    """Whether a header says that the content is compressed; servers take `_` and `-` for the same."""
+    coded = _ENCODING.fullmatch(name.lower().replace(b"_", b"-")) is not None
+    return coded and value.strip().lower() not in (b"", b"identity")
 
 
 def _is_credential(name: bytes, value: bytes, dropped: set[bytes]) -> bool:

@@ -27,10 +27,11 @@ CURL = 'curl -sS -H "Authorization: Bearer $TOKEN"'
 
 @dataclass
 class Api:
-    """A vendor's API: what each request brought."""
+    """A vendor's API: what each request brought, and to what it would be upgraded."""
 
     port: int
     seen: list[tuple[str, str | None]] = field(default_factory=list)
+    upgrades: list[str | None] = field(default_factory=list)
 
     @property
     def url(self) -> str:
@@ -54,6 +55,7 @@ class _Handler(BaseHTTPRequestHandler):
     def do_GET(self) -> None:
         self.rfile.read(int(self.headers["Content-Length"] or 0))
         self.server.api.seen.append((self.path, self.headers["Authorization"]))
+        self.server.api.upgrades.append(self.headers["Upgrade"])
         self.send_response(200)
         self.send_header("Content-Length", "7")
         self.end_headers()
@@ -400,6 +402,26 @@ def test_a_budget_ends_what_a_key_is_good_for(paddock: Paddock, api: Api, launch
     assert len(api.seen) <= 3  # the third was ended in the middle of its content
     assert "paddock: 3 requests with the key in TOKEN: 0 tokens in, 0 out" in ended.stderr
     assert "paddock: 2 more were refused by the session's budget" in ended.stderr
+
+
+@AS_A_USER
+def test_no_way_round_a_budget_reaches_the_vendor(paddock: Paddock, api: Api, launch: Launch) -> None:
+    """No path of batches in other letters, no upgraded connection, nothing compressed; the same in plain words does."""
+    line = f"""
+        {CURL} -d x $API_URL/chat/%62atches; {CURL} -d x $API_URL/chat/bat%43hes\\;x
+        {CURL} -d x -H 'Content-Encoding: gzip' $API_URL/chat
+        {CURL} -H 'Connection: Upgrade' -H 'Upgrade: websocket' $API_URL/chat; {CURL} -d x $API_URL/%63hat/%7e
+    """
+    ended = in_jail(paddock, launch, line, api.option, "--budget", "tokens=2M")
+    assert api.seen == [("/v1/chat", f"Bearer {KEY}"), ("/v1/chat/~", f"Bearer {KEY}")], ended.stdout
+    assert api.upgrades == [None, None]
+    assert ended.stdout.count("batches are worked on after the session") == 2
+    assert "have the client send it as it is" in ended.stdout
+    ended = in_jail(paddock, launch, line, api.option, "--budget", "upload=1M")
+    assert ended.stdout.count("served\n") == 3
+    assert api.upgrades == [None] * 5
+    in_jail(paddock, launch, line, api.option)
+    assert api.upgrades[5:] == [None, "websocket", None]
 
 
 def test_a_budget_that_nothing_can_hold_is_refused(user_paddock: Paddock) -> None:

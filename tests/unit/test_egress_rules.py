@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from policy import egress_rules
-from policy.egress_rules import EgressPolicy, Request, canonical_path, parse_egress_rule
+from policy.egress_rules import EgressPolicy, Request, canonical_path, normal_path, parse_egress_rule
 from policy.errors import Refusal
 from policy.hosts import parse_host, special
 
@@ -269,6 +269,15 @@ def test_a_canonical_path_has_one_reading(path: str) -> None:
         assert "" not in segments[:-1]
         assert "\\" not in found
         assert "%" not in found
+
+
+@given(st.text(alphabet="/.%25eEfFcC67~;?:ab\\", max_size=30))
+def test_a_normal_path_is_the_one_that_was_decided_on(path: str) -> None:
+    """It has the same reading, no escape that it does not need, and its query as it was."""
+    found = normal_path("/" + path)
+    assert canonical_path(found) == canonical_path("/" + path)
+    assert normal_path(found) == found
+    assert found.partition("?")[2] == path.partition("?")[2]
 
 
 def test_every_bundle_is_a_list_of_valid_rules() -> None:

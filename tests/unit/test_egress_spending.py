@@ -124,9 +124,26 @@ def test_a_client_that_hangs_up_is_counted_all_the_same(tmp_path: Path, reads: s
     run(test())
 
 
-@pytest.mark.parametrize("last", [b"data: [DONE]\n\n", b'data: {"type":"message_stop"}\n\n'])
-def test_a_stream_is_over_with_its_last_event(tmp_path: Path, last: bytes) -> None:
-    """Some clients hang up then: what it has told counts, and nothing is estimated."""
+TEXT = b'[DONE] \\"type\\": \\"message_stop\\" \\n\\ndata: [DONE]'
+
+
+@pytest.mark.parametrize(
+    ("last", "over"),
+    [
+        (b"data: [DONE]\n\n", True),
+        (b"data:[DONE]\r\n\r\n", True),
+        (b'event: message_stop\ndata: {"type":"message_stop"}\n\n', True),
+        (b'data: {"response":{},\ndata: "type": "response.completed"}\n\n', True),
+        (b'data: {"type":"content_block_delta","delta":{"text":"%b"}}\n\n' % TEXT, False),
+        (b'data: {"delta":{"type":"message_stop"}}\n\n', False),
+        (b": [DONE]\n\n", False),
+        (b"event: [DONE]\n\n", False),
+        (b'data: "%b\ndata: [DONE]\n\n' % TEXT, False),
+        (b'data: {"text":"' + b"x" * (1 << 20) + b"[DONE]\n\n", False),
+    ],
+)
+def test_a_stream_is_over_with_its_last_event(tmp_path: Path, last: bytes, over: bool) -> None:  # noqa: FBT001
+    """Some clients hang up then: what it has told counts, and nothing is estimated. What a model says ends none."""
 
     async def test() -> None:
         async def stream(_request: h11.Request, _body: bytes, writer: Writer) -> bytes | None:
@@ -136,13 +153,61 @@ def test_a_stream_is_over_with_its_last_event(tmp_path: Path, last: bytes) -> No
 
         vendor, counts = Vendor(stream), Spending({})
         async with serving(vendor) as url, proxy(tmp_path, allow=NOTHING, held=held(url), spending=counts) as port:
-            reader, writer = await asyncio.open_connection("127.0.0.1", port)
+            reader, writer = await asyncio.open_connection("127.0.0.1", port, limit=4 << 20)
             writer.write(request(body="w" * 800))
-            await reader.readuntil(last)
+            await reader.readuntil(last[-40:])
             await ended(writer)
             await vendor.left.wait()
             await asyncio.sleep(0.1)
-            assert (counts.input, counts.output, counts.estimated) == (107, 50, 0)
+            size = len(EVENTS + last) + 3 * 900
+            made = (50, 0) if over else (size // 4, size // 4)
+            assert (counts.input, counts.output, counts.estimated) == (107, *made)
+
+    run(test())
+
+
+@pytest.mark.parametrize("bounds", [{"tokens": 10**6}, {"upload": 10_000}, {"requests": 5}])
+def test_with_a_budget_no_connection_is_upgraded(tmp_path: Path, bounds: dict[str, int]) -> None:
+    """Nothing of a WebSocket would be counted. The request itself is made, without the wish."""
+
+    async def test() -> None:
+        vendor, counts = Vendor(), Spending(bounds)
+        wish = ("Connection: Upgrade", "Upgrade: websocket", "Sec-WebSocket-Version: 13")
+        async with serving(vendor) as url, proxy(tmp_path, allow=NOTHING, held=held(url), spending=counts) as port:
+            reader, writer = await asyncio.open_connection("127.0.0.1", port)
+            writer.write(request("/v1/ws", *wish, method="GET"))
+            assert (await reader.readuntil(b"\r\n")).startswith(b"HTTP/1.1 200 ")
+            await ended(writer)
+        assert not {b"upgrade", b"connection"} & {name for name, _ in vendor.requests[0].headers}
+
+    run(test())
+
+
+@pytest.mark.parametrize(
+    ("headers", "bounds", "status"),
+    [
+        (("Content-Encoding: gzip",), {"tokens": 10**6}, 403),
+        (("content_encoding: zstd",), {"tokens": 10**6}, 403),
+        (("Content-Encoding: identity", "Content-Encoding: br"), {"tokens": 10**6}, 403),
+        (("Content-Encoding: identity",), {"tokens": 10**6}, 200),
+        (("Content-Encoding: gzip",), {"upload": 10**6}, 200),
+        (("Content-Encoding: gzip",), {}, 200),
+    ],
+)
+def test_a_compressed_request_passes_no_budget_of_tokens(
+    tmp_path: Path, headers: tuple[str, ...], bounds: dict[str, int], status: int
+) -> None:
+    """Its bytes say nothing of what the vendor reads; other budgets bound what is sent."""
+
+    async def test() -> None:
+        vendor, counts = Vendor(), Spending(bounds)
+        async with serving(vendor) as url, proxy(tmp_path, allow=NOTHING, held=held(url), spending=counts) as port:
+            said = await asked(port, request("/v1/x", *headers, "Connection: close", body="words"))
+            assert said.startswith(b"HTTP/1.1 %d " % status), said
+            assert (b"compressed request" in said) is (status == 403)
+            chunked = request("/v1/x", "Transfer-Encoding: gzip, chunked").replace(b"Content-Length: 0\r\n", b"")
+            assert (await asked(port, chunked)).startswith(b"HTTP/1.1 501 ")
+        assert len(vendor.requests) == (status == 200)
 
     run(test())
 
@@ -240,6 +305,8 @@ def test_who_has_left_while_it_waited_takes_nothing(tmp_path: Path) -> None:
         ("POST", "/v1/x", {}, (0, 0)),
         ("GET", "/v1/models", {"tokens": 10**6}, (0, 0)),
         ("POST", "/v1/messages/count_tokens?beta=true", {"tokens": 10**6}, (0, 0)),
+        ("POST", "/v1/messages;/count_tokens", {"tokens": 10**6}, (100, 750)),
+        ("POST", "/v1/messages%3F/count_tokens", {"tokens": 10**6}, (100, 750)),
     ],
 )
 def test_what_reports_nothing_is_estimated_against_a_budget(
@@ -317,6 +384,27 @@ def test_tokens_are_read_in_the_words_of_each_api(kind: str, answer_text: str, t
             tally.feed(answer_text[at : at + size].encode())
         tally.complete()
         assert tally.end()[:2] == tokens
+
+
+@pytest.mark.parametrize(
+    ("usage", "counted"),
+    [
+        ('"usageMetadata": {"promptTokenCount": 3}', (3, 250, 250)),
+        ('"usageMetadata": {"candidatesTokenCount": 4}', (100, 250, 350)),
+        ('"usageMetadata": {"promptTokenCount": 3, "candidatesTokenCount": 4, "totalTokenCount": 9}', (3, 6, 0)),
+        ('"usage": {"prompt_tokens": 3, "total_tokens": 3}', (3, 0, 0)),
+        ('"usage": {"prompt_tokens": 3, "completion_tokens": null}', (3, 250, 250)),
+    ],
+)
+def test_a_part_that_is_not_reported_is_estimated(usage: str, counted: tuple[int, int, int]) -> None:
+    """A client can choose what a vendor reports."""
+    tally = Tally(silent=False)
+    tally.sent = 400
+    tally.answered(200, {b"content-type": b"application/json"})
+    text = "{%s}" % usage
+    tally.feed(f"{text[:-1]}{'':{1000 - len(text)}}}}".encode())
+    tally.complete()
+    assert tally.end() == counted
 
 
 def test_an_error_costs_nothing_and_a_compressed_answer_is_estimated() -> None:

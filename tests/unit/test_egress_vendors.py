@@ -200,6 +200,13 @@ def test_the_vendor_gets_the_key_and_no_other_credential(tmp_path: Path) -> None
         (request("/v1/a;..;/b"), 403),
         (request("/v1/..%c2%a0/x"), 403),
         (request("/v1/.well-known/..x"), 200),
+        (request("/v1/messages/batches"), 403),
+        (request("/v1/messages/%62atches"), 403),
+        (request("/v1/messages/BATCHE%73;x/1"), 403),
+        (request("/v1/m:batchGenerateContent"), 403),
+        (request("/v1/m%3aasyncBatchEmbedContent"), 403),
+        (request("/v1/m:batchEmbedContents"), 200),
+        (request("/v1/x-batches/batches2?y=/batches"), 200),
         (request("/v1/x", "X-Forwarded-Path: /v2"), 403),
         (request("/v1/x", "X_Original_Path: /v2"), 403),
         (request("/v1/x", "X-Envoy-Original-Path: /v2"), 403),
@@ -228,6 +235,31 @@ def test_a_phantom_is_good_for_its_methods_and_paths_alone(tmp_path: Path, said:
         assert bool(vendor.connections) is (status == 200)
         if status in (401, 403):
             assert [line["decision"] for line in lines(tmp_path)] == ["deny"]
+
+    run(test())
+
+
+@pytest.mark.parametrize(
+    ("words", "path", "there"),
+    [
+        ("path=/v1", "/v1/%7eme/%6D:%3a;a%3bb?q=%62", "/v1/~me/m:%3A;a%3Bb?q=%62"),
+        ("path=/v1", "/v1/a%2fb", ""),
+        ("method=*", "/v1/a%2fb", ""),
+        ("method=*", "/v1%5cbatches", ""),
+        ("method=*", "/v1/%2562atches", ""),
+        ("method=*", "/v1/b%41tches%3Fx", ""),
+        ("path=/v1/batches", "/v1/%62atches", "/v1/batches"),
+    ],
+)
+def test_a_path_goes_on_as_it_was_decided_on(tmp_path: Path, words: str, path: str, there: str) -> None:
+    """In its normal form; what has none reaches nobody by a key, whatever that is good for."""
+
+    async def test() -> None:
+        vendor = Vendor()
+        async with serving(vendor) as url, proxy(tmp_path, allow=NOTHING, held=held(url, words)) as port:
+            said = await asked(port, request(path, "Connection: close"))
+            assert said.startswith(b"HTTP/1.1 200 " if there else b"HTTP/1.1 403 "), said
+        assert [got.target.decode() for got in vendor.requests] == ([there] if there else [])
 
     run(test())
 
