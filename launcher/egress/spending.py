@@ -108,7 +108,7 @@ class Spending:
         return "tokens" in self._bounds
 
     def reads(self, method: bytes, target: bytes) -> bool:
-        """Whether a request, by a path that has one reading, asks for what is there; vendors count tokens for nothing."""
+        """Whether a request only asks for what is there; vendors count tokens for nothing, too, at plain paths."""
         path = target.partition(b"?")[0]
         return method in _READING or (bool(_COUNTING.search(path)) and not re.search(b"[;%]", path))
 

@@ -79,7 +79,7 @@ _NO_ISSUER = frozenset((2, 18, 19, 20, 21))
 """Codes of X509_verify_cert(3) where a certificate's authority is not among those that are trusted."""
 
 _NO_TOKEN = "the request shows no token of this session's login; to log in, do so outside of the jail"
-_COMPRESSED = "a compressed request, whose tokens the session's budget could not bound; have the client send it as it is"
+_COMPRESSED = "a compressed request, whose tokens no budget could bound; have the client send it as it is"
 _NO_PHANTOM = "the request shows no key of this session"
 _UNKNOWN = "start Paddock with SSL_CERT_FILE naming a file with the authority's certificate; paddock help keys"
 _HINT = "the key in this environment is good in this session alone; paddock help keys"
@@ -403,7 +403,7 @@ class Vendors:
                 reason = f"{verdict.reason}, and {route.name} is good for nothing else"
                 verdict = verdict._replace(reason=reason, suggestion=route.suggestion)
                 raise exchange.gateway.denied(head.wanted, KEY, verdict, exchange.client)
-        if shown and _is_later(head.wanted.path) and not any(_LATER.search(rule.path) for rule in shown[0].policy.allow):
+        if shown and _is_later(head.wanted.path) and not any(_is_later(rule.path) for rule in shown[0].policy.allow):
             raise self._refused(exchange, origin, "batches are worked on after the session")
         if shown and self._spending.counts_tokens and any(_is_encoded(name, value) for name, value in headers):
             raise self._refused(exchange, origin, _COMPRESSED)
@@ -696,7 +696,7 @@ def _head_size(request: h11.Request) -> int:
 
 def _is_later(path: str) -> bool:
     """Whether a path, or one reading of an ambiguous path, is one of work that is done later."""
-    plain = canonical_path(path)
+    plain = canonical_path(path or "/")
     return plain is None or _LATER.search(plain.lower()) is not None
 
 
