@@ -87,6 +87,18 @@ def test_a_failing_check_stops_like_a_conflict(ground: Paddock) -> None:
     assert "2 of 2 merged" in merge(ground, "--check", "grep seventeen a", "x", "y")
 
 
+def test_a_check_forgets_no_worktree_of_the_users(ground: Paddock) -> None:
+    """One whose files are not there at the moment: moved away, or on a disk that is not mounted."""
+    one = ground.main.parent / "own"
+    own = ground.who.run(["git", "worktree", "add", "-q", "--detach", str(one)], cwd=ground.main)
+    assert own.returncode == 0, own.stderr
+    one.rename(ground.main.parent / "away")
+    assert "1 of 1 merged" in merge(ground, "--check", "true", "x")
+    (ground.main.parent / "away").rename(one)
+    assert git(ground, "-C", str(one), "status", "--porcelain", "--branch") == "## HEAD (no branch)"
+    assert "/paddock-checks/" not in git(ground, "worktree", "list")
+
+
 def test_a_submodule_that_nobody_has_is_not_checked_unless_it_is_the_trunks(ground: Paddock) -> None:
     """The command would see an empty directory in place of what is merged."""
     script = f"""

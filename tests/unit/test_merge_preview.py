@@ -1,6 +1,7 @@
 """Forecasts: all children with the trunk in one pass, and with one another; nothing is kept."""
 
 import os
+import shutil
 import subprocess
 from pathlib import Path
 
@@ -10,7 +11,7 @@ from launcher.vcs.git import Git
 from launcher.vcs.merge import work
 from launcher.vcs.merge.engine import Engine
 from launcher.vcs.merge.into_children import Order, all_of, named, ordered
-from launcher.vcs.merge.preview import preview
+from launcher.vcs.merge.preview import Trees, preview
 from launcher.vcs.merge.target import Place, find
 from launcher.vcs.merge.work import History
 from policy.errors import Refusal
@@ -232,3 +233,28 @@ def test_a_submodule_that_cannot_be_trusted_does_not_hide_the_others(tmp_path: P
     found = preview(nested.main.target(), [nested.main.source(name) for name in ("one", "two")], Patterns(()))
     assert [each.clean for each in found.children] == [False, True]
     assert "symbolic link" in (found.children[0].error or "")
+
+
+# What judges a commit sees a fresh worktree of it (`Trees`).
+
+
+def test_worktrees_whose_files_are_elsewhere_are_kept(tmp_path: Path) -> None:
+    """Those of commits that were judged are forgotten, also after a process was killed; one in use is not."""
+    ground = Ground(tmp_path / "repo", {"a": ""})
+    ground.git("worktree", "add", "-q", "--detach", str(tmp_path / "own"))
+    ground.git("commit", "-q", "--allow-empty", "-m", "precious", at=tmp_path / "own")
+    precious = ground.git("rev-parse", "HEAD", at=tmp_path / "own")
+    (tmp_path / "own").rename(tmp_path / "away")
+    place, main = ground.target().place, ground.id("main")
+    with Trees(place, main) as killed, killed.of(main) as left:
+        known = ground.root / ".git/worktrees"
+        (name,) = {each.name for each in known.iterdir()} - {"own"}
+        shutil.copytree(known / name, tmp_path / "copy")
+        with Trees(place, main) as trees, trees.of(main) as root:
+            assert os.path.dirname(root) != os.path.dirname(left)
+        assert sorted(each.name for each in known.iterdir()) == sorted(["own", name])
+    shutil.copytree(tmp_path / "copy", known / name)
+    with Trees(place, main):
+        assert [each.name for each in known.iterdir()] == ["own"]
+    (tmp_path / "away").rename(tmp_path / "own")
+    assert ground.git("rev-parse", "HEAD", at=tmp_path / "own") == precious

@@ -22,7 +22,8 @@ from launcher.vcs.merge.descriptors import Frozen, MergeConflict, ObjectId, Outc
 from launcher.vcs.merge.engine import Engine
 from launcher.vcs.merge.object_store import changes
 from launcher.vcs.merge.target import Place, Target
-from launcher.vcs.scratch import Scratch
+from launcher.vcs.scratch import PREFIX, Scratch
+from launcher.vcs.worktrees import admin_files
 from policy import review_marks
 from policy.errors import Refusal, printable
 from policy.handoff import Patterns
@@ -264,6 +265,7 @@ class Trees:
 
     def __enter__(self) -> Self:
         self._scratch = Scratch(for_session=True)
+        self._forget()
         return self
 
     def __exit__(
@@ -271,7 +273,6 @@ class Trees:
     ) -> None:
         if self._scratch is not None:
             self._scratch.close()
-            Git(self._place.common_dir).run("worktree", "prune")
 
     def base_of(self, commit: str) -> str:
         """Where `commit` has left the trunk; "" where they have nothing in common."""
@@ -288,13 +289,28 @@ class Trees:
         self._number += 1
         root = self._scratch.path(f"merge-{self._number}")
         git = Git(self._place.common_dir, settings=_AS_COMMITTED)
-        git.run("worktree", "add", "--quiet", "--detach", root, commit)
         try:
+            git.run("worktree", "add", "--quiet", "--detach", root, commit)
             self._complete([self._place], git.variant(own_tree=root), commit, self.base_of(commit), root)
             yield root
         finally:
             remove_tree(root)
-            git.run("worktree", "prune")
+            self._forget()
+
+    def _forget(self) -> None:
+        """Removes what git keeps of these worktrees, and of those that killed processes have left, once they are gone.
+
+        Not by `git worktree prune`, which also forgets those of the user's whose files are elsewhere at the moment.
+        """
+        assert self._scratch is not None
+        ours = os.path.join(os.path.dirname(self._scratch.name), PREFIX)
+        for git_dir in admin_files.linked(self._place.common_dir):
+            root = os.path.dirname(admin_files.points_to(git_dir) or "")
+            scratch = os.path.dirname(root)
+            # The directory of another process is there before the worktree in it, and as long as that may be used.
+            unused = scratch == self._scratch.name or not os.path.lexists(scratch)
+            if scratch.startswith(ours) and unused and not os.path.lexists(root):
+                admin_files.remove(git_dir)
 
     def _complete(self, places: Sequence[Place], git: Git, commit: str, base: str, root: str) -> None:
         """Writes the submodules' files, without git directories: the command is to see files, not repositories.

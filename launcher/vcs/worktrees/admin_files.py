@@ -172,11 +172,17 @@ def discard(part: "Part", owner: str) -> list[str]:
     git_dir = os.fspath(part.git_dir)
     if not os.path.isdir(git_dir) or not is_ours(part, owner):
         return []
+    return remove(git_dir)
+
+
+def remove(git_dir: str) -> list[str]:
+    """Removes the git directory of one worktree, and of no other. Returns what could not be removed."""
+    directory, name = os.path.split(git_dir)
     try:
-        with Inside(os.path.dirname(git_dir)) as worktrees:
-            failures = worktrees.remove_tree(part.git_dir.name)
-        with Inside(os.fspath(part.git_dir.parent.parent)) as common, suppress(OSError):
-            common.remove_directory(part.git_dir.parent.name)  # git keeps no empty `worktrees` either
+        with Inside(directory) as worktrees:
+            failures = worktrees.remove_tree(name)
+        with Inside(os.path.dirname(directory)) as common, suppress(OSError):
+            common.remove_directory(os.path.basename(directory))  # git keeps no empty `worktrees` either
     except OSError as error:
         return [f"{git_dir}: {error.strerror}"]
     return failures
