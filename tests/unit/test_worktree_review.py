@@ -73,6 +73,24 @@ def test_a_commit_that_is_merged_already_is_compared_with_the_beginning(place: P
     assert list(files(read(made), COMMITS)) == ["mine"]
 
 
+def test_no_commit_chooses_what_it_is_compared_with(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where trunk and work have merged one another's pasts, an old state could be brought back unseen."""
+    committed(place.app, guard="old\n")
+    made = place.service.add(place.app, "T")
+    root = Path(made.path)
+    with monkeypatch.context() as later:
+        later.setitem(repository.ENV, "GIT_COMMITTER_DATE", "@4000000000 +0000")  # git names the newest base first
+        committed(root, mine="mine\n")
+    mine = git("rev-parse", "HEAD", at=root)
+    committed(place.app, guard="new\n")
+    trunk = git("rev-parse", "HEAD", at=place.app)
+    git("merge", "-q", mine, at=place.app)
+    git("merge", "-q", "--no-commit", trunk, at=root)
+    committed(root, guard="old\n")
+    found = files(read(made), COMMITS)
+    assert (list(found), added(found["guard"])) == (["guard"], ["old"])
+
+
 def test_kinds_of_changes_are_told(place: Place) -> None:
     """A rename, a mode, a link, a removal, a binary file, a large one, a change of type."""
     committed(place.app, **{f"old{n}": f"{n}\n" * 50 for n in range(4)})

@@ -140,15 +140,18 @@ def _bounded(git: JailedGit) -> JailedGit:
 def _base(git: Git, part: Part, head: str) -> str:
     """What the commits of a part are compared with: where they leave the trunk, or else where it began.
 
-    The trunk is what the repository's main checkout is on. What is in it already is compared with the beginning.
+    The trunk is what the repository's main checkout is on. What is in it already is compared with the beginning. What
+    leaves it at several places is compared with the trunk itself: any of them could be had to hide what a merge brings.
     """
     if not part.name:
         trunk = admin_files.head(os.fspath(part.common_dir)).removeprefix("ref: ")
-        done = git.run("merge-base", "--end-of-options", trunk, head, ok=(0, 1, 128)) if trunk else None
+        done = git.run("merge-base", "--all", "--end-of-options", trunk, head, ok=(0, 1, 128)) if trunk else None
         if done is not None and done.status == 0:
-            common = done.out.decode("ascii").split("\n")[0]
-            if common != head:
-                return common
+            common = done.out.decode("ascii").split()
+            if len(common) > 1:
+                return git.ref(trunk)
+            if common != [head]:
+                return common[0]
     known = git.run("cat-file", "-e", part.base, ok=(0, 1, 128)).status == 0
     return part.base if known and git.contains(head, part.base) else head
 
