@@ -379,7 +379,7 @@ class TicketRuns:
             await self._supervisor.wait(left.name, FINAL, _LOOK)
         arguments = {"database": self._database.path, "run": run, "number": number, "dispatch": prepared["dispatch"],
                      "nodes": prepared["nodes"], "session_id": place["session_id"],
-                     "trunk": place.get("trunk", prepared["trunk"]),
+                     "trunk": self.records.request(run).repository,
                      "passed": "" if before is None else before.get("commit", ""),
                      "given": self._options(request, "review", review)}  # fmt: skip
         ready: asyncio.Future[dict[str, Any]] = asyncio.get_running_loop().create_future()

@@ -662,7 +662,7 @@ def review(
 
     Args:
         number: of the ticket; 0 for the orchestrator, whose worktree all others were merged into.
-        trunk: the worktree that its work is to be merged into.
+        trunk: the worktree that the run began with (not its orchestrator's, into which tickets are merged: an agent's).
         session_id: of its agent.
         passed: the commit that has passed its review; "" for none.
         given: the options that the review has, by name.
@@ -694,7 +694,7 @@ def review(
     )
     _, trunk_now = checked_out_in(work.children.open_trunk(checkout.find(trunk, Present(), exact=False).root))
     with preview.Trees(place, trunk_now) as trees, trees.of(commit) as root:
-        harvesting.refuse_unread(root, place.common_dir, trees.base_of(commit), given.get("--config"))
+        harvesting.refuse_unread(root, place.common_dir, trunk_now, given.get("--config"))
         request = work.flow.request(asked, child or sent, _step("review"))
         # Not what the workflow gives to whoever looks at an agent's work: that agent's worktree.
         fresh = context_of_checkout(checkout.find(root, Present(), exact=True))

@@ -115,14 +115,14 @@ def review(path: str, project_root: str, environ: Environ, *, system_file: str =
 
 
 def is_read(root: str, known: bytes | None, environ: Environ) -> bool:
-    """Whether the project's file in a worktree has this content, or one that is trusted, or is not there.
+    """Whether the project's file in a worktree has this content (None: is not there), or one that is trusted.
 
     Refusals: as `load`.
     """
     own = places(environ)
     path = os.path.join(root, PROJECT_NAME)
     content = guarded_files.read(path, follow=False)
-    if content is None or content.data == known:
+    if (None if content is None else content.data) == known:
         return True
     layer = _project(path, Kind.PROJECT, root, own, Trust(own.state))
     return layer is not None and layer.trusted

@@ -175,14 +175,14 @@ def by_contexts(
     return WorktreeMergeService(places.made(where.state), caller, only=only)
 
 
-def refuse_unread(root: str, common_dir: str, base: str, config_file: str | None = None) -> None:
+def refuse_unread(root: str, common_dir: str, trunk: str, config_file: str | None = None) -> None:
     """Refuses a commit whose `.paddock.toml` is not the trunk's, where a command is to judge it: such a file bounds
     the jail of that command, and could deny it what it has to see. So does one that `--config` names in the commit.
 
     Args:
         root: of a worktree with the files of the commit.
         common_dir: of the repository.
-        base: where the commit has left the trunk, for which people answer; "" for nowhere.
+        trunk: its commit, for which people answer now.
         config_file: the `--config` option of what judges it, which begins at the root.
 
     Refusals: config-unread; those of `configuration.load`.
@@ -191,28 +191,28 @@ def refuse_unread(root: str, common_dir: str, base: str, config_file: str | None
     from launcher.vcs.git import Git
 
     git = Git(common_dir)
-    name = f"{base}:{configuration.PROJECT_NAME}"
-    before = git.run("cat-file", "blob", name, ok=(0, 128)) if base else None
-    known = before.out if before is not None and before.status == 0 else None
+    before = git.run("cat-file", "blob", f"{trunk}:{configuration.PROJECT_NAME}", ok=(0, 128))
+    known = before.out if before.status == 0 else None
     changed = "" if configuration.is_read(root, known, os.environ) else configuration.PROJECT_NAME
     named = os.path.normpath(os.path.join(root, config_file)) if config_file else ""
     if named and beneath(named, root) and not changed:
         commit = Git(checkout.find(root, Present(), exact=True).git_dir).ref("HEAD")
         path = os.path.relpath(named, root)
-        changed = "" if _is_the_same(git, path, commit, base) else path
+        changed = "" if _is_the_same(git, path, commit, trunk) else path
     if changed:
         raise Refusal(
             "config-unread",
-            f"it changes {printable(changed)}, which bounds what may judge it",
+            f"its {printable(changed)} is not the trunk's, and bounds what may judge it",
             context="such a file can deny a command the files that it has to see",
-            hint="read it; commit it to the trunk yourself if it is right, and try again",
+            hint="read it; commit it to the trunk yourself if it is right, or merge the trunk into the work if the "
+            "trunk's is newer; and try again",
         )
 
 
-def _is_the_same(git: "Git", path: str, commit: str, base: str) -> bool:
+def _is_the_same(git: "Git", path: str, commit: str, trunk: str) -> bool:
     """Whether two commits have the same at a path that leads through no symbolic link (but maybe into a submodule)."""
-    while path and base:
-        entry, before = (git.run("ls-tree", "-z", "--full-tree", each, "--", path).out for each in (commit, base))
+    while path:
+        entry, before = (git.run("ls-tree", "-z", "--full-tree", each, "--", path).out for each in (commit, trunk))
         if entry:
             return entry == before and not entry.startswith(b"120000 ")
         path = os.path.dirname(path)

@@ -232,6 +232,13 @@ class Difference(NamedTuple):
     path: bytes
 
 
+EMPTY_TREE = {
+    40: "4b825dc642cb6eb9a060e54bf8d69288fbee4904",
+    64: "6ef19b41225c5369f1c104d45d8d85efa9b057b53b14b4b9b939dd74decc5321",
+}
+"""The tree without entries, by the length of object ids. Git knows it without having it."""
+
+
 def parsed_differences(out: bytes) -> Iterator[Difference]:
     """The records of ``--raw -z --no-abbrev``."""
     fields = iter(out.split(b"\0"))

@@ -123,8 +123,8 @@ def merge(
         print(notes.document(answer) if as_json else _forecast(answer))
         return 0 if answer.clean else CONFLICT
 
-    def read(root: str, base: str) -> None:
-        harvesting.refuse_unread(root, found.common_dir, base)
+    def read(root: str) -> None:
+        harvesting.refuse_unread(root, found.common_dir, found.commit)
 
     with (
         harvesting.into(found, where, notes.say, files=not no_checkout) as follow,

@@ -419,6 +419,11 @@ def test_what_an_orchestrator_has_committed_is_reviewed_before_it_lands(service:
     assert not (main / "evil").exists()
     shown = service.cli("tickets", "show", "bad").stdout
     assert "  orchestrator  not merged: its review ended with status 1\n" in shown
+    # What it has committed is nobody's word on how its tickets are reviewed.
+    plan = f"open('.paddock.toml', 'w').write('[filesystem]'); os.system({f'{COMMIT} settings'!r})"
+    work = f"{plan}\nprint(made(('H-own', 'x')))"
+    own = run(service, name="own", agent=child, orchestrator=orchestrator(work), review=review)
+    assert own["result"]["agents"][0]["review"]["refusal"]["errorType"] == "config-unread", own
     # Who resumes it does not start the orchestrator anew.
     there = Path(done["orchestrator"]["worktree"])
     mend = f"git rm -q evil; {COMMIT} mended"

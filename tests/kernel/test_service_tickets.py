@@ -705,11 +705,13 @@ def test_no_commit_bounds_its_own_review(service: Served) -> None:
         True, True, False
     ), shown  # fmt: skip
     checked = service.cli("merge", "agent/X-1", "--check", review["command"][2])
-    assert (checked.returncode, "it changes .paddock.toml" in checked.stdout) == (1, True), checked
-    # Once it is the trunk's, it is somebody's own word.
+    assert (checked.returncode, "its .paddock.toml is not the trunk's" in checked.stdout) == (1, True), checked
+    # Once it is the trunk's, it is somebody's own word; and it bounds all reviews.
     assert service.paddock.who.run(["sh", "-c", f"{settings}; {COMMIT} settings"], cwd=main).returncode == 0
-    done = run(service, ticket("X-3", f"echo fine > other; {COMMIT} fine"), review=review)
-    assert (done["state"], (main / "other").exists()) == ("ended", True), done
+    without = "git rm -q --cached .paddock.toml; git -c user.name=A -c user.email=a@b.c commit -q -m without"
+    done = run(service, ticket("X-3", f"echo fine > other; {COMMIT} fine"), ticket("X-4", without), review=review)
+    refused = [(each["review"]["refusal"] or {}).get("errorType") for each in done["result"]["agents"]]
+    assert (refused, (main / "other").exists()) == ([None, "config-unread"], True), done
 
 
 def test_what_a_merger_has_made_is_reviewed_before_it_is_merged(service: Served) -> None:

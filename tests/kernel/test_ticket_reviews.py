@@ -4,8 +4,9 @@ from collections.abc import Iterator
 
 import pytest
 
+from tests.kernel.test_merge_live import BACKENDS
 from tests.kernel.test_service_tickets import COMMIT, git, run, ticket
-from tests.support import identity, served
+from tests.support import features, identity, served
 from tests.support.served import Served
 
 
@@ -44,8 +45,38 @@ def test_no_file_of_settings_of_a_commit_bounds_its_review(service: Served) -> N
     )
     reviews = [each["review"] for each in done["result"]["agents"]]
     assert [(each["refusal"] or {}).get("errorType") for each in reviews] == ["config-unread"] * 2 + [None], done
-    assert "it changes ci/r.toml" in reviews[0]["refusal"]["message"]
+    assert "its ci/r.toml is not the trunk's" in reviews[0]["refusal"]["message"]
     assert ((main / "src/deep").exists(), (main / "src/fine").exists()) == (False, True)
+
+
+BEFORE = "git reset -q --hard $(git log --format=%H -1 --grep=Bad)"
+
+
+@pytest.mark.parametrize("enforced", ["namespaces", "guard", "bubblewrap", "root"])
+def test_no_commit_chooses_what_its_review_is_compared_with(
+    running: Served, running_as_root: Served, enforced: str
+) -> None:
+    """What was in the trunk's past is nobody's word today. Who begins there and merges the trunk has the trunk's."""
+    feature, env = BACKENDS.get(enforced, ("landlock", {}))
+    features.need(feature)
+    service = served.with_repository(running_as_root if enforced == "root" else running)
+    main, environment = service.paddock.main, service.paddock.who.environment({**service.env, **env})
+    bad = "printf '[filesystem]\\ndeny = [\"evil\"]\\n' > .paddock.toml; echo 'evil ident' > .gitattributes"
+    judge = {"command": ["sh", "-c", "! grep -qrs EVIL . --exclude-dir=.git"]}
+    back = f"{bad}; {COMMIT} Bad; git rm -q .paddock.toml .gitattributes; {COMMIT} Good"
+    done = run(service, ticket("B-1", back), review=judge, environment=environment)
+    assert (done["state"], "Bad" in git(service, "log", "--format=%s")) == ("ended", True), done
+    evil = f"echo EVIL > evil; {COMMIT} evil"
+    tickets = [
+        ticket("B-2", f"{BEFORE}; git rm -q .gitattributes; {evil}"),
+        ticket("B-3", f"{BEFORE}; git rm -q .paddock.toml; {evil}"),
+        ticket("B-4", f"now=$(git rev-parse HEAD); {BEFORE}; git merge -q $now; echo fine > fine; {COMMIT} fine"),
+    ]
+    done = run(service, *tickets, review=judge, environment=environment)
+    reviews = [each["review"] for each in done["result"]["agents"]]
+    refused = [(each["refusal"] or {}).get("errorType") for each in reviews]
+    assert refused == ["config-unread", "content-disguised", None], done
+    assert [(main / name).exists() for name in ("evil", "fine")] == [False, True]
 
 
 SPARSE = """

@@ -16,7 +16,7 @@ from launcher.vcs.merge.target import Place, find
 from launcher.vcs.merge.work import History
 from policy.errors import Refusal
 from policy.handoff import Patterns
-from tests.support.ground import Ground
+from tests.support.ground import Entry, Ground
 from tests.support.repository import LINES, Nested, changed
 
 
@@ -236,6 +236,54 @@ def test_a_submodule_that_cannot_be_trusted_does_not_hide_the_others(tmp_path: P
 
 
 # What judges a commit sees a fresh worktree of it (`Trees`).
+
+RULES = "[attr]odd working-tree-encoding=UTF-16\n[attr]even odd\n*.rc even\n/old.rc -odd\n"
+
+
+@pytest.mark.parametrize(
+    ("tree", "refused"),
+    [
+        ({".gitattributes": RULES + "*.c diff=cpp\n# ident\n", "new.rc": "x"}, False),
+        ({"sub/.gitattributes": "* text=auto\n"}, False),
+        ({".gitattributes": "*.c text\n"}, False),
+        ({".gitattributes": RULES + "later ident\n"}, True),
+        ({".gitattributes": RULES + "later working-tree-encoding=UTF-16\n"}, True),
+        ({".gitattributes": RULES + '"later"ident\n'}, True),
+        ({".gitattributes": RULES + "later text even\n"}, True),
+        ({".gitattributes": RULES + "[attr]next even\n"}, True),
+        ({".gitattributes": RULES.replace("/old.rc -odd\n", "")}, True),
+        ({"sub/.gitattributes": "\ufeff* ident\n"}, True),
+    ],
+)
+def test_rules_that_disguise_are_the_trunks_own(tmp_path: Path, tree: dict[str, str], *, refused: bool) -> None:
+    """Also those for files that come later: once merged, they would be the trunk's. All others change as they like."""
+    ground = Ground(tmp_path / "repo", {"a": "", ".gitattributes": RULES})
+    ground.branch("work", tree)
+    try:
+        with Trees(ground.target().place, ground.id("main")) as trees, trees.of(ground.id("work")) as root:
+            assert os.listdir(root)
+        found = ""
+    except Refusal as refusal:
+        found = refusal.reference
+    assert found == ("content-disguised" if refused else "")
+
+
+def test_a_commit_is_compared_with_the_trunk_and_not_with_where_it_has_left_that(tmp_path: Path) -> None:
+    """A commit that was merged once, and taken back, is a place to begin with that its author has chosen."""
+    ground = Ground(tmp_path / "repo", {"a": ""})
+    ground.commit("main", {".gitattributes": "b ident\n", "sub": Entry("160000", "1" * 40)})
+    ground.git("branch", "old", "main")
+    ground.commit("main", {"other": ""}, remove=[".gitattributes", "sub"])
+    with Trees(ground.target().place, ground.id("main")) as trees:
+        ground.commit("old", {"b": ""})
+        with pytest.raises(Refusal, match="it sets ident for b"), trees.of(ground.id("old")):
+            pass
+        ground.commit("old", {}, remove=[".gitattributes"])
+        with pytest.raises(Refusal, match="it records 111111111111 for the submodule sub"), trees.of(ground.id("old")):
+            pass
+        ground.commit("old", {}, remove=["sub"])
+        with trees.of(ground.id("old")) as root:
+            assert sorted(os.listdir(root)) == [".git", "a", "b"]
 
 
 def test_worktrees_whose_files_are_elsewhere_are_kept(tmp_path: Path) -> None:

@@ -15,8 +15,7 @@ from collections.abc import Callable
 
 from launcher.safefs.guarded_files import Inside
 from launcher.safefs.remove import remove_tree
-from launcher.vcs.git import Git, GitFailed, parsed_differences
-from launcher.vcs.harvest.crossing import EMPTY_TREE
+from launcher.vcs.git import EMPTY_TREE, Git, GitFailed, parsed_differences
 from launcher.vcs.harvest.parts import Entry
 from launcher.vcs.jailed_git import JailedGit
 from policy.errors import Refusal

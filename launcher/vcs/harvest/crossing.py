@@ -15,7 +15,7 @@ from typing import IO, NamedTuple
 from launcher.safefs.guarded_files import Inside
 from launcher.vcs import added_packs
 from launcher.vcs.added_packs import Held, Quarantine
-from launcher.vcs.git import Git, GitFailed, kill
+from launcher.vcs.git import EMPTY_TREE, Git, GitFailed, kill
 from launcher.vcs.harvest.jail import KEPT, Jailed, Reading
 from launcher.vcs.harvest.parts import FileChange, Limits, Part
 from launcher.vcs.jailed_git import JailedGit
@@ -232,12 +232,6 @@ def _exactly(descriptor: int, count: int) -> bytes:
 # passed `index-pack --strict` by then.
 
 _GITLINK = b"160000"
-
-EMPTY_TREE = {
-    40: "4b825dc642cb6eb9a060e54bf8d69288fbee4904",
-    64: "6ef19b41225c5369f1c104d45d8d85efa9b057b53b14b4b9b939dd74decc5321",
-}
-"""The tree without entries, by the length of object ids. Git knows it without having it."""
 
 
 class Contents(NamedTuple):

@@ -20,10 +20,9 @@ from types import MappingProxyType
 
 from launcher.vcs import gitlinks, jailed_git, refs
 from launcher.vcs.added_packs import Held, sweep
-from launcher.vcs.git import Git
+from launcher.vcs.git import EMPTY_TREE, Git
 from launcher.vcs.harvest import agent_refs, checkout_index, decide, further, gather, lfs, outstanding, parts
 from launcher.vcs.harvest.agent_refs import HEADS, TAGS, plausible
-from launcher.vcs.harvest.crossing import EMPTY_TREE
 from launcher.vcs.harvest.gather import Found
 from launcher.vcs.harvest.parts import FileChange, HarvestResult, Limits, Part, PartResult
 from launcher.vcs.harvest.signing import Signatures

@@ -4,6 +4,7 @@ Nothing is moved or kept.
 """
 
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -15,7 +16,8 @@ from typing import Self
 
 from launcher import programmes
 from launcher.safefs.remove import remove_tree
-from launcher.vcs.git import Git, GitFailed, parsed_changes
+from launcher.vcs.git import EMPTY_TREE, Git, GitFailed, parsed_changes
+from launcher.vcs.gitlinks import MODE as GITLINK
 from launcher.vcs.gitlinks import gitlinks_of, of_tree
 from launcher.vcs.merge import report, rewinds, work
 from launcher.vcs.merge.descriptors import Frozen, MergeConflict, ObjectId, Outcome, Source, Text
@@ -248,13 +250,16 @@ _DISGUISES = ("working-tree-encoding", "ident")
 """Attributes that let a file on the disk say something else than its blob. Filters are not executed; line ends stay
 convertible (`eol`, `text`): nearly every repository has such rules, and no line says something else by them."""
 
+_ATTRIBUTES = b".gitattributes"
+
 
 class Trees:
     """Fresh worktrees of commits, one after the other, where no session's grants lead. Leaving it removes all.
 
     Args:
         place: where the commits are, and those of their submodules.
-        trunk: a commit that people answer for: what did not change since the commits left it needs no judge.
+        trunk: the commit that people answer for now: what it has, too, needs no judge. Not where a commit has left it:
+            that is for who made the commit to choose, in all that was ever merged.
     """
 
     def __init__(self, place: Place, trunk: str) -> None:
@@ -274,11 +279,6 @@ class Trees:
         if self._scratch is not None:
             self._scratch.close()
 
-    def base_of(self, commit: str) -> str:
-        """Where `commit` has left the trunk; "" where they have nothing in common."""
-        found = Git(self._place.common_dir).run("merge-base", self._trunk, commit, ok=(0, 1))
-        return found.out.decode().strip()
-
     @contextmanager
     def of(self, commit: str) -> Iterator[str]:
         """The root of a worktree with all files of `commit`, as long as it is entered.
@@ -291,7 +291,7 @@ class Trees:
         git = Git(self._place.common_dir, settings=_AS_COMMITTED)
         try:
             git.run("worktree", "add", "--quiet", "--detach", root, commit)
-            self._complete([self._place], git.variant(own_tree=root), commit, self.base_of(commit), root)
+            self._complete([self._place], git.variant(own_tree=root), commit, self._trunk, root)
             yield root
         finally:
             remove_tree(root)
@@ -312,17 +312,17 @@ class Trees:
             if scratch.startswith(ours) and unused and not os.path.lexists(root):
                 admin_files.remove(git_dir)
 
-    def _complete(self, places: Sequence[Place], git: Git, commit: str, base: str, root: str) -> None:
+    def _complete(self, places: Sequence[Place], git: Git, commit: str, trunk: str, root: str) -> None:
         """Writes the submodules' files, without git directories: the command is to see files, not repositories.
 
         Args:
             places: of the repository, where its submodules' stores are.
-            base: what the trunk has in place of `commit`; "" for nothing.
+            trunk: what the trunk has in place of `commit`; "" for nothing.
             root: of the files of `commit`.
         """
-        _refuse_disguised(git, commit, base)
-        before = of_tree(git, base) if base else {}
-        named = [*gitlinks_of(git, commit).values(), *(gitlinks_of(git, base).values() if base else ())]
+        _refuse_disguised(git, commit, trunk)
+        before = of_tree(git, trunk) if trunk else {}
+        named = [*gitlinks_of(git, commit).values(), *(gitlinks_of(git, trunk).values() if trunk else ())]
         for path, link in of_tree(git, commit).items():
             names = list(dict.fromkeys(each.name for each in named if each.path == path))
             stores = list(_stores(places, names, path))
@@ -365,22 +365,63 @@ def _unseen(path: str, commit: str, *, named: bool) -> Refusal:
     )
 
 
-def _refuse_disguised(git: Git, commit: str, base: str) -> None:
-    """Refuses a commit whose attributes are not those of `base` and let a file on the disk say something else."""
+def _refuse_disguised(git: Git, commit: str, trunk: str) -> None:
+    """Refuses a commit whose attributes are not those of `trunk` and let a file on the disk say something else.
+
+    So are rules for files that are not there yet: with the next commit, they would be the trunk's own.
+    """
+    changed = git.differences(trunk or EMPTY_TREE[len(commit)], commit)
+    files = [each for each in changed if each.path.rpartition(b"/")[2] == _ATTRIBUTES]
+    if not files:
+        return
     paths = git.run("ls-tree", "-r", "-z", "--full-tree", "--name-only", commit).out
-    if base:
-        changed = git.run("diff-tree", "-r", "-z", "--name-only", "--no-renames", base, commit).out
-        if not any(path.rpartition(b"/")[2] == b".gitattributes" for path in changed.split(b"\0")):
-            return
-    before = _disguised(git, base, paths) if base else {}
+    before = _disguised(git, trunk, paths) if trunk else {}
     for (path, attribute), value in _disguised(git, commit, paths).items():
         if before.get((path, attribute)) != value:
-            raise Refusal(
-                "content-disguised",
-                f"it sets {attribute} for {printable(os.fsdecode(path))}",
-                context="the file on the disk, which is judged, then differs from what is committed",
-                hint="read it; commit its .gitattributes to the trunk yourself if they are right, and try again",
-            )
+            raise _disguise(f"it sets {attribute} for {printable(os.fsdecode(path))}")
+    names = _disguising(git, trunk)
+    for each in files:
+        rules = _rules(git, each.new, each.new_mode, names)
+        if rules and rules != _rules(git, each.old, each.old_mode, names):
+            raise _disguise(f"its {printable(os.fsdecode(each.path))} has rules for {' or '.join(_DISGUISES)}")
+
+
+def _disguise(message: str) -> Refusal:
+    return Refusal(
+        "content-disguised",
+        message,
+        context="the file on the disk, which is judged, then differs from what is committed",
+        hint="read it; commit its .gitattributes to the trunk yourself if they are right, or merge the trunk into the "
+        "work if the trunk's are newer; and try again",
+    )
+
+
+def _words(line: bytes) -> list[bytes]:
+    """The pattern and the attributes of a line; behind a quoted pattern there need not be a blank."""
+    return re.split(rb'[\s"]+', line)
+
+
+def _disguising(git: Git, trunk: str) -> frozenset[bytes]:
+    """`_DISGUISES`, and the macros of the trunk's that set one of them (git takes macros from the root alone)."""
+    names = frozenset(name.encode() for name in _DISGUISES)
+    found = git.run("cat-file", "blob", f"{trunk}:{_ATTRIBUTES.decode()}", ok=(0, 128)) if trunk else None
+    macros = [line for line in (found.out if found else b"").split(b"\n") if b"[attr]" in line]
+    for _ in macros:  # one may name the next
+        words = [_words(line) for line in macros if _sets(line, names)]
+        names |= {word.partition(b"[attr]")[2] for line in words for word in line if b"[attr]" in word}
+    return names - {b""}
+
+
+def _sets(line: bytes, names: frozenset[bytes]) -> bool:
+    return any(word.lstrip(b"-!").partition(b"=")[0] in names for word in _words(line))
+
+
+def _rules(git: Git, oid: str, mode: bytes, names: frozenset[bytes]) -> list[bytes]:
+    """The lines of a `.gitattributes` that say something of these attributes; git reads it up to a NUL."""
+    if mode in (b"000000", GITLINK):
+        return []
+    lines = git.run("cat-file", "blob", oid).out.partition(b"\0")[0].removeprefix(b"\xef\xbb\xbf").split(b"\n")
+    return [line for line in lines if not line.lstrip(b" \t\r").startswith(b"#") and _sets(line, names)]
 
 
 def _disguised(git: Git, commit: str, paths: bytes) -> dict[tuple[bytes, str], bytes]:
@@ -406,12 +447,10 @@ class Check:
     Args:
         command: a line of sh(1); None for a gate that is never asked.
         hidden: keep what the command prints to ourselves, but for the end of it when it fails.
-        refuse: refuses a worktree that no command is to judge: told its root, and where the commit has left the trunk.
+        refuse: refuses a worktree that no command is to judge: told its root.
     """
 
-    def __init__(
-        self, target: Target, command: str | None, *, hidden: bool, refuse: Callable[[str, str], None]
-    ) -> None:
+    def __init__(self, target: Target, command: str | None, *, hidden: bool, refuse: Callable[[str], None]) -> None:
         self._refuse = refuse
         self._trees = Trees(target.place, target.commit)
         self._command = command
@@ -432,7 +471,7 @@ class Check:
         assert self._command is not None
         try:
             with self._trees.of(commit) as root:
-                self._refuse(root, self._trees.base_of(commit))
+                self._refuse(root)
                 status, said = self._run(root, f"{root}.said")
         except Refusal as refusal:
             return f"{label} is not checked: {refusal.message}\n{refusal.context}; {refusal.hint}"
