@@ -1,7 +1,9 @@
 """`paddock attach --provider`: the agent lives in the service, in its jail, while editors are killed and come back."""
 
 import json
+import os
 import select
+import signal
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -238,6 +240,20 @@ def test_a_permission_waits_for_the_next_editor(service: Served) -> None:
         second.send(id=again["id"], result={"outcome": {"outcome": "selected", "optionId": "yes"}})
         chosen = second.until(method="session/update")["params"]["update"]["content"]["text"]
         assert json.loads(chosen.removeprefix("chosen: "))["outcome"]["optionId"] == "yes"
+
+
+@pytest.mark.parametrize("patience", [0, None])
+def test_a_bridge_that_does_not_answer_is_killed(service: Served, patience: float | None) -> None:
+    """When the session's own end is done, commits brought home and all: what is left then is the bridge alone."""
+    with Editor(service) as editor:
+        editor.open()
+        editor.until(id=editor.prompt("say hello"))
+        (session,) = live(service)
+        os.kill(session["pid"], signal.SIGSTOP)
+        service.post(f"/v1/sessions/{session['name']}/stop", {"term_seconds": patience, "wait": PATIENCE})
+        over = service.get(f"/v1/sessions/{session['name']}").json
+        assert over["state"] == "ended"
+        assert over["outcome"]["reason"] == "stopped"
 
 
 def test_the_bridge_itself_can_be_supervised(service: Served) -> None:

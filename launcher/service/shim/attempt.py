@@ -319,6 +319,7 @@ class Attempt:
         jail: process id of the jail's first process; 0 before there is one.
         spawn_seconds: from the hand-over to the execution of the command; None before.
         begun: the command is executed, or will never be.
+        reported: the session is over, work brought home and all; nothing is left to the launcher but to end.
         ended: the launcher has ended.
     """
 
@@ -329,6 +330,7 @@ class Attempt:
         self.jail = 0
         self.spawn_seconds: float | None = None
         self.begun = Event()
+        self.reported = Event()
         self.ended = Event()
         self._placed = placed
         self._streams = streams
@@ -361,8 +363,10 @@ class Attempt:
                 self.begun.set()
             elif letter == ENDED:
                 self._end = data
+                self.reported.set()
             elif letter == REFUSED:
                 self._refusal = data
+                self.reported.set()
 
     def _over(self) -> None:
         if self.launcher.ended() is None:
@@ -372,6 +376,7 @@ class Attempt:
         loop.remove_reader(self.launcher.channel.fileno())
         loop.remove_reader(self.launcher.pidfd)
         self.begun.set()
+        self.reported.set()
         self.ended.set()
 
     async def finish(self) -> None:

@@ -27,6 +27,8 @@ _CLIENT_SECONDS = 60.0
 _LOOK_SECONDS = 5.0
 _HOME_SECONDS = 60.0
 """For the work of an agent on another machine to come home, once it was asked to stop."""
+_LEAVING_SECONDS = 5.0
+"""For a launcher to end whose session is over. That of an agent for editors carries what the agent said until then."""
 _BACKLOG = 64
 _WELL = ("stopped", "service-stopped", "idle")
 _FAILED = ("exited", "signalled", "limit", "lost")
@@ -500,9 +502,12 @@ class ShimSession:
             if await attempt.ended.within(term_seconds):
                 return
         attempt.kill_jail()
-        if await attempt.ended.within(self._settings["end_seconds"]):
-            return
-        self.streams.log.note(f"the launcher did not end within {self._settings['end_seconds']} s and is killed")
+        patience = self._settings["end_seconds"]
+        if await attempt.reported.within(patience):
+            patience = _LEAVING_SECONDS
+            if await attempt.ended.within(patience):
+                return
+        self.streams.log.note(f"the launcher did not end within {patience:g} s and is killed")
         attempt.launcher.signal(signal.SIGKILL)
 
     def _look(self) -> None:
