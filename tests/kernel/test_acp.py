@@ -11,7 +11,7 @@ from typing import Any
 
 from tests.support.acp_editor import ANSWER_SECONDS as PATIENCE
 from tests.support.acp_editor import PlainEditor as Editor
-from tests.support.acp_editor import request
+from tests.support.acp_editor import peak, request
 from tests.support.paddock import Paddock
 
 
@@ -144,12 +144,6 @@ def test_garbage_ends_nothing(user_paddock: Paddock) -> None:
         methods = [json.loads(line).get("method") for line in list(ends)[-20:]]
         assert ("_last" in methods, methods[-1]) == (True, "_ended")
         assert editor.end()[0] == 0
-
-
-def peak(pid: int) -> int:
-    """KiB of memory that a process had at most: half as many without any traffic, for the interpreter and libraries."""
-    lines = Path(f"/proc/{pid}/status").read_text().splitlines()
-    return int(next(line for line in lines if line.startswith("VmHWM")).split()[1])
 
 
 def test_a_slow_editor_holds_the_agent_back(user_paddock: Paddock) -> None:

@@ -9,7 +9,7 @@ import pytest
 from acp import schema
 
 from tests.support.acp_editor import PlainEditor as Editor
-from tests.support.acp_editor import request
+from tests.support.acp_editor import peak, request
 from tests.support.paddock import Paddock
 
 REPLIES: dict[str, type[schema.BaseModel]] = {
@@ -138,6 +138,29 @@ def test_a_tool_call_shows_text_in_the_place_of_a_terminal(editor: Editor) -> No
     text = told["content"][0]["content"]["text"]
     assert "from the jail" in text
     assert "exit status 4" in text
+
+
+def test_one_message_of_the_agent_fills_no_memory(paddock: Paddock, backend: dict[str, str]) -> None:
+    """A terminal that it names thousands of times takes little more than one: the memory is the bridge's, which no
+    limit of the jail's holds.
+    """
+    with Editor(paddock, env=backend) as editor:
+        terminal = created(editor, "head -c 1048576 /dev/zero | tr '\\0' a")
+        asked(editor, "wait_for_exit", terminal)
+        item = {"type": "terminal", "terminalId": terminal}
+        update = {"sessionUpdate": "tool_call", "toolCallId": "c", "title": "t", "content": [item]}
+        sent = {"jsonrpc": "2.0", "method": "session/update", "params": {"sessionId": "s", "update": update}}
+        editor.say(sent)
+        (told,) = editor.read()["params"]["update"]["content"]
+        assert "aaaa" in told["content"]["text"]
+        before = peak(editor.process.pid)
+        update["content"] = [item] * 8000
+        editor.say(sent)
+        content = editor.read()["params"]["update"]["content"]
+        assert len(content) == 8000
+        assert content[0] == told
+        assert sum("aaaa" in each["content"]["text"] for each in content) < 8
+        assert peak(editor.process.pid) - before < 64 << 10
 
 
 def test_the_end_of_a_terminal_is_shown(editor: Editor) -> None:

@@ -3,15 +3,17 @@
 import json
 import os
 import select
+import signal
 import socket
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
 from acp import schema
 
 from launcher import wire
-from launcher.bridges.acp import rulings
+from launcher.bridges.acp import bridge, rulings
 from launcher.bridges.acp.client_requests import Place
 from launcher.bridges.acp.conversation import Conversation, HostQuestions
 from launcher.bridges.acp.rulings import Choices, Decisions, Rules
@@ -233,3 +235,75 @@ def test_what_cannot_be_written_holds_for_the_session_of_the_editor_too(
     ends.proxy.sendall(wire.frame(asking.ASKED, b"1 x\x1b[2J 443 curl"))
     ends.turn()
     assert ends.proxy.recv(1) == b""  # a proxy that says something else is not heard any more
+
+
+# An event that takes too long
+
+
+@pytest.fixture
+def client(monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[bridge.Watch, int]]:
+    """What watches the time, and the client's end of what is read from it."""
+    monkeypatch.setattr(bridge, "LOOK_SECONDS", 0.02)
+    before = signal.getsignal(signal.SIGPROF)
+    reader, writer = os.pipe()
+    yield bridge.Watch(reader), writer
+    signal.signal(signal.SIGPROF, before)
+    os.close(reader)
+
+
+def computing() -> None:
+    """Work without an end, which takes whatever is raised in it for a message that cannot be read."""
+    while True:
+        with suppress(Exception):
+            while True:
+                sum(range(1000))
+
+
+def test_an_event_that_takes_too_long_is_left(
+    client: tuple[bridge.Watch, int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Later, while nobody asks for an end; and the next one has all the time again."""
+    watch, writer = client
+    looks = 0
+
+    def pending() -> set[int]:
+        nonlocal looks
+        looks += 1
+        return set()
+
+    monkeypatch.setattr(signal, "sigpending", pending)
+    for number in (1, 2):
+        assert not watch.handles(computing)
+        assert looks == number * (bridge.MOST_LOOKS - 1)
+        assert watch.handles(lambda: sum(range(1000)))
+        assert signal.getitimer(signal.ITIMER_PROF) == (0.0, 0.0)
+    os.close(writer)
+
+
+def test_an_event_has_less_time_when_the_client_has_gone(
+    client: tuple[bridge.Watch, int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also when what it has said last is not read yet."""
+    watch, writer = client
+    monkeypatch.setattr(bridge, "MOST_LOOKS", 1 << 30)
+    os.write(writer, b"last\n")
+    os.close(writer)
+    assert not watch.handles(computing)
+    assert watch.handles(lambda: None)
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP, signal.SIGINT])
+def test_an_event_has_less_time_when_a_signal_waits(
+    client: tuple[bridge.Watch, int], monkeypatch: pytest.MonkeyPatch, number: signal.Signals
+) -> None:
+    """One that asks for the end; it is read by nobody meanwhile."""
+    watch, writer = client
+    monkeypatch.setattr(bridge, "MOST_LOOKS", 1 << 30)
+    mask = signal.pthread_sigmask(signal.SIG_BLOCK, [number])
+    try:
+        signal.raise_signal(number)
+        assert not watch.handles(computing)
+        assert signal.sigwait([number]) == number
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, mask)
+        os.close(writer)

@@ -1,6 +1,7 @@
 """The bridge's codec: lines read in the strictest way, cut anywhere, without end."""
 
 import random
+import time
 
 import pytest
 
@@ -31,6 +32,7 @@ POLICED = b'{"jsonrpc":"2.0","id":1,"method":"fs/write_text_file","params":{}}'
         b'"text"',
         b'{"Id":1}',
         b'{"method":["a"]}',
+        b'{"method":"' + b"a" * (rpc.MOST_NAME + 1) + b'"}',
         b"{'a':1}",
         b'{"a":1,}',
         b'{"a":' + b"9" * 5000 + b"}",
@@ -46,6 +48,23 @@ def test_what_two_parsers_could_read_differently_is_refused(line: bytes) -> None
 def test_plain_json_is_read() -> None:
     """With either line ending, with characters beyond ASCII."""
     assert rpc.parse('{"a":["\u20ac",1.5,null,true]}\r\n'.encode()) == {"a": ["\u20ac", 1.5, None, True]}
+
+
+def test_a_line_is_refused_as_quickly_as_it_is_read() -> None:
+    """The time that a key given twice takes to be named grows as the line does."""
+    names = b",".join(b'"%06d":0' % number for number in range(20_000))
+    began = time.process_time()
+    assert len(rpc.parse(b"{" + names + b"}")) == 20_000
+    read = time.process_time() - began
+    with pytest.raises(rpc.Ambiguous, match=r"the key '019999' is listed twice"):
+        rpc.parse(b"{" + names + b',"019999":0}')
+    assert time.process_time() - began - read < 50 * read
+
+
+def test_a_method_may_be_long() -> None:
+    """As long as any that a peer could name."""
+    name = "a" * rpc.MOST_NAME
+    assert rpc.parse(b'{"method":"' + name.encode() + b'"}') == {"method": name}
 
 
 def test_what_is_encoded_is_one_ascii_line() -> None:

@@ -6,9 +6,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from acp.schema import ReadTextFileRequest, WriteTextFileRequest
+from acp.schema import CreateTerminalRequest, ReadTextFileRequest, WriteTextFileRequest
 
-from launcher.bridges.acp import client_requests, rpc, rulings
+from launcher.bridges.acp import client_requests, rpc, rulings, terminals
 from launcher.bridges.acp.agent_requests import AgentRequests
 from launcher.bridges.acp.client_requests import (
     MCP_IN_JAIL,
@@ -19,6 +19,7 @@ from launcher.bridges.acp.client_requests import (
 )
 from launcher.bridges.acp.rpc import Outcome
 from launcher.bridges.acp.rulings import Choices, Decisions, Rules
+from launcher.bridges.acp.terminals import ToolCalls
 from launcher.ledger import ledgers
 from policy import promises
 from policy.plan import VERSION, Plan
@@ -164,6 +165,24 @@ def test_stripped_files_are_refused(root: Path, tmp_path: Path) -> None:
     assert offered == {"fs": {"readTextFile": False, "writeTextFile": False}}
 
 
+def test_lists_of_parameters_are_bounded() -> None:
+    """However long the line is: pydantic would make a kilobyte of each item that is wrong."""
+    params = {"sessionId": "s", "command": "sh", "args": ["a"] * rpc.MOST_ITEMS}
+    assert isinstance(rpc.checked(CreateTerminalRequest, 1, "terminal/create", params), CreateTerminalRequest)
+    for more, wanted in (
+        ({"command": 1}, ["command"]),
+        ({"args": [0] * (rpc.MOST_ITEMS + 1)}, []),
+        ({"env": [{}] * 300_000}, []),
+        ({"sessionId": "s" * (rpc.MOST_NAME + 1)}, []),
+    ):
+        told = rpc.checked(CreateTerminalRequest, 1, "terminal/create", {**params, **more})
+        assert isinstance(told, bytes)
+        error = json.loads(told)["error"]
+        assert error["code"] == rpc.INVALID_PARAMS
+        assert [each["field"] for each in error.get("data", [])] == wanted
+        assert len(told) < 2000
+
+
 def test_files_of_the_jail_are_judged_too(root: Path, tmp_path: Path) -> None:
     """With `--fs jail` what is refused never gets there, and nothing reaches the client."""
     bridge = Bridge(plan(root), ledgers.path_for(str(tmp_path), "s", 1), Choices(files="jail"))
@@ -217,6 +236,55 @@ def test_text_about_files_goes_on(bridge: Bridge) -> None:
     """A message that only quotes what is policed, written anew."""
     text = b'{ "method":"session/update","params":{"text":"\\"fs/write_text_file\\" \\u0041"} }\n'
     assert bridge.up(text) == Outcome(b'{"method":"session/update","params":{"text":"\\"fs/write_text_file\\" A"}}\n')
+
+
+# Terminals in tool calls
+
+
+def shown(*items: object) -> dict[str, Any]:
+    """An update with this content."""
+    update = {"sessionUpdate": "tool_call", "toolCallId": "c", "content": list(items)}
+    return {"jsonrpc": "2.0", "method": "session/update", "params": {"sessionId": "s", "update": update}}
+
+
+def terminal(name: str) -> dict[str, str]:
+    return {"type": "terminal", "terminalId": name}
+
+
+def test_one_message_shows_so_much_of_terminals() -> None:
+    """However often one is named; what is no terminal stands as it is."""
+    sent: list[bytes] = []
+    calls = ToolCalls({"t": "x" * 65_536}.get, sent.append)
+    diff = {"type": "diff", "path": "/p", "newText": "n"}
+    made = calls.rewritten(shown(terminal("t"), terminal("other"), diff, *[terminal("t")] * 100_000))
+    content = made["params"]["update"]["content"]
+    assert content[1:3] == [terminal("other"), diff]
+    assert [len(content[number]["content"]["text"]) for number in (0, 3, 4, 5)] == [65_536] * 4
+    assert len(content) == 100_003
+    assert all("more terminals" in each["content"]["text"] for each in content[6:])
+    assert len(rpc.encode(made)) < len(rpc.encode(shown(*[terminal("t")] * 100_000))) * 3
+    calls.ended("t")
+    assert sent == []  # more than is remembered
+    calls.rewritten(shown(*[terminal("t")] * 10_000))
+    calls.ended("t")
+    assert len(sent) == 1
+    assert len(sent[0]) < terminals.MOST_TEXT + 3 * terminals.MOST_CALLS
+
+
+def test_so_much_is_remembered_of_tool_calls() -> None:
+    """The newest ones: what an agent says of a terminal is told again when that ends."""
+    sent: list[bytes] = []
+    calls = ToolCalls(lambda name: "text", sent.append)
+    half = {"type": "diff", "path": "/p", "newText": "n" * (terminals.MOST_CALLS // 2)}
+    for name in ("first", "second", "third"):
+        calls.rewritten(shown(terminal(name), half if name != "third" else "small"))
+    calls.rewritten(shown(terminal("first"), "again"))
+    for name in ("first", "second", "third"):
+        calls.ended(name)
+    assert [json.loads(line)["params"]["update"]["content"][1] for line in sent] == ["again", half, "small"]
+    calls.rewritten(shown(terminal("large"), half, half))
+    calls.ended("large")
+    assert len(sent) == 3
 
 
 def test_what_is_no_message_is_left_out(bridge: Bridge, capsys: pytest.CaptureFixture[str]) -> None:

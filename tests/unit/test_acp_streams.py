@@ -138,6 +138,38 @@ def test_an_agent_that_reads_no_answers_is_held_back(pipes: Pipes) -> None:
     assert len(pipes.down.out) < 3 * HIGH_WATER
 
 
+def test_lines_wait_until_what_came_of_the_others_is_read(pipes: Pipes) -> None:
+    """A hundred lines of one write have a megabyte of an answer each: no more than one is made at a time."""
+    for judged, hears, sinks in (
+        (lambda line: Outcome(on=line * (1 << 20) + b"\n"), pipes.client_hears, pipes.up),
+        (lambda line: Outcome(back=line * (1 << 20) + b"\n"), pipes.agent_hears, pipes.down),
+    ):
+        pipes.up._judge = judged
+        os.write(pipes.agent_says, b"".join(b"%d\n" % (number % 10) for number in range(100)))
+        pipes.settle()
+        most, got = len(sinks.out), bytearray()
+        while len(got) < 100 * ((1 << 20) + 1):
+            got += os.read(hears, 1 << 20)
+            pipes.settle()
+            most = max(most, len(sinks.out))
+        assert most < HIGH_WATER + (2 << 20)
+        assert [line[:1] for line in got.splitlines()] == [b"%d" % (number % 10) for number in range(100)]
+
+
+def test_lines_that_wait_are_judged_before_the_end(pipes: Pipes) -> None:
+    """An agent that has ended has said them all the same; the client gets its last words after them."""
+    pipes.up._judge = lambda line: Outcome(on=line * HIGH_WATER + b"\n")
+    pipes.up._last_words = lambda: b"last\n"
+    os.write(pipes.agent_says, b"a\nb\nc\nd")
+    pipes.close(pipes.agent_says)
+    pipes.settle()
+    assert not pipes.carrier.agent_ended
+    assert [line[:4] for line in pipes.heard(pipes.client_hears).splitlines()] == [
+        b"aaaa", b"bbbb", b"cccc", b"dddd", b"last"
+    ]  # fmt: skip
+    assert pipes.carrier.agent_ended
+
+
 def test_an_agent_that_is_slow_to_read_may_write_on(pipes: Pipes) -> None:
     """What waits for it is the client's, so its own words are not held back: else both would wait for ever."""
     for _ in range(200):

@@ -143,15 +143,12 @@ class AgentRequests:
 
     def _file(self, number: rpc.Id, method: str, params: dict[str, Any]) -> Outcome:
         from acp.schema import ReadTextFileRequest, WriteTextFileRequest
-        from pydantic import ValidationError
 
         write = method == "fs/write_text_file"
         model: type[ReadTextFileRequest | WriteTextFileRequest] = WriteTextFileRequest if write else ReadTextFileRequest
-        try:
-            wanted = model.model_validate(params)
-        except ValidationError as error:
-            why = [{"field": ".".join(map(str, each["loc"])), "why": each["msg"]} for each in error.errors()]
-            return Outcome(back=rpc.error(number, rpc.INVALID_PARAMS, f"{method}: parameters are not valid", why))
+        wanted = rpc.checked(model, number, method, params)
+        if isinstance(wanted, bytes):
+            return Outcome(back=wanted)
         ruling = self._rules.judge.file(wanted.path, WRITE if write else READ)
         if not ruling.allowed:
             self._rules.decisions.refused(method, "write" if write else "read", path=ruling.seen, hint=ruling.hint)

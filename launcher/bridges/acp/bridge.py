@@ -21,6 +21,7 @@ import threading
 import time
 from collections.abc import Callable
 from contextlib import suppress
+from functools import partial
 from typing import Any, NoReturn
 
 from launcher import wire
@@ -244,6 +245,48 @@ _LAST_WORDS = 1.0
 
 _ENDING = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT)
 
+LOOK_SECONDS = 2.0
+MOST_LOOKS = 5
+"""Seconds of processor time after which one event is looked at, and how often, before the session is ended. No line of
+64 MiB takes half of that; an agent must not find one that does, and with it a process that no signal ends."""
+
+
+class Overdue(BaseException):
+    """One event takes too long. No `Exception`: nothing goes on with what it was in the middle of."""
+
+
+class Watch:
+    """Bounds the time in which an event is handled. There is less of it once this process is asked to end."""
+
+    def __init__(self, client: int) -> None:
+        """Takes SIGPROF. To be made in the main thread.
+
+        Args:
+            client: descriptor by which the client says something: that it has hung up asks this process to end.
+        """
+        self._client = select.poll()
+        self._client.register(client, select.POLLRDHUP)
+        self._looks = 0
+        signal.signal(signal.SIGPROF, self._look)
+
+    def handles(self, work: Callable[[], object]) -> bool:
+        """Does `work`; False when that took too long, and was left in the middle."""
+        self._looks = 0
+        try:
+            signal.setitimer(signal.ITIMER_PROF, LOOK_SECONDS, LOOK_SECONDS)
+            try:
+                work()
+            finally:
+                signal.setitimer(signal.ITIMER_PROF, 0.0)
+        except Overdue:
+            return False
+        return True
+
+    def _look(self, number: int, frame: object) -> None:
+        self._looks += 1
+        if self._looks >= MOST_LOOKS or signal.sigpending() & set(_ENDING) or self._client.poll(0):
+            raise Overdue
+
 
 def serve(
     entry: cache.Entry,
@@ -373,6 +416,7 @@ class _Bridge:
         self._deadline: float | None = None
         self._step = 0
         self._hurry = False
+        self._is_overdue = False
 
     def serve(
         self,
@@ -391,18 +435,23 @@ class _Bridge:
         poll.register(self._notice.fd, select.POLLIN)
         client = (os.dup(0), os.dup(1))
         _close_standard()
+        watch = Watch(client[0])
         conversation: Conversation | None = None
         try:
             while self._status is None or not (
-                conversation is None or conversation.carrier.agent_ended or self._is_late()
+                conversation is None or conversation.carrier.agent_ended or self._is_late() or self._is_overdue
             ):
                 for fd, events in poll.poll(self._patience()):
                     if fd == signals:
                         self._on_signals(signals)
-                    elif conversation is not None and conversation.serve(fd, events):
-                        continue
                     elif fd == self._notice.fd:
                         self._on_notice(poll)
+                    elif conversation is not None and not watch.handles(partial(conversation.serve, fd, events)):
+                        messages.say("paddock: the session is ended: one message takes too long to be checked")
+                        self._is_overdue = True
+                        conversation.close()
+                        self._end()
+                        break  # what poll said of its other descriptors holds no more
                 if conversation is None and self._notice.begun:
                     conversation = Conversation(poll, client, provider, rules, connect, on_session, questions)
                 left = conversation is not None and conversation.carrier.client_ended
@@ -448,7 +497,7 @@ class _Bridge:
 
     def _next_step(self, conversation: Conversation | None) -> None:
         """The grace period is over, or the time after SIGTERM is."""
-        if conversation is not None:
+        if conversation is not None and not self._is_overdue:
             conversation.carrier.end_agent_input()
         self._step += 1
         if self._step == 1:

@@ -181,6 +181,8 @@ class Conversation:
         """Closes all descriptors, and ends what runs for the bridge in the jail."""
         self._inside.close()
         self.carrier.close()
+        if self._questions.fd != -1:
+            self._poll.unregister(self._questions.fd)
         self._questions.close()
 
     def _tell_agent(self, line: bytes) -> None:

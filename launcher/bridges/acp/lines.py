@@ -4,7 +4,8 @@ It knows nothing of processes: descriptors come in, lines are carried until both
 registers the descriptors with its own poll object and hands events over, so signals and timers can share that loop.
 
 Neither side waits for the other's other direction: each direction stops reading when its own reader is slow, and when
-the bridge's own replies to it are not read.
+the bridge's own replies to it are not read. It judges no further line then either: a piece of what was read may hold
+hundreds of lines, each of which has megabytes of an answer.
 """
 
 import os
@@ -136,22 +137,43 @@ class Lines:
         self._line = bytearray()
         self._too_long = False
         self._last_words = last_words
-        self._reply: Callable[[bytes], None] = self.reply
+        self._back = self
+        self._unjudged = b""
 
     def replies_to(self, other: "Lines") -> None:
         """Sends what is answered to a line back by the other direction."""
-        self._reply = other.reply
+        self._back = other
+
+    @property
+    def waits(self) -> bool:
+        """Whether something was read that is not judged yet."""
+        return bool(self._unjudged)
+
+    @property
+    def has_room(self) -> bool:
+        """Whether what came of the lines so far is being read, on both sides."""
+        return len(self.out) < HIGH_WATER and self._back.owed < HIGH_WATER
 
     def feed(self, data: bytes) -> None:
-        """Takes what has been read."""
-        *ends, beginning = data.split(b"\n")
-        for end in ends:
+        """Takes what has been read, and judges it as far as there is room."""
+        self._unjudged += data
+        self.go_on()
+
+    def go_on(self, *, force: bool = False) -> None:
+        """Judges what waits, as far as there is room; `force`: all of it."""
+        *ends, beginning = self._unjudged.split(b"\n")
+        for number, end in enumerate(ends):
+            if not force and not self.has_room:
+                self._unjudged = b"\n".join((*ends[number:], beginning))
+                return
             self._hold(end)
             self._pass()
         self._hold(beginning)
+        self._unjudged = b""
 
     def end(self) -> None:
-        """Judges a last line that has no newline; there is no more to come."""
+        """Judges all the rest, and a last line that has no newline; there is no more to come."""
+        self.go_on(force=True)
         if self._line or self._too_long:
             self._pass()
         self.out += self._last_words()
@@ -168,7 +190,8 @@ class Lines:
             self.owed = 0
 
     def discard(self) -> None:
-        """Drops what is to be written: there is nobody to read it any more."""
+        """Drops what is to be written, and to be judged: there is nobody to read it any more."""
+        self._unjudged = b""
         self.out.clear()
         self.owed = 0
 
@@ -188,7 +211,7 @@ class Lines:
         self._too_long = False
         self.out += outcome.on
         if outcome.back:
-            self._reply(outcome.back)
+            self._back.reply(outcome.back)
 
 
 class _Half:
@@ -196,6 +219,7 @@ class _Half:
 
     def __init__(self, source: int, lines: Lines, sink: int) -> None:
         self.source = source
+        self.at_end = False
         self.lines = lines
         self.sink = Sink(sink)
         self.read_all = False
@@ -213,9 +237,22 @@ class _Half:
             if not self.discards:
                 self.lines.feed(data)
         else:
+            self.at_end = True
+        self.write()
+
+    def judge(self) -> None:
+        """Judges what waits, as far as there is room; the end comes after all of it."""
+        if self.lines.waits:
+            self.lines.go_on()
+        if self.at_end and not self.read_all and not self.lines.waits:
             self.lines.end()
             self.read_all = True
-        self.write()
+
+    @property
+    def wants(self) -> int:
+        """What its sink is polled for."""
+        has_work = self.lines.out or (self.lines.waits and self.lines.has_room)
+        return select.POLLOUT if has_work and not self.broken else 0
 
     def write(self) -> None:
         if self.broken:
@@ -318,7 +355,7 @@ class Carrier:
         """Closes the agent's input once it has got what it was sent; nothing more is read from the client."""
         if not self._down.read_all:
             self._down.lines.end()
-            self._down.read_all = True
+            self._down.at_end = self._down.read_all = True
         self._settle()
 
     def close(self) -> None:
@@ -329,9 +366,14 @@ class Carrier:
             half.lines.discard()
 
     def _settle(self) -> None:
+        self._busy = True
         for half in (self._down, self._up):
             half.write()  # a line of one direction may have been answered into the other one
-        if self._down.read_all or self._up.broken:
+            half.judge()
+        for half in (self._down, self._up):
+            half.write()
+        self._busy = False
+        if self._down.at_end or self._up.broken:
             self.client_ended = True
         if self._up.broken:
             self._up.discards = True
@@ -347,11 +389,11 @@ class Carrier:
 
     def _update(self) -> None:
         wanted: dict[int, int] = {}
-        for half, other in ((self._down, self._up), (self._up, self._down)):
+        for half in (self._down, self._up):
             if half.sink.fd != -1:
                 # Registered for nothing it still tells that nobody reads any more.
-                wanted[half.sink.fd] = select.POLLOUT if half.lines.out and not half.broken else 0
-            if half.source != -1 and len(half.lines.out) < HIGH_WATER and other.lines.owed < HIGH_WATER:
+                wanted[half.sink.fd] = half.wants
+            if half.source != -1 and not half.at_end and not half.lines.waits and half.lines.has_room:
                 wanted[half.source] = wanted.get(half.source, 0) | select.POLLIN
         for fd in self._masks.keys() - wanted.keys():
             self._poll.unregister(fd)

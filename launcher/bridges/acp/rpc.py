@@ -6,13 +6,21 @@ numbers beyond the interoperable range, nesting) is refused, and what goes on is
 """
 
 import json
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
+
+if TYPE_CHECKING:
+    from pydantic import BaseModel
+
+    Model = TypeVar("Model", bound=BaseModel)
 
 MOST_DEPTH = 200
 """Levels of nesting. ACP's own messages have about ten; many parsers stop at 128 or 512."""
 
 MOST_VALUES = 2 << 20
 """Commas and opening brackets of one line: a value of three bytes (`{},`) takes Python some seventy."""
+
+MOST_NAME = 1000
+"""Characters of an id, a method, the name of a session: they are compared, kept, and repeated in answers."""
 
 
 class Ambiguous(ValueError):
@@ -48,8 +56,11 @@ def parse(line: bytes) -> dict[str, Any]:
         raise Ambiguous("a batch, which the protocol does not have" if isinstance(found, list) else "no object")
     if not _is_plain(found):
         raise Ambiguous("a member that could be mistaken for another one")
-    if not isinstance(found.get("method", ""), str):
+    method = found.get("method", "")
+    if not isinstance(method, str):
         raise Ambiguous("a method that is not a string")
+    if len(method) > MOST_NAME:
+        raise Ambiguous(f"a method of more than {MOST_NAME} characters")
     return found
 
 
@@ -72,8 +83,8 @@ def _text(line: bytes) -> str:
 def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     found = dict(pairs)
     if len(found) != len(pairs):
-        names = [name for name, _ in pairs]
-        raise Ambiguous(f"the key {next(name for name in names if names.count(name) > 1)!r} is listed twice")
+        twice = next(name for name, _ in pairs if found.pop(name, pairs) is pairs)
+        raise Ambiguous(f"the key {twice[:MOST_NAME]!r} is listed twice")
     return found
 
 
@@ -125,15 +136,13 @@ Id = str | int
 _MOST_ID = 1 << 53
 """Integers beyond it are different numbers to parsers that read them as IEEE 754 doubles (RFC 8259, section 6)."""
 
-_LONGEST_ID = 1000
-
 MEMBERS = frozenset({"jsonrpc", "id", "method", "params", "result", "error"})
 
 
 def usable_id(message: dict[str, Any]) -> Id | None:
     """The message's id, if every peer takes it for the same one and it is worth being kept; else None."""
     found = message.get("id")
-    if isinstance(found, str) and len(found) <= _LONGEST_ID:
+    if isinstance(found, str) and len(found) <= MOST_NAME:
         return found
     if isinstance(found, int) and not isinstance(found, bool) and abs(found) < _MOST_ID:
         return found
@@ -158,6 +167,27 @@ def error(number: Id | None, code: int, message: str, data: object = None) -> by
 def result(number: Id, value: object) -> bytes:
     """A response, as a line."""
     return encode({"jsonrpc": "2.0", "id": number, "result": value})
+
+
+MOST_ITEMS = 10_000
+"""Items of a list in parameters: pydantic makes a kilobyte of each that is wrong."""
+
+
+def checked(model: "type[Model]", number: Id, method: str, params: dict[str, Any]) -> "Model | bytes":
+    """Parameters of a request, or the error that answers it."""
+    from pydantic import ValidationError
+
+    session = params.get("sessionId")
+    if isinstance(session, str) and len(session) > MOST_NAME:
+        return error(number, INVALID_PARAMS, f"{method}: a session of more than {MOST_NAME} characters")
+    if any(isinstance(value, list) and len(value) > MOST_ITEMS for value in params.values()):
+        return error(number, INVALID_PARAMS, f"{method}: a list of more than {MOST_ITEMS} items")
+    try:
+        return model.model_validate(params)
+    except ValidationError as refused:
+        found = refused.errors(include_url=False, include_context=False, include_input=False)
+        why = [{"field": ".".join(map(str, each["loc"])), "why": each["msg"]} for each in found]
+        return error(number, INVALID_PARAMS, f"{method}: parameters are not valid", why)
 
 
 # What becomes of one line.

@@ -1,5 +1,8 @@
 """What the bridge answers in the client's place: terminals and files, in the jail of the session."""
 
+import collections
+import io
+import itertools
 import os
 import secrets
 import select
@@ -109,6 +112,11 @@ class Jailed:
         """Those that are registered now."""
         own = self._connection.fileno()
         return frozenset(fd for fd in (own, self._pipe, self._feed) if fd != -1)
+
+    @property
+    def unread(self) -> int:
+        """Bytes that it has still to read."""
+        return len(self._input)
 
     def serve(self, fd: int) -> None:
         """Handles an event of one of `descriptors`."""
@@ -235,13 +243,15 @@ MOST_TERMINALS = 64
 MOST_WAITING = 100
 """Requests that await the end of one terminal."""
 
-MOST_OUTPUT = 4 << 20
-_USUAL_OUTPUT = 1 << 20
-"""Bytes that are kept of a terminal: at most, and without a limit of the agent's."""
+MOST_OUTPUT = 1 << 20
+"""Bytes that are kept of a terminal."""
 
 _SHOWN_OUTPUT = 1 << 16
-_MOST_SHOWN = 256
+_MOST_SHOWN = 64
 """Bytes of output that a client is shown, and terminals whose text is kept for that after their release."""
+
+_MOST_LINE = 1000
+"""Characters of a command that are shown."""
 
 _NAMES = ("terminal/output", "terminal/wait_for_exit", "terminal/kill", "terminal/release")
 
@@ -341,7 +351,7 @@ class Terminals:
         name = params.get("terminalId")
         found = self._open.get(name) if isinstance(name, str) else None
         if not isinstance(name, str) or found is None or found.session != params.get("sessionId"):
-            return rpc.error(number, rpc.INVALID_PARAMS, f"there is no terminal {name!r} in this session")
+            return rpc.error(number, rpc.INVALID_PARAMS, "there is no such terminal in this session")
         if method == "terminal/output":
             most = len(found.running.output)
             value = {"output": found.text(most), "truncated": found.running.truncated}
@@ -362,13 +372,10 @@ class Terminals:
 
     def _create(self, number: rpc.Id, params: dict[str, Any]) -> bytes:
         from acp.schema import CreateTerminalRequest
-        from pydantic import ValidationError
 
-        try:
-            wanted = CreateTerminalRequest.model_validate(params)
-        except ValidationError as error:
-            why = [{"field": ".".join(map(str, each["loc"])), "why": each["msg"]} for each in error.errors()]
-            return rpc.error(number, rpc.INVALID_PARAMS, "terminal/create: parameters are not valid", why)
+        wanted = rpc.checked(CreateTerminalRequest, number, "terminal/create", params)
+        if isinstance(wanted, bytes):
+            return wanted
         if len(self._open) >= MOST_TERMINALS:
             return rpc.error(number, rpc.INTERNAL_ERROR, f"{MOST_TERMINALS} terminals are open; release one first")
         cwd = self._plan.cwd
@@ -379,8 +386,8 @@ class Terminals:
                 self._decisions.refused("terminal/create", "start in", target=ruling.seen, hint=_INSIDE)
                 return rpc.error(number, rpc.DENIED, message, ruling.data or None)
             cwd = ruling.path
-        line = printable(" ".join([wanted.command, *(wanted.args or ())]))
-        terminal = Terminal(wanted.session_id, line[:1000])
+        line = printable(" ".join([wanted.command, *(wanted.args or ())])[:_MOST_LINE])[:_MOST_LINE]
+        terminal = Terminal(wanted.session_id, line)
         name = f"paddock-{secrets.token_hex(8)}"
         try:
             terminal.run = self._started(wanted, cwd, name, terminal)
@@ -389,7 +396,7 @@ class Terminals:
         except (OSError, ValueError) as error:
             return rpc.error(number, rpc.INTERNAL_ERROR, f"paddock: the command could not be started: {error}")
         self._open[name] = terminal
-        self._decisions.allowed("terminal/create", line[:1000], "in the jail")
+        self._decisions.allowed("terminal/create", line, "in the jail")
         return rpc.result(number, {"terminalId": name})
 
     def _started(self, wanted: "CreateTerminalRequest", cwd: str, name: str, terminal: Terminal) -> Jailed:
@@ -402,7 +409,7 @@ class Terminals:
             self._poll,
             self._connect(),
             minder.Command(words, pairs, cwd=cwd, insists=True),
-            most=_USUAL_OUTPUT if most is None else min(most, MOST_OUTPUT),
+            most=MOST_OUTPUT if most is None else min(most, MOST_OUTPUT),
             on_end=lambda _: self._ended(name, terminal),
         )
 
@@ -427,14 +434,23 @@ _INSIDE = "name a directory inside the worktree"
 # Terminals of the jail in an agent's tool calls: their text stands in for what the client cannot show.
 
 
-_MOST_CALLS = 256
-"""Tool calls that are remembered until their terminal ends."""
+MOST_TEXT = 1 << 18
+"""Characters of terminals in one message; the last one may pass it. An agent may name one any number of times."""
+
+MOST_CALLS = 1 << 20
+"""Bytes of tool calls that are remembered until their terminals end: their content comes from the agent as well."""
+
+_UNSHOWN = {"type": "content", "content": {"type": "text", "text": "[more terminals than one message shows]"}}
 
 
 class _Call(NamedTuple):
     session: str
     call: str
-    content: list[Any]
+    content: bytes
+
+    @property
+    def size(self) -> int:
+        return len(self.session) + len(self.call) + len(self.content)
 
 
 class ToolCalls:
@@ -462,7 +478,7 @@ class ToolCalls:
                 continue
             session, number = params.get("sessionId"), call.get("toolCallId")
             if isinstance(session, str) and isinstance(number, str):
-                self._remember(known, _Call(session, number, content))
+                self._remember(known, _Call(session, number, rpc.encode({"content": content})))
             params = {**params, name: {**call, "content": items}}
             changed = True
         return {**message, "params": params} if changed else message
@@ -472,30 +488,37 @@ class ToolCalls:
         call = self._calls.pop(terminal, None)
         if call is None:
             return
-        items, _ = self._text(call.content)
+        items, _ = self._text(rpc.parse(call.content)["content"])
         update = {"sessionUpdate": "tool_call_update", "toolCallId": call.call, "content": items}
         params = {"sessionId": call.session, "update": update}
         self._send(rpc.encode({"jsonrpc": "2.0", "method": "session/update", "params": params}))
 
-    def _text(self, content: list[Any]) -> tuple[list[Any], list[str]]:
+    def _text(self, content: list[Any]) -> tuple[list[Any], set[str]]:
         """Content blocks with text for terminals, and which terminals these were."""
         items: list[Any] = []
-        known: list[str] = []
+        known: set[str] = set()
+        room = MOST_TEXT
         for item in content:
             name = item.get("terminalId") if isinstance(item, dict) and item.get("type") == "terminal" else None
+            if isinstance(name, str) and room <= 0:
+                items.append(_UNSHOWN)
+                continue
             text = self._shown(name) if isinstance(name, str) else None
             if text is None or not isinstance(name, str):
                 items.append(item)
             else:
-                known.append(name)
+                room -= len(text)
+                known.add(name)
                 items.append({"type": "content", "content": {"type": "text", "text": text}})
         return items, known
 
-    def _remember(self, terminals: list[str], call: _Call) -> None:
+    def _remember(self, terminals: set[str], call: _Call) -> None:
         for name in terminals:
+            self._calls.pop(name, None)
             self._calls[name] = call
-        while len(self._calls) > _MOST_CALLS:
-            del self._calls[next(iter(self._calls))]
+        held = sum(each.size for each in self._calls.values())
+        while held > MOST_CALLS:
+            held -= self._calls.pop(next(iter(self._calls))).size
 
 
 # The agent's requests for files, carried out in the jail in place of the client (`--fs jail`).
@@ -505,7 +528,7 @@ class ToolCalls:
 
 
 MOST_READ = 8 << 20
-"""Bytes of a file that can be read."""
+"""Bytes of a file that can be read, and of files that several requests are writing."""
 
 MOST_AT_ONCE = 8
 
@@ -553,20 +576,25 @@ class JailFiles:
         if len(self._running) >= MOST_AT_ONCE:
             return rpc.error(number, rpc.INTERNAL_ERROR, f"{MOST_AT_ONCE} files are already being read or written")
 
+        writes = content is not None
+
         def on_end(run: Jailed) -> None:
             self._running.remove(run)
-            if content is not None:
+            if writes:
                 self._reply(_written(number, run))
             else:
                 self._reply(_read(number, run, path, first, count))
 
         try:
+            stdin = (content or "").encode()
+            if self._running and sum(each.unread for each in self._running) + len(stdin) > MOST_READ:
+                return rpc.error(number, rpc.INTERNAL_ERROR, f"{MOST_READ} bytes are already being written")
             run = Jailed(
                 self._poll,
                 self._connect(),
                 minder.Command(words, cwd=self._plan.worktree, insists=True),
                 most=MOST_READ,
-                stdin=(content or "").encode(),
+                stdin=stdin,
                 on_end=on_end,
             )
         except Refusal as refusal:
@@ -600,10 +628,12 @@ def _read(number: rpc.Id, run: Jailed, path: str, first: int | None, count: int 
         return rpc.error(number, rpc.INTERNAL_ERROR, f"the file has more than {MOST_READ} bytes")
     text = run.output.decode("utf-8", "replace")
     if first is not None or count is not None:
-        start = max((first or 1) - 1, 0)
-        lines = text.split("\n")
-        lines = [f"{line}\n" for line in lines[:-1]] + lines[-1:]
-        text = "".join(lines[start:] if count is None else lines[start : start + count])
+        # Not a list of all lines: each takes some fifty bytes more than the file has of it.
+        lines, most = io.StringIO(text, newline="\n"), len(text)
+        collections.deque(itertools.islice(lines, min(max((first or 1) - 1, 0), most)), 0)
+        start = lines.tell()
+        collections.deque(itertools.islice(lines, most if count is None else min(max(count, 0), most)), 0)
+        text = text[start : lines.tell()]
     return rpc.result(number, {"content": text})
 
 

@@ -462,10 +462,13 @@ class Router:
 
 
 _DENIED = denied(SandboxValidationResult.deny("", "", "")).text.partition(', "attemptedPath"')[0]
+_MOST_ARGUMENTS = 100
 _ECHOED = 8192  # characters of a wrong argument that are said back
 
 
 def _checked(tool: str, arguments: Mapping[str, object]) -> Call:
+    if len(arguments) > _MOST_ARGUMENTS:  # pydantic makes a kilobyte of each that no tool has
+        raise ToolFailed(ErrorType.INVALID_ARGUMENT, f"{len(arguments)} arguments: no tool has so many")
     kind = CALLS.get(tool)
     if kind is None:
         raise ToolFailed(ErrorType.UNKNOWN_TOOL, f"there is no tool {tool[:100]}; there are {', '.join(CALLS)}")
