@@ -247,8 +247,8 @@ _ENDING = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT)
 
 LOOK_SECONDS = 2.0
 MOST_LOOKS = 5
-"""Seconds of processor time after which one event is looked at, and how often, before the session is ended. No line of
-64 MiB takes half of that; an agent must not find one that does, and with it a process that no signal ends."""
+"""Seconds of processor time after which one event is looked at, and how often, before the session is ended. The
+slowest line of those that were tried took 3; an agent must not find one with which no signal ends this process."""
 
 
 class Overdue(BaseException):
