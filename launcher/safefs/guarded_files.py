@@ -198,18 +198,31 @@ class Inside:
         """Names of all that is in it (OSError)."""
         return os.listdir(self._fd)
 
+    def is_closed(self, path: str) -> bool:
+        """Whether `path` is a directory in which this process can make or remove no name (mode, mount, attributes)."""
+        try:
+            fd = walk.open_inside(self._fd, path or ".", os.O_PATH | os.O_DIRECTORY)
+        except OSError as error:
+            if error.errno in walk.ABSENT:
+                return False
+            raise
+        try:
+            return not os.access(f"/proc/self/fd/{fd}", os.W_OK | os.X_OK, effective_ids=True)
+        finally:
+            os.close(fd)
+
     def exists(self, path: str) -> bool:
         """Whether there is anything of that name, whatever it is."""
         return self.kind(path) is not None
 
     def kind(self, path: str) -> int | None:
         """The type of what has that name (`stat.S_IFMT`); None when nothing has, or a link is on the way there."""
-        found = self._status(path)
+        found = self.status(path)
         return None if found is None else found.st_mode & 0o170000
 
     def size(self, path: str) -> int | None:
         """The bytes of what has that name; None as for `kind`."""
-        found = self._status(path)
+        found = self.status(path)
         return None if found is None else found.st_size
 
     def link(self, path: str) -> str | None:
@@ -224,7 +237,8 @@ class Inside:
         finally:
             os.close(fd)
 
-    def _status(self, path: str) -> os.stat_result | None:
+    def status(self, path: str) -> os.stat_result | None:
+        """lstat(2) of what has that name; None as for `kind`."""
         fd = self._entry(path)
         if fd is None:
             return None

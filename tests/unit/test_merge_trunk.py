@@ -4,6 +4,7 @@ import os
 import resource
 import signal
 from pathlib import Path
+from typing import NamedTuple
 
 import pytest
 
@@ -15,7 +16,7 @@ from launcher.vcs.merge.target import find
 from launcher.vcs.merge.worktree_files import Files
 from policy.errors import Refusal
 from tests.support import forked
-from tests.support.ground import Ground
+from tests.support.ground import Entry, Ground
 
 LINES = "".join(f"{number}\n" for number in range(20))
 
@@ -199,6 +200,137 @@ def test_overlapping_work_is_refused_before_anything_moves(ground: Ground, how: 
     assert (ground.root / name).read_text() == "mine\n"
     assert (ground.git("for-each-ref"), ground.status()) == before
     assert not list((ground.root / ".git").glob("index.*"))
+
+
+def _all(ground: Ground) -> tuple[str, dict[str, tuple[int, bytes]], str]:
+    """Refs, index and everything in the checkout: what a merge that fails leaves alone."""
+    files = {
+        str(path.relative_to(ground.root)): (
+            path.lstat().st_mode,
+            os.fsencode(path.readlink()) if path.is_symlink() else path.read_bytes() if path.is_file() else b"",
+        )
+        for path in sorted(ground.root.rglob("*"))
+        if ".git" not in path.relative_to(ground.root).parts
+    }
+    return ground.git("for-each-ref", "refs/heads") + ground.id("HEAD"), files, ground.git("ls-files", "--stage")
+
+
+@pytest.mark.parametrize(
+    ("path", "entry", "why"),
+    [
+        ("d/" * 3000 + "f", "x", "too long"),
+        ("n" * 256, "x", "more than 255 bytes"),
+        ("to", Entry("120000", ""), "symbolic link"),
+        ("to", Entry("120000", "t" * 4096), "symbolic link"),
+        ("to", Entry("120000", b"a\0b"), "symbolic link"),
+    ],
+    ids=["path", "name", "empty-link", "long-link", "cut-link"],
+)
+def test_what_no_file_system_takes_is_refused_before_anything_moves(
+    ground: Ground, path: str, entry: str | Entry, why: str
+) -> None:
+    """Git would have written the files before it, and left them there; what is just short enough arrives."""
+    ground.branch("odd", {"0first": "new\n", "a": "changed\n", path: entry}, remove=["b"])
+    longest = "n" * 255
+    ground.branch("fits", {longest: "x", "to": Entry("120000", "t" * 4095)})
+    before = _all(ground)
+    with pytest.raises(Refusal, match="cannot be checked out") as refused:
+        ground.merge("odd")
+    assert refused.value.reference == "checkout-impossible"
+    assert why in refused.value.context
+    assert _all(ground) == before
+    assert ground.merge("fits").state is State.DONE
+    assert (ground.root / longest).read_text() == "x"
+    assert ground.status() == []
+
+
+@pytest.mark.parametrize("name", ["A", "D/c", "D", "B/c"])
+def test_names_that_the_file_system_takes_for_one_are_refused(ground: Ground, tmp_path: Path, name: str) -> None:
+    """Where case is nothing, the second file would be written over the first; other names arrive."""
+    root = tmp_path / "linked"
+    ground.git("worktree", "add", "-q", "-b", "linked", str(root), "main")
+    os.link(root / ".git", root / ".GIT")  # as such a file system answers
+    ground.branch("odd", {name: "x\n"})
+    with pytest.raises(Refusal, match="cannot be checked out") as refused:
+        ground.merge("odd", into=str(root))
+    assert "upper and lower case" in refused.value.context
+    assert ground.merge("two", into=str(root)).state is State.DONE
+
+
+class Fails(NamedTuple):
+    """A merge that goes wrong between two files."""
+
+    ground: Ground
+    before: tuple[str, dict[str, tuple[int, bytes]], str]
+
+
+@pytest.fixture
+def fails(ground: Ground) -> Fails:
+    """A child that changes, removes, adds, retypes; its last file is large. The user has work beside it."""
+    ground.commit("main", {"run": Entry("100755", "x\n"), "link": Entry("120000", "a"), "was": "file\n", "e/f": "f\n"})
+    ground.git("reset", "-q", "--hard")
+    ground.branch(
+        "big",
+        {"0first/in/it": "new\n", "a": "changed\n", "run": "x\n", "link": Entry("120000", "b"), "was/inner": "x\n",
+         "e": "file\n", "staged": "same\n", "z": "z" * 500_000},
+        remove=["b", "was", "e/f", "d/c"],
+    )  # fmt: skip
+    (ground.root / "staged").write_text("same\n")
+    ground.git("add", "staged")
+    (ground.root / "staged").write_text("same\nand more\n")
+    (ground.root / "untracked").write_text("mine\n")
+    return Fails(ground, _all(ground))
+
+
+@pytest.mark.parametrize("fate", [signal.SIG_IGN, signal.SIG_DFL], ids=["disk-full", "killed"])
+def test_a_merge_whose_git_fails_on_the_way_leaves_everything_as_it_was(fails: Fails, fate: signal.Handlers) -> None:
+    """Files that it has written, removed, retyped, index, HEAD and the user's own work; then the same merge works."""
+    ground, before = fails
+
+    def merge() -> Refusal:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (200_000, 200_000))
+        signal.signal(signal.SIGXFSZ, fate)
+        with pytest.raises(Refusal) as refused:
+            ground.merge("big")
+        return refused.value
+
+    assert forked.run(lambda: merge().reference) == "checkout-failed"
+    assert _all(ground) == before
+    assert not list((ground.root / ".git").glob("index.*"))
+    assert ground.merge("big").state is State.DONE
+    assert (ground.root / "z").stat().st_size == 500_000
+    assert ground.status() == [" M staged", "?? untracked"]
+
+
+def test_what_cannot_be_taken_back_is_said_and_rolled_back_later(fails: Fails, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The disk is full when the old files are to be written, too: the run is unfinished, its index stays locked."""
+    ground, before = fails
+
+    def merge() -> tuple[str, str]:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (200_000, 200_000))
+        signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+        write = Files._write_missing
+
+        def full(self: Files, paths: list[str]) -> None:
+            resource.setrlimit(resource.RLIMIT_FSIZE, (1, 200_000))
+            try:
+                write(self, paths)
+            finally:
+                resource.setrlimit(resource.RLIMIT_FSIZE, (200_000, 200_000))
+
+        monkeypatch.setattr(Files, "_write_missing", full)
+        with pytest.raises(Refusal) as refused:
+            ground.merge("big")
+        return refused.value.reference, refused.value.hint
+
+    reference, hint = forked.run(merge)
+    assert (reference, "nothing has been changed" in hint) == ("checkout-stuck", False)
+    assert ground.run("commit", "-q", "-a", "-m", "half", check=False).returncode != 0
+    run = hint.partition("--rollback ")[2].partition(";")[0]
+    with pytest.raises(Refusal, match="must be finished first"):
+        ground.merge("two")
+    assert work.roll_back(str(ground.root / ".git"), str(ground.state), run).state is State.ROLLED_BACK
+    assert _all(ground) == before
 
 
 @pytest.mark.parametrize(

@@ -145,11 +145,15 @@ class Checkout(Protocol):
         ...
 
     def apply(self, old: str, new: str) -> None:
-        """Moves the files; all or none."""
+        """Moves the files. Where it fails, some may have been moved."""
         ...
 
-    def recover(self, old: str, new: str) -> None:
-        """Moves the files after a crash in any of the other calls."""
+    def take_back(self) -> None:
+        """Undoes `apply`, whole or failed; does nothing where that has written nothing."""
+        ...
+
+    def recover(self, old: str, new: str, *, back: bool) -> None:
+        """Moves the files after a crash in any of the other calls; `back`: to where the run has begun."""
         ...
 
     def unlock(self) -> None:
@@ -172,7 +176,8 @@ def carry_out(journal: Journal, run: Run, *, hold: Sequence[int]) -> Run:
         run: in the state "prepared"; written here.
         hold: descriptors that git processes inherit: the journal's lock.
 
-    Refusals: trunk-dirty, trunk-locked, refs-moved. Nothing has been moved then, and the run is abandoned.
+    Refusals: trunk-dirty, trunk-locked, refs-moved, checkout-impossible, checkout-failed. Nothing has been moved then,
+    or it has been taken back, and the run is abandoned. checkout-stuck: it could not; the run is unfinished.
     """
     run = journal.write(run)
     parts = _parts(run, hold)
@@ -188,15 +193,16 @@ def carry_out(journal: Journal, run: Run, *, hold: Sequence[int]) -> Run:
             _abandon(journal, run, parts, _reason(error))
             raise
         run = journal.advance(run, State.COMMITTING)
-        moved: list[tuple[Checkout, str, str]] = []
+        begun: list[Checkout] = []
         try:
             for files, old, new in _checkouts(parts):
+                begun.append(files)
                 files.apply(old, new)
-                moved.append((files, old, new))
         except Exception as error:
-            # Somebody has edited a file since `check`. Where going back fails too, the run stays "committing".
-            for files, old, new in reversed(moved):
-                files.apply(new, old)
+            # Somebody has edited a file since `check`, the disk is full, or git was killed. Where going back fails too,
+            # the run stays "committing".
+            for files in reversed(begun):
+                files.take_back()
             _abandon(journal, run, parts, _reason(error))
             raise
         move_refs()
@@ -278,10 +284,11 @@ def _again(journal: Journal, run: Run, parts: list[_Part], state: State) -> Run:
             files.lock()
         with _prepared(parts, run) as move_refs:
             for files, old, new in _checkouts(parts):
-                files.recover(old, new)
+                files.recover(old, new, back=state is State.ROLLED_BACK)
             move_refs()
-    except Refusal:
-        _unlock(parts)
+    except Refusal as refusal:
+        if refusal.reference != "checkout-stuck":  # else nobody is to commit the half of it
+            _unlock(parts)
         raise
     return _finish(journal, run, parts, state)
 

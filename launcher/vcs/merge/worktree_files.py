@@ -9,6 +9,9 @@ descriptors.
 
 import os
 import stat
+import unicodedata
+from bisect import bisect_left
+from collections.abc import Iterable, Mapping, Sequence
 
 from launcher.safefs import walk
 from launcher.safefs.guarded_files import Inside
@@ -20,7 +23,7 @@ from launcher.vcs.private import contents, planted, writers
 from launcher.vcs.private import record as records
 from launcher.vcs.private.ref_files import Head
 from launcher.vcs.scratch import Scratch
-from policy.errors import Refusal
+from policy.errors import Refusal, printable
 
 # What a killed checkout leaves behind, told apart from what the user wrote.
 #
@@ -41,8 +44,18 @@ def _is_submodule(one: Difference) -> bool:
     return gitlinks.MODE in (one.old_mode, one.new_mode)
 
 
-def sweep_remains(git: JailedGit, differences: list[Difference], environment: dict[str, str]) -> list[str]:
-    """Removes the files that can be made again, and tells which paths are free now (removed, or missing before)."""
+def sweep_remains(
+    git: JailedGit,
+    differences: Iterable[Difference],
+    environment: dict[str, str],
+    keep: Mapping[bytes, tuple[bytes, str]] | None = None,
+) -> list[str]:
+    """Removes the files that can be made again, and tells which paths are free now (removed, or missing before).
+
+    Args:
+        keep: mode and object by path: what is so already stays, for a full disk may not take it a second time.
+    """
+    wanted = keep or {}
     free: list[str] = []
     files: list[tuple[str, Difference]] = []
     with Inside(git.work_tree) as inside:
@@ -56,6 +69,9 @@ def sweep_remains(git: JailedGit, differences: list[Difference], environment: di
                     free.append(path)
             elif kind == stat.S_IFLNK:
                 target = os.fsencode(inside.link(path) or "")
+                mode, oid = wanted.get(each.path, (b"", ""))
+                if mode == _LINK and target == git.run("cat-file", "blob", oid).out:
+                    continue
                 if any(mode == _LINK and target == git.run("cat-file", "blob", oid).out for mode, oid in _sides(each)):
                     free.append(path)
                     inside.remove(path)
@@ -64,6 +80,10 @@ def sweep_remains(git: JailedGit, differences: list[Difference], environment: di
         hashes = _hashes(git, [path for path, _ in files], environment)
         for path, each in files:
             found = hashes.get(path)
+            status = inside.status(path)
+            mode = b"100755" if status is not None and status.st_mode & stat.S_IXUSR else b"100644"
+            if found is not None and wanted.get(each.path) == (mode, found):
+                continue
             if any(oid == found for _, oid in _sides(each)) or any(
                 _begins(git, inside, path, oid, environment) for mode, oid in _sides(each) if mode != _LINK
             ):
@@ -97,7 +117,46 @@ def _begins(git: JailedGit, inside: Inside, name: str, oid: str, environment: di
     return content is not None and wanted.startswith(content)
 
 
+def _stays(one: Difference) -> bool:
+    return bool(one.old.strip("0") and one.new.strip("0"))
+
+
+def _before(one: Difference) -> tuple[bytes, str]:
+    return (one.old_mode, one.old) if one.old.strip("0") else _NOTHING
+
+
+def _after(one: Difference) -> tuple[bytes, str]:
+    return (one.new_mode, one.new) if one.new.strip("0") else _NOTHING
+
+
+def _shown(path: str) -> str:
+    return printable(path if len(path) <= _SHOWN else f"{path[:_SHOWN]}...")
+
+
+def _last_lines(error: GitFailed) -> list[str]:
+    return error.err.decode(errors="replace").strip().splitlines()[-_MOST_SHOWN:]
+
+
+def _begins_one(names: Sequence[bytes], beginning: bytes) -> bool:
+    """Whether one of the sorted `names` begins so."""
+    at = bisect_left(names, beginning)
+    return at < len(names) and names[at].startswith(beginning)
+
+
+def _is_one(names: Sequence[bytes], name: bytes) -> bool:
+    at = bisect_left(names, name)
+    return at < len(names) and names[at] == name
+
+
+def _fold(path: bytes) -> bytes:
+    return os.fsencode(unicodedata.normalize("NFC", os.fsdecode(path)).casefold())
+
+
 _MARK = "paddock merge "
+_NOTHING = (b"", "")
+_PATH_MAX = 4096
+_SHOWN = 100
+_MOST_SHOWN = 8
 
 
 class Files:
@@ -120,6 +179,9 @@ class Files:
         os.mkdir(os.path.dirname(self._copy))
         self._environment = {"GIT_INDEX_FILE": self._copy}
         self._fresh: bytes | None = None
+        self._found: tuple[bytes, os.stat_result] | None = None
+        self._before: tuple[tuple[bytes, os.stat_result] | None, str, str] | None = None
+        self._there: dict[str, bool] = {}
         self._places: dict[tuple[str, str], list[str]] = {}
 
     def lock(self) -> None:
@@ -167,11 +229,13 @@ class Files:
         """Tries the way from `old` to `new` without writing any file; needs no `lock`.
 
         Refusals: trunk-dirty: uncommitted work is in the way; worktree-obstructed: git would wait for ever on what is
-        there; submodule-planted: a repository that a session could have made lies where a submodule will be.
+        there; submodule-planted: a repository that a session could have made lies where a submodule will be;
+        checkout-impossible: no file of that name, or none in that directory, can be written.
         """
         self._refuse_planted(old, new)
+        self._refuse_unwritable(old, new)
         self._prepare()
-        self._read_tree("-n", "-m", "-u", old, new)
+        self._try(old, new)
         in_the_way = self._ignored(old, new)
         if in_the_way:
             raise self._dirty([f"{path} is ignored by git, and the merge would write it" for path in in_the_way])
@@ -181,7 +245,7 @@ class Files:
     def apply(self, old: str, new: str) -> None:
         """Takes files and index from `old` to `new`. `lock` must have been called.
 
-        Refusals: trunk-dirty, submodule-planted; nothing was written then.
+        Refusals: submodule-planted, checkout-failed. Whatever it fails with, `take_back` undoes what was written.
         """
         self._refuse_planted(old, new)
         if self._fresh is None:
@@ -190,21 +254,77 @@ class Files:
             # Nobody can have changed the index since `check`, and git looks at the files again.
             walk.replace(self._copy, self._fresh, mode=None, lasting=False)
             self._fresh = None
-        self._read_tree("-m", "-u", old, new)
+        self._write(old, new)
         self._publish()
 
-    def recover(self, old: str, new: str) -> None:
+    def take_back(self) -> None:
+        """Undoes `apply`, also one that has failed on its way: index and files are as before it, or as edited since.
+
+        The index of before says what the files were: git writes none whose entry is not that of the old commit. A file
+        that had been deleted, and that git was to change, is there again.
+
+        Refusals: checkout-stuck: it cannot be done either. The index stays locked.
+        """
+        if self._before is None:
+            return
+        try:
+            missing = self._taken_back(*self._before)
+        except (OSError, Refusal) as error:
+            raise self._stuck(error.message if isinstance(error, Refusal) else str(error)) from error
+        if missing:
+            raise self._stuck("\n".join(f"{_shown(path)} is missing" for path in missing[:_MOST_SHOWN]))
+        self._before = None
+
+    def _taken_back(self, found: tuple[bytes, os.stat_result] | None, old: str, new: str) -> list[str]:
+        """Files that have to be there and are not."""
+        self._fresh = None
+        self._drop_copy()
+        if found is not None:
+            _replace(self._copy, *found, lasting=False)
+        indexed = self._indexed()
+        touched = [
+            each
+            for each in self._git.differences(old, new)
+            if not _is_submodule(each) and indexed.get(each.path, _NOTHING) == _before(each)
+        ]
+        sweep_remains(self._git, touched, self._environment, indexed)
+        self._prune([each.path for each in touched], indexed)
+        paths = [os.fsdecode(each.path) for each in touched if each.path in indexed]
+        self._write_missing(paths)
+        with Inside(self._root) as inside:
+            missing = [path for path in paths if not inside.exists(path)]
+        if found is None:
+            self._drop(self._index)
+        elif not missing:
+            now = self._read()
+            if now is None or now[0] != found[0]:
+                self._publish()
+        return missing
+
+    def recover(self, old: str, new: str, *, back: bool) -> None:
         """`apply` where earlier attempts, in either direction, may have been killed anywhere on the way.
 
-        Refusals: trunk-dirty, submodule-planted; every file is as the index says then, or as the user left it.
+        Args:
+            back: `new` is where the run has begun.
+
+        Refusals: trunk-dirty, checkout-failed, submodule-planted; every file is as the index says then, or as the user
+        left it. checkout-stuck, as for `take_back`.
         """
         self._refuse_planted(old, new)  # sessions may have been there since
         self._drop_copy()
         self._prepare()
-        swept = sweep_remains(self._git, list(self._git.differences(old, new)), self._environment)
+        differences = list(self._git.differences(old, new))
+        if back and self._is_of_before(differences):
+            self._before = self._found, new, old
+            self.take_back()
+            return
+        swept = sweep_remains(self._git, differences, self._environment)
+        self._prune([each.path for each in differences], self._indexed())
         try:
-            self._read_tree("-m", "-u", old, new)
+            self._try(old, new)
+            self._write(old, new)
         except Refusal:
+            self.take_back()
             self._write_missing(swept)
             raise
         # Where the index was at `new` already, git has had no reason to look whether the file is there.
@@ -234,13 +354,21 @@ class Files:
 
     def _prepare(self) -> None:
         """Makes the copy of the index, with up-to-date file times."""
-        try:
-            with open(self._index, "rb") as source:
-                _replace(self._copy, source.read(), os.fstat(source.fileno()), lasting=False)
-        except FileNotFoundError:
+        self._found = self._read()
+        if self._found is not None:
+            _replace(self._copy, *self._found, lasting=False)
+        else:
             self._drop_copy()
         # 1: some files differ, which read-tree looks at itself
         jailed_git.run_patiently(self._git, "update-index", "-q", "--refresh", ok=(0, 1), environment=self._environment)
+
+    def _read(self) -> tuple[bytes, os.stat_result] | None:
+        """The index; None where there is none yet."""
+        try:
+            with open(self._index, "rb") as source:
+                return source.read(), os.fstat(source.fileno())
+        except FileNotFoundError:
+            return None
 
     def _drop_copy(self) -> None:
         self._drop(self._copy, f"{self._copy}.lock", self._published)
@@ -256,14 +384,139 @@ class Files:
         with Inside(os.path.dirname(self._copy)) as inside:
             return inside.read(os.path.basename(self._copy))
 
-    def _read_tree(self, *words: str) -> None:
+    def _try(self, old: str, new: str) -> None:
         try:
-            run = jailed_git.run_patiently if "-n" in words else JailedGit.run
-            run(self._git, "read-tree", *words, environment=self._environment)
+            words = ("read-tree", "-n", "-m", "-u", old, new)
+            jailed_git.run_patiently(self._git, *words, environment=self._environment)
         except GitFailed as error:
             if error.status != 128:
                 raise
-            raise self._dirty(error.err.decode(errors="replace").strip().splitlines()[-8:]) from None
+            raise self._dirty(_last_lines(error)) from None
+
+    def _write(self, old: str, new: str) -> None:
+        self._before = self._found, old, new
+        try:
+            done = self._git.run("read-tree", "-m", "-u", old, new, environment=self._environment)
+        except GitFailed as error:
+            raise self._failed(_last_lines(error) or [error.message]) from None
+        # What it cannot remove it leaves there, and exits with 0.
+        left = [line for line in done.err.decode(errors="replace").splitlines() if "unable to unlink" in line]
+        if left:
+            raise self._failed(left[:_MOST_SHOWN])
+
+    def _indexed(self) -> dict[bytes, tuple[bytes, str]]:
+        """What the copy of the index has to be in the files: mode and object by path."""
+        found = {}
+        entries = self._git.run("ls-files", "-z", "-t", "--stage", environment=self._environment).out.split(b"\0")
+        for entry in filter(None, entries):
+            about, _, path = entry.partition(b"\t")
+            tag, mode, oid, _ = about.split(b" ")
+            if tag != b"S":  # left out of a sparse checkout
+                found[path] = mode, oid.decode("ascii")
+        return found
+
+    def _is_of_before(self, differences: Sequence[Difference]) -> bool:
+        """Whether the index is that from before the run; `differences`: from after it to before it.
+
+        What the user has staged there is what the run has brought, too; git would take it for the run's and drop it.
+        """
+        indexed = self._indexed()
+        found = [(indexed.get(one.path, _NOTHING), _before(one), _after(one)) for one in differences]
+        return any(now == new for now, _, new in found) and all(now in (old, new) for now, old, new in found)
+
+    def _prune(self, paths: Iterable[bytes], indexed: Mapping[bytes, object]) -> None:
+        """Removes the directories above `paths` that are empty, and that the index has no file in, as git does."""
+        names = sorted(indexed)
+        with Inside(self._root) as inside:
+            for path in paths:
+                parts = path.split(b"/")[:-1]
+                depth = 0  # from above, for an agent's path may have thousands of names
+                while depth < len(parts) and inside.is_directory(os.fsdecode(b"/".join(parts[: depth + 1]))):
+                    depth += 1
+                for above in (b"/".join(parts[:number]) for number in range(depth, 0, -1)):
+                    if os.fsdecode(above) in self._there or _begins_one(names, above + b"/"):
+                        break
+                    try:
+                        inside.remove_directory(os.fsdecode(above))
+                    except OSError:  # something is in it
+                        break
+
+    def _refuse_unwritable(self, old: str, new: str) -> None:
+        """Refuses what git would find out only between two files: `read-tree -n` looks at no name that is not there."""
+        changed = [each for each in self._git.differences(old, new) if not (_is_submodule(each) and _stays(each))]
+        longest = os.statvfs(self._root).f_namemax
+        why: list[str] = []
+        with Inside(self._root) as inside:
+            self._there = {"": inside.is_closed("")}
+            for each in changed:
+                path = os.fsdecode(each.path)
+                if each.new.strip("0"):
+                    if len(os.fsencode(self._root)) + 1 + len(each.path) >= _PATH_MAX:
+                        why.append(f"{_shown(path)} is a path of {len(each.path)} bytes: too long")
+                        continue
+                    if max(map(len, each.path.split(b"/"))) > longest:
+                        why.append(f"{_shown(path)} has a name of more than {longest} bytes")
+                        continue
+                closed = self._closed_above(inside, path)
+                if closed is not None:
+                    directory = f"{self._root}/{closed}" if closed else self._root
+                    why.append(f"{_shown(path)} cannot be written: {_shown(directory)} is closed to changes")
+                if len(why) >= _MOST_SHOWN:
+                    break
+            files = [each.path for each in changed if each.new.strip("0")]
+            why += self._unlinkable(changed) or (self._folded(inside, files, new) if files else [])
+        if why:
+            raise Refusal(
+                "checkout-impossible",
+                f"the merge cannot be checked out in {self._root}",
+                context="\n".join(why[:_MOST_SHOWN]),
+                hint="fix that in the branch (or open the directory), and merge again; nothing has been changed",
+            )
+
+    def _closed_above(self, inside: Inside, path: str) -> str | None:
+        """The directory that a change of `path` changes, where it is closed; None where it is not.
+
+        What is there is remembered, and what is not is not: an agent's path may have thousands of names.
+        """
+        nearest, at = "", path.find("/")
+        while at != -1:
+            above = path[:at]
+            if above not in self._there:
+                if inside.kind(above) != stat.S_IFDIR:
+                    break
+                self._there[above] = inside.is_closed(above)
+            nearest, at = above, path.find("/", at + 1)
+        return nearest if self._there[nearest] else None
+
+    def _unlinkable(self, changed: Sequence[Difference]) -> list[str]:
+        """Symbolic links that symlink(2) does not make, or makes with another text."""
+        links = [each for each in changed if each.new_mode == _LINK]
+        sizes = self._git.objects(each.new for each in links) if links else []
+        fit = [each for each, one in zip(links, sizes, strict=True) if one.kind == "blob" and 0 < one.size < _PATH_MAX]
+        texts = dict(zip(fit, self._git.contents([each.new for each in fit]), strict=True))
+        return [
+            f"{_shown(os.fsdecode(each.path))} is a symbolic link that cannot be made"
+            for each in links
+            if b"\0" in texts.get(each, b"\0")
+        ]
+
+    def _folded(self, inside: Inside, files: Sequence[bytes], new: str) -> list[str]:
+        """Those of `files` that would be one with another file of the commit, in a checkout where case is nothing."""
+        plain, upper = inside.status(".git"), inside.status(".GIT")
+        if plain is None or upper is None or not os.path.samestat(plain, upper):
+            return []
+        listed = self._git.run("ls-tree", "-r", "-z", "--name-only", "--full-tree", new).out.split(b"\0")
+        names = sorted((_fold(path), path) for path in listed if path)
+        keys = [key for key, _ in names]
+        why = []
+        for path in files:
+            key = _fold(path)
+            parts = key.split(b"/")
+            there = [other for folded, other in names[bisect_left(keys, key) :][:2] if folded == key and other != path]
+            ups = (b"/".join(parts[:depth]) for depth in range(1, len(parts)))
+            if there or _begins_one(keys, key + b"/") or any(_is_one(keys, up) for up in ups):
+                why.append(f"{_shown(os.fsdecode(path))} differs from another file in upper and lower case alone")
+        return why
 
     def _dirty(self, why: list[str]) -> Refusal:
         return Refusal(
@@ -271,6 +524,22 @@ class Files:
             f"uncommitted work in {self._root} is in the way",
             context="\n".join(why),
             hint="commit or stash it, and merge again; nothing has been changed",
+        )
+
+    def _failed(self, why: list[str]) -> Refusal:
+        return Refusal(
+            "checkout-failed",
+            f"git could not move all files of {self._root}",
+            context="\n".join(why),
+            hint="fix that, and try again; what it has written is taken back",
+        )
+
+    def _stuck(self, why: str) -> Refusal:
+        return Refusal(
+            "checkout-stuck",
+            f"some files of {self._root} are changed, and could not be taken back",
+            context=why,
+            hint=f"fix that; then: paddock merge --rollback {self._run}; until then its index is locked",
         )
 
     def _ignored(self, old: str, new: str) -> list[str]:
@@ -338,6 +607,7 @@ class AgentFiles(Files):
         super().__init__(git, run)
         self._ref = ref
         self._agent = agent
+        self._followed: tuple[str, str] | None = None
 
     def check(self, old: str, new: str) -> None:
         """As `Files.check`.
@@ -350,11 +620,23 @@ class AgentFiles(Files):
     def apply(self, old: str, new: str) -> None:
         """As `Files.apply`; a frozen agent's own git follows."""
         super().apply(old, new)
+        self._followed = old, new
         self._follow(old, new)
 
-    def recover(self, old: str, new: str) -> None:
+    def take_back(self) -> None:
+        """As `Files.take_back`; a frozen agent's own git goes back, too.
+
+        Refusals: child-busy: it has gone on since, as only a stopped process can.
+        """
+        super().take_back()
+        if self._followed is not None:
+            old, new = self._followed
+            self._follow(new, old)
+            self._followed = None
+
+    def recover(self, old: str, new: str, *, back: bool) -> None:
         """As `Files.recover`; a frozen agent's own git follows."""
-        super().recover(old, new)
+        super().recover(old, new, back=back)
         self._follow(old, new)
 
     def _follow(self, old: str, new: str) -> None:
