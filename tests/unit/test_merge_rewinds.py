@@ -2,6 +2,7 @@
 
 import subprocess
 from pathlib import Path
+from typing import NamedTuple
 
 import pytest
 
@@ -11,7 +12,7 @@ from launcher.vcs.merge.into_children import all_of
 from launcher.vcs.merge.preview import preview
 from policy.handoff import Patterns
 from tests.support.ground import ENVIRONMENT, last, statuses
-from tests.support.repository import Nested, changed, link
+from tests.support.repository import Nested, changed, link, modules
 
 
 @pytest.fixture
@@ -43,6 +44,90 @@ def test_going_back_is_taken_only_where_the_submodule_is_named(nested: Nested) -
     assert last(run).successful
     assert nested.main.id("HEAD:lib") == first
     assert nested.lib.id("HEAD") == first
+
+
+class Way(NamedTuple):
+    """A child whose `.gitmodules` does not name `lib` as the trunk does, and the places where it has it."""
+
+    text: str | None
+    at: str = "lib"
+    decoy: str = ""
+
+
+_LIB = modules(lib="lib", doc="doc")
+_WAYS = {
+    "removed": Way(None),
+    "section removed": Way(modules(doc="doc")),
+    "renamed": Way(modules(other="lib", doc="doc")),
+    "slash": Way(modules(lib="lib/", doc="doc")),
+    "case": Way(modules(lib="LIB", doc="doc")),
+    "second path": Way(_LIB.replace("path = lib\n", "path = lib\n\tpath = other\n")),
+    "moved and renamed": Way(modules(other="libs/lib", doc="doc"), "libs/lib"),
+    "moved and removed": Way(modules(doc="doc"), "libs/lib"),
+    "decoy": Way(modules(lib="decoy", doc="doc"), decoy="decoy"),
+    "another's name": Way(modules(doc="lib")),
+}
+
+
+@pytest.mark.parametrize("way", _WAYS.values(), ids=_WAYS)
+@pytest.mark.parametrize("populated", [True, False], ids=["populated", "store"])
+def test_going_back_is_seen_whatever_the_child_calls_the_submodule(nested: Nested, way: Way, populated: bool) -> None:
+    """By its place and by its history: nothing moves; on the way forward it is merged, and its checkout follows."""
+    first = nested.lib.id("HEAD")
+    newer = nested.lib.commit("newer", {"l": changed(1)}, parents=[first])
+    newest = nested.lib.commit("newest", {"l": changed(2)}, parents=[newer])
+    aside = nested.lib.commit("aside", {"l": changed(9)}, parents=[first])
+    nested.main.commit("main", {"lib": link(newer)})
+    nested.main.git("reset", "-q", "--hard")
+    if populated:
+        nested.lib.git("checkout", "-q", newer)
+    else:
+        nested.main.git("submodule", "--quiet", "deinit", "-f", "lib")
+    for name, commit in (("back", first), ("aside", aside), ("on", newest)):
+        tree = {way.at: link(commit)} | ({".gitmodules": way.text} if way.text is not None else {})
+        gone = [*([".gitmodules"] if way.text is None else []), *(["lib"] if way.at != "lib" else [])]
+        nested.main.branch(name, tree | ({way.decoy: link(newer)} if way.decoy else {}), remove=gone)
+    before = nested.main.id("HEAD"), nested.main.status()
+    for name in ("back", "aside"):
+        descriptor = last(nested.main.merge(name))
+        assert not descriptor.successful
+        assert "submodule lib would go" in (descriptor.error_message or "")
+        assert "--rewind lib" in (descriptor.hint or "")
+        assert (nested.main.id("HEAD"), nested.main.status()) == before
+        assert preview(nested.main.target(), [nested.main.source(name)], Patterns(()), rewind=["lib"]).clean
+    assert last(nested.main.merge("on")).successful
+    assert nested.main.id(f"HEAD:{way.at}") == newest
+    if populated and way.at == "lib" and not way.decoy and "doc = lib" not in (way.text or ""):
+        assert nested.lib.id("HEAD") == newest
+
+
+@pytest.mark.parametrize("named", [True, False], ids=["renamed before", "unnamed before"])
+def test_a_name_that_went_in_an_earlier_merge_helps_nobody(nested: Nested, named: bool) -> None:
+    """The trunk itself calls it otherwise by then, or nothing."""
+    first = nested.lib.id("HEAD")
+    newer = nested.lib.commit("newer", {"l": changed(1)}, parents=[first])
+    nested.lib.git("checkout", "-q", newer)
+    nested.main.commit("main", {"lib": link(newer)})
+    nested.main.git("reset", "-q", "--hard")
+    nested.main.branch("one", {".gitmodules": modules(doc="doc", **({"other": "lib"} if named else {}))})
+    assert last(nested.main.merge("one")).successful
+    nested.main.branch("two", {"lib": link(first)})
+    nested.main.branch("three", {"lib": link("b" * 40)})
+    before = nested.heads()
+    assert last(nested.main.merge("two")).conflict_files == ("lib",)
+    if not named:
+        assert "cannot be told" in (last(nested.main.merge("three")).error_message or "")
+    assert nested.heads() == before
+
+
+def test_submodules_that_change_places_go_nowhere(nested: Nested) -> None:
+    """Each is where the other was, under its own name; and one makes room for a new one of another history."""
+    lib, doc, new = nested.lib.id("HEAD"), nested.doc.id("HEAD"), nested.main.id("HEAD")
+    nested.main.branch("one", {".gitmodules": modules(lib="doc", doc="lib"), "lib": link(doc), "doc": link(lib)})
+    assert last(nested.main.merge("one")).successful
+    nested.main.branch("two", {".gitmodules": modules(lib="doc", new="new"), "new": link(new)}, remove=["lib"])
+    assert last(nested.main.merge("two")).successful
+    assert nested.main.id("HEAD:new") == new
 
 
 def test_going_on_from_a_commit_that_nobody_has_is_asked_about(nested: Nested) -> None:

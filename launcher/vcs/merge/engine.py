@@ -218,6 +218,7 @@ class Engine:
         self._hold = hold
         self._stores: dict[str, Store] = {}
         self._links: dict[tuple[str, str], dict[str, Gitlink]] = {}
+        self._commits: dict[tuple[str, str], dict[str, str]] = {}
         self._stack = ExitStack()
         self.held = self._stack.enter_context(Held(f"merge {run}, until refs point to its commits"))
         self.main = self.store(place)
@@ -256,6 +257,13 @@ class Engine:
         if key not in self._links:
             self._links[key] = store.links(commit)
         return self._links[key]
+
+    def recorded(self, store: Store, commit: str) -> dict[str, str]:
+        """All gitlinks of a commit, path -> commit, whatever its `.gitmodules` names; asked once."""
+        key = (store.git_dir, commit)
+        if key not in self._commits:
+            self._commits[key] = gitlinks.of_tree(store.git, commit)
+        return self._commits[key]
 
     def merge(
         self, ours: str, source: Source, message: str, *, relation: Relation | None = None, submodules: bool = True

@@ -73,7 +73,14 @@ def _below(
 ) -> None:
     store, here = engine.store(level.place), level.place.worktree
     before, after = (engine.links(store, commit) for commit in commits)
-    for key, link in after.items():
+    recorded = engine.recorded(store, commits[1]) if before.keys() - after.keys() else {}
+    # What has another name or none, and is where it was, goes on in the checkout that is there.
+    kept = {
+        name: link._replace(commit=recorded[link.path])
+        for name, link in before.items()
+        if name not in after and link.path in recorded
+    }
+    for key, link in (after | kept).items():
         full, where = level.named(key), f"{level.prefix}{link.path}"
         old = before.get(key)
         if old is None:

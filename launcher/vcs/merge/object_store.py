@@ -78,9 +78,15 @@ class Store:
         Args:
             beside: git directory of another store that is asked, too; "" for none.
         """
+        return self._beside(beside).contains(commit, ancestor)
+
+    def is_kin(self, one: str, other: str, *, beside: str) -> bool:
+        """Whether two commits, as for `leads_to`, have any commit in common."""
+        return self._beside(beside).run("merge-base", one, other, ok=(0, 1, 128)).status == 0
+
+    def _beside(self, beside: str) -> Git:
         stores = (self._quarantine.store, *([f"{beside}/objects"] if beside else []))
-        both = {"GIT_ALTERNATE_OBJECT_DIRECTORIES": ":".join(map(quoted, stores))}
-        return self.git.variant(environment=both).contains(commit, ancestor)
+        return self.git.variant(environment={"GIT_ALTERNATE_OBJECT_DIRECTORIES": ":".join(map(quoted, stores))})
 
     def scratch(self, name: str) -> str:
         """A file name for something private."""

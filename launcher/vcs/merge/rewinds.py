@@ -10,6 +10,7 @@ from collections.abc import Collection, Iterator, Sequence
 from enum import Enum
 from typing import NamedTuple
 
+from launcher.vcs.gitlinks import Gitlink
 from launcher.vcs.merge.descriptors import (
     MergeConflict,
     Outcome,
@@ -20,7 +21,7 @@ from launcher.vcs.merge.descriptors import (
 )
 from launcher.vcs.merge.engine import Engine, Level, undone
 from launcher.vcs.merge.object_store import Store
-from launcher.vcs.merge.target import Place
+from launcher.vcs.merge.target import Place, stores_below
 from policy.pasted import joined, quoted
 
 # Commands by which submodules follow a `git merge` in the checkout around them: git leaves them where they were.
@@ -125,6 +126,11 @@ class _Rewind(NamedTuple):
                 f"submodule {self.name} would go from {self.old[:12]} to {self.new[:12]}, and what that "
                 f"drops is unknown: {self.old[:12]} is not in any repository of it here"
             )
+        if self.way is _Way.UNKNOWN:
+            return (
+                f"submodule {self.name} would go from {self.old[:12]} to {self.new[:12]} while .gitmodules calls it "
+                "something else, or nothing, and what that drops cannot be told"
+            )
         how = f"would go {self.way.value} to {self.new[:12]}"
         return f"submodule {self.name} {how}, which lacks already merged commits of {self.old[:12]}"
 
@@ -146,7 +152,8 @@ def refused(engine: Engine, ours: str, source: Source, outcome: Outcome, allowed
     if outcome.commit in ("", ours):
         return outcome
     top = Level("", "", "", engine.place, (source.place,) if source.place else ())
-    found = [each for each in _below(engine, top, ours, outcome.commit, engine.main) if each.name not in allowed]
+    several = _below(engine, top, ours, outcome.commit, engine.main)
+    found = list({each.name: each for each in several if each.name not in allowed}.values())
     if not found:
         return outcome
     names = {each.name for each in found}
@@ -175,24 +182,88 @@ def _option(found: Sequence[_Rewind]) -> str:
     return "paddock merge " + " ".join(f"--rewind {quoted(each.name)}" for each in found)
 
 
+class _Found(Enum):
+    """Why a gitlink is taken for a submodule of before."""
+
+    NAME = "name"  # `.gitmodules` says so
+    PLACE = "place"  # it is at its path, and `.gitmodules` calls it otherwise or nothing
+    HISTORY = "history"  # only what it records can tell
+
+
+class _Pair(NamedTuple):
+    """A submodule as it was, and a gitlink that may be what has become of it."""
+
+    was: Gitlink
+    link: Gitlink
+    found: _Found
+
+
+def _pairs(
+    named: tuple[dict[str, Gitlink], dict[str, Gitlink]], recorded: tuple[dict[str, str], dict[str, str]]
+) -> Iterator[_Pair]:
+    """What may have become of each submodule, before and after: `.gitmodules` is the child's, and may call it anything.
+
+    Args:
+        named: by name, as `.gitmodules` has them.
+        recorded: all gitlinks.
+    """
+    before, after = named
+    paths = {link.path for link in before.values()}
+    unnamed = [Gitlink(path, path, commit) for path, commit in recorded[0].items() if path not in paths]
+    known = {link.path for name, link in after.items() if name in before}
+    for was in (*before.values(), *unnamed):
+        same = after.get(was.name) if was.path in paths else None
+        if same is not None:
+            yield _Pair(was, same, _Found.NAME)
+        there = recorded[1].get(was.path)
+        if there is not None and (same is None or same.path != was.path):
+            found = _Found.HISTORY if was.path in known else _Found.PLACE  # it is another one's by its name
+            yield _Pair(was, Gitlink(was.name, was.path, there), found)
+        if same is None and there is None:
+            added = [(path, commit) for path, commit in recorded[1].items() if path not in recorded[0]]
+            if was.commit not in (commit for _, commit in added):
+                for path, commit in added:
+                    yield _Pair(was, Gitlink(was.name, path, commit), _Found.HISTORY)
+
+
 def _below(engine: Engine, at: Level, old: str, new: str, holder: Store) -> Iterator[_Rewind]:
     """The outermost ones: what is below follows them. `holder` has the commit `new`."""
-    before, after = engine.links(engine.store(at.place), old), engine.links(holder, new)
-    for key, link in after.items():
-        was = before.get(key)
-        if was is None or was.commit == link.commit:
+    store = engine.store(at.place)
+    named = engine.links(store, old), engine.links(holder, new)
+    for was, link, found in _pairs(named, (engine.recorded(store, old), engine.recorded(holder, new))):
+        if was.commit == link.commit:
             continue
         # Where the target has no store of it, its gitlink alone would move; the child's store can tell.
-        place = at.place.submodule(key, was.path) or next(iter(at.inside(was, "", at.place).sources), None)
+        place = (
+            at.place.submodule(was.name, was.path)
+            or next(iter(at.inside(was, "", at.place).sources), None)
+            or _anywhere(engine, was.commit)
+        )
         if place is None:
+            if found is _Found.PLACE:
+                yield _Rewind(at.named(was.name), f"{at.prefix}{link.path}", was.commit, link.commit, _Way.UNKNOWN)
             continue
         inner = at.inside(link, link.path, place)
         there = _holder(engine, inner, link.commit)
-        way = _way(engine.store(place), there, was.commit, link.commit) if there is not None else _Way.UNKNOWN
-        if way in (_Way.BACK, _Way.ASIDE, _Way.MISSING):
+        own = engine.store(place)
+        way = _way(own, there, was.commit, link.commit) if there is not None else _Way.UNKNOWN
+        if found is _Found.HISTORY and (
+            there is None or not own.is_kin(was.commit, link.commit, beside=there.git_dir if there is not own else "")
+        ):
+            continue  # another one, and where it has replaced this one, it is told as new
+        if way in (_Way.BACK, _Way.ASIDE, _Way.MISSING) or (way is _Way.UNKNOWN and found is _Found.PLACE):
             yield _Rewind(inner.name, inner.prefix.removesuffix("/"), was.commit, link.commit, way)
-        elif there is not None and engine.store(place).has_commit(was.commit):
+        elif there is not None and own.has_commit(was.commit):
             yield from _below(engine, inner, was.commit, link.commit, there)
+
+
+def _anywhere(engine: Engine, commit: str) -> Place | None:
+    """The store of a submodule that has a commit, whatever it is called: it may have had another name."""
+    for git_dir in stores_below(engine.place.common_dir):
+        place = Place(git_dir, git_dir, None)
+        if engine.store(place).has_commit(commit):
+            return place
+    return None
 
 
 def _holder(engine: Engine, at: Level, commit: str) -> Store | None:

@@ -67,6 +67,16 @@ class Place(NamedTuple):
         return [store for store in sorted(found) if _is_store(store)]
 
 
+def stores_below(common_dir: str) -> list[str]:
+    """The stores of all submodules of a repository's main checkout, of whatever name, and of those inside them."""
+    found = []
+    for directory, names, _ in os.walk(f"{common_dir}/modules"):
+        if "objects" in names:
+            found.append(directory)
+            names[:] = [name for name in names if name == "modules"]
+    return found
+
+
 def _is_store(path: str) -> bool:
     return os.path.isfile(f"{path}/HEAD") and os.path.isdir(f"{path}/objects") and os.path.isdir(f"{path}/refs")
 

@@ -26,7 +26,7 @@ from launcher.vcs.merge.engine import Engine, undone
 from launcher.vcs.merge.moving import FILES, Follow, moves
 from launcher.vcs.merge.object_store import Relation, changes
 from launcher.vcs.merge.runs import Journal, Run, State
-from launcher.vcs.merge.target import Place, Target, refuse_when_busy
+from launcher.vcs.merge.target import Place, Target, refuse_when_busy, stores_below
 from policy.errors import Refusal, printable
 from policy.pasted import quoted
 
@@ -340,10 +340,8 @@ def merge(find: Find, sources: Sequence[Source], settings: Settings, common_dir:
 def _sweep(common_dir: str) -> None:
     """Removes what killed runs have left in a repository and in its submodules' stores (`added_packs.sweep`)."""
     sweep(common_dir)
-    for directory, names, _ in os.walk(f"{common_dir}/modules"):
-        if "objects" in names:
-            sweep(directory)
-            names[:] = [name for name in names if name == "modules"]
+    for store in stores_below(common_dir):
+        sweep(store)
 
 
 def _reported(
