@@ -9,7 +9,7 @@ import pytest
 from acp.schema import CreateTerminalRequest, ReadTextFileRequest, WriteTextFileRequest
 
 from launcher.bridges.acp import client_requests, rpc, rulings, terminals
-from launcher.bridges.acp.agent_requests import AgentRequests
+from launcher.bridges.acp.agent_requests import MOST_ITEMS, AgentRequests, checked
 from launcher.bridges.acp.client_requests import (
     MCP_IN_JAIL,
     ClientRequests,
@@ -167,15 +167,15 @@ def test_stripped_files_are_refused(root: Path, tmp_path: Path) -> None:
 
 def test_lists_of_parameters_are_bounded() -> None:
     """However long the line is: pydantic would make a kilobyte of each item that is wrong."""
-    params = {"sessionId": "s", "command": "sh", "args": ["a"] * rpc.MOST_ITEMS}
-    assert isinstance(rpc.checked(CreateTerminalRequest, 1, "terminal/create", params), CreateTerminalRequest)
+    params = {"sessionId": "s", "command": "sh", "args": ["a"] * MOST_ITEMS}
+    assert isinstance(checked(CreateTerminalRequest, 1, "terminal/create", params), CreateTerminalRequest)
     for more, wanted in (
         ({"command": 1}, ["command"]),
-        ({"args": [0] * (rpc.MOST_ITEMS + 1)}, []),
+        ({"args": [0] * (MOST_ITEMS + 1)}, []),
         ({"env": [{}] * 300_000}, []),
         ({"sessionId": "s" * (rpc.MOST_NAME + 1)}, []),
     ):
-        told = rpc.checked(CreateTerminalRequest, 1, "terminal/create", {**params, **more})
+        told = checked(CreateTerminalRequest, 1, "terminal/create", {**params, **more})
         assert isinstance(told, bytes)
         error = json.loads(told)["error"]
         assert error["code"] == rpc.INVALID_PARAMS

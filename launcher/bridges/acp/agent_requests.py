@@ -6,7 +6,7 @@ canonical path. Everything else goes on as it was understood, written anew (`rpc
 """
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 from launcher.bridges.acp import rpc
 from launcher.bridges.acp.client_requests import Place, SessionDirectories
@@ -19,6 +19,9 @@ from policy.plan import Plan
 
 if TYPE_CHECKING:
     from acp.schema import ReadTextFileRequest, WriteTextFileRequest
+    from pydantic import BaseModel
+
+    Model = TypeVar("Model", bound=BaseModel)
 
 _OUTSIDE = ("fs/", "terminal/", "mcp/")
 """Methods of the client's that act outside of the jail: on its files, its processes, its MCP servers."""
@@ -31,6 +34,9 @@ _ENDED = (
     "paddock: the agent exited without an answer; its output is in the editor's log, "
     "or in `paddock logs` if it runs in the service"
 )
+
+MOST_ITEMS = 10_000
+"""Items of a list in parameters: pydantic makes a kilobyte of each that is wrong."""
 
 
 class Jail(Protocol):
@@ -146,7 +152,7 @@ class AgentRequests:
 
         write = method == "fs/write_text_file"
         model: type[ReadTextFileRequest | WriteTextFileRequest] = WriteTextFileRequest if write else ReadTextFileRequest
-        wanted = rpc.checked(model, number, method, params)
+        wanted = checked(model, number, method, params)
         if isinstance(wanted, bytes):
             return Outcome(back=wanted)
         ruling = self._rules.judge.file(wanted.path, WRITE if write else READ)
@@ -240,3 +246,20 @@ def _logins(methods: object) -> tuple[object, bool]:
             method = {**method, "_meta": own} if own != meta else method
         kept.append(method)
     return kept, changed
+
+
+def checked(model: "type[Model]", number: rpc.Id, method: str, params: dict[str, Any]) -> "Model | bytes":
+    """Parameters of a request, or the error that answers it."""
+    from pydantic import ValidationError
+
+    session = params.get("sessionId")
+    if isinstance(session, str) and len(session) > rpc.MOST_NAME:
+        return rpc.error(number, rpc.INVALID_PARAMS, f"{method}: a session of more than {rpc.MOST_NAME} characters")
+    if any(isinstance(value, list) and len(value) > MOST_ITEMS for value in params.values()):
+        return rpc.error(number, rpc.INVALID_PARAMS, f"{method}: a list of more than {MOST_ITEMS} items")
+    try:
+        return model.model_validate(params)
+    except ValidationError as refused:
+        found = refused.errors(include_url=False, include_context=False, include_input=False)
+        why = [{"field": ".".join(map(str, each["loc"])), "why": each["msg"]} for each in found]
+        return rpc.error(number, rpc.INVALID_PARAMS, f"{method}: parameters are not valid", why)

@@ -6,12 +6,7 @@ numbers beyond the interoperable range, nesting) is refused, and what goes on is
 """
 
 import json
-from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
-
-if TYPE_CHECKING:
-    from pydantic import BaseModel
-
-    Model = TypeVar("Model", bound=BaseModel)
+from typing import Any, NamedTuple
 
 MOST_DEPTH = 200
 """Levels of nesting. ACP's own messages have about ten; many parsers stop at 128 or 512."""
@@ -167,27 +162,6 @@ def error(number: Id | None, code: int, message: str, data: object = None) -> by
 def result(number: Id, value: object) -> bytes:
     """A response, as a line."""
     return encode({"jsonrpc": "2.0", "id": number, "result": value})
-
-
-MOST_ITEMS = 10_000
-"""Items of a list in parameters: pydantic makes a kilobyte of each that is wrong."""
-
-
-def checked(model: "type[Model]", number: Id, method: str, params: dict[str, Any]) -> "Model | bytes":
-    """Parameters of a request, or the error that answers it."""
-    from pydantic import ValidationError
-
-    session = params.get("sessionId")
-    if isinstance(session, str) and len(session) > MOST_NAME:
-        return error(number, INVALID_PARAMS, f"{method}: a session of more than {MOST_NAME} characters")
-    if any(isinstance(value, list) and len(value) > MOST_ITEMS for value in params.values()):
-        return error(number, INVALID_PARAMS, f"{method}: a list of more than {MOST_ITEMS} items")
-    try:
-        return model.model_validate(params)
-    except ValidationError as refused:
-        found = refused.errors(include_url=False, include_context=False, include_input=False)
-        why = [{"field": ".".join(map(str, each["loc"])), "why": each["msg"]} for each in found]
-        return error(number, INVALID_PARAMS, f"{method}: parameters are not valid", why)
 
 
 # What becomes of one line.

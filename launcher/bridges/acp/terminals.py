@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from launcher import wire
 from launcher.bridges.acp import rpc
+from launcher.bridges.acp.agent_requests import checked
 from launcher.bridges.acp.lines import Poll
 from launcher.bridges.acp.rulings import Rules
 from launcher.jail import minder, reports
@@ -373,7 +374,7 @@ class Terminals:
     def _create(self, number: rpc.Id, params: dict[str, Any]) -> bytes:
         from acp.schema import CreateTerminalRequest
 
-        wanted = rpc.checked(CreateTerminalRequest, number, "terminal/create", params)
+        wanted = checked(CreateTerminalRequest, number, "terminal/create", params)
         if isinstance(wanted, bytes):
             return wanted
         if len(self._open) >= MOST_TERMINALS:
