@@ -9,9 +9,11 @@ importing it runs a `git` from the caller's PATH and costs 120 ms, a time limit 
 that PATH, and output has no limit.
 """
 
+import contextlib
 import copy
 import os
 import re
+import resource
 import select
 import selectors
 import shutil
@@ -176,6 +178,10 @@ TIMEOUT = 600.0
 
 OUTPUT_LIMIT = 256 << 20
 """Bytes of standard output that a git process may write to us."""
+
+_MOST_MEMORY = 4 << 30
+"""Bytes of its own that a git process may have, as one in a jail: objects of an agent's may describe any number of
+things. Packs that it maps do not count (getrlimit(2), RLIMIT_DATA)."""
 
 _ERROR_TAIL = 64 << 10
 _SHOWN_LINES = 12
@@ -559,7 +565,7 @@ class Git:
         stderr: int | IO[bytes] | None,
     ) -> "subprocess.Popen[bytes]":
         """Starts the process itself; `environment` is all of it."""
-        return subprocess.Popen(
+        process = subprocess.Popen(
             words,
             cwd=self.own_tree or "/",
             env=environment,
@@ -569,6 +575,12 @@ class Git:
             pass_fds=self._hold,
             start_new_session=True,
         )
+        # From here, not between fork and exec: a service has threads.
+        soft, hard = resource.getrlimit(resource.RLIMIT_DATA)
+        most = [_MOST_MEMORY if value == resource.RLIM_INFINITY else min(value, _MOST_MEMORY) for value in (soft, hard)]
+        with contextlib.suppress(ProcessLookupError):
+            resource.prlimit(process.pid, resource.RLIMIT_DATA, (most[0], most[1]))
+        return process
 
     def _overrides(self) -> list[Setting]:
         """What the repository's configuration needs to be harmless; asked again whenever a file of it has changed."""

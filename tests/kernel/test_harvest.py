@@ -1,12 +1,16 @@
 """Harvest: commits of a private git directory become commits of the main repository, and nothing else does."""
 
+import hashlib
 import random
+import zlib
 from pathlib import Path
 
 import pytest
 
+from launcher.vcs.harvest import trees
 from tests.support import private_git
 from tests.support.features import need
+from tests.support.git_scene import ok
 from tests.support.install import Installed
 from tests.support.private_git import Planted
 from tests.support.repository import Repo
@@ -206,7 +210,7 @@ def test_no_name_of_the_agents_means_what_the_user_has(planted: Planted) -> None
     for name in ("two-b", "origin/there", "main"):
         (git / "refs/tags" / name).parent.mkdir(parents=True, exist_ok=True)
         (git / "refs/tags" / name).write_text(f"{made}\n")
-    tree = planted.agent("rev-parse", "HEAD^{tree}")
+    tree = planted.agent("rev-parse", "HEAD:src")
     (git / "refs/heads/no-commit").write_text(f"{tree}\n")
     (git / "refs/heads/missing").write_text(f"{'1' * len(made)}\n")
     (git / "refs/heads/link").symlink_to("/etc/passwd")
@@ -292,8 +296,82 @@ def test_no_file_hides_behind_many_of_one_content(planted: Planted) -> None:
     commit = planted.agent("commit-tree", "-p", "HEAD", "-m", "x", planted.agent("mktree", stdin=lines))
     planted.agent("update-ref", "HEAD", commit)
     refused = planted.harvest(limits={"objects": 8})
-    assert (refused["errorType"], "files differ" in refused["context"]) == ("harvest-too-large", True), refused
+    assert (refused["errorType"], "8 paths" in refused["context"]) == ("harvest-too-large", True), refused
     assert planted.harvest(limits={"objects": 100})["state"] == "harvested"
+
+
+def _tree(planted: Planted, *inner: str) -> str:
+    """A tree of a file and the trees that are named."""
+    blob = planted.agent("hash-object", "-w", "--stdin", stdin="x")
+    lines = [f"040000 tree {oid}\td{number}\n" for number, oid in enumerate(inner)]
+    return planted.agent("mktree", stdin="".join((*lines, f"100644 blob {blob}\tf\n")))
+
+
+def _committed(planted: Planted, tree: str) -> str:
+    """A commit of a tree, on the agent's branch."""
+    commit = planted.agent("commit-tree", "-p", "HEAD", "-m", "x", tree)
+    planted.agent("update-ref", "HEAD", commit)
+    return commit
+
+
+@pytest.mark.parametrize("own", [True, False], ids=["new", "of the main repository"])
+def test_trees_that_describe_more_paths_than_anybody_can_hold_are_not_walked(planted: Planted, *, own: bool) -> None:
+    """A dozen objects describe 10^10 paths; also where the innermost tree is the user's. A few levels are taken."""
+    before = planted.agent("rev-parse", "HEAD")
+    tree = _tree(planted) if own else planted.agent("rev-parse", "HEAD:src")
+    for level in range(10):
+        if level == 3:
+            small = tree
+        tree = _tree(planted, *[tree] * 10)
+    _committed(planted, tree)
+    refused = planted.harvest()
+    assert (refused["errorType"], "paths" in refused["context"]) == ("harvest-too-large", True), refused
+    assert "--max-objects" in refused["hint"]
+    planted.agent("update-ref", "HEAD", before)
+    new = _committed(planted, small)
+    assert planted.harvest()["state"] == "harvested"
+    assert planted.host("rev-parse", "HEAD") == new
+
+
+def test_a_tree_too_deep_for_git_is_not_walked(planted: Planted) -> None:
+    """Git outside would end by its stack; a deep one that it can walk is taken."""
+    before = planted.agent("rev-parse", "HEAD")
+    _committed(planted, _deep(planted, trees.MOST_DEPTH + 1))
+    refused = planted.harvest()
+    assert (refused["errorType"], "deep" in refused["context"]) == ("harvest-too-large", True), refused
+    planted.agent("update-ref", "HEAD", before)
+    new = _committed(planted, _deep(planted, 100))
+    assert planted.harvest()["state"] == "harvested"
+    assert planted.host("rev-parse", "HEAD") == new
+
+
+def _deep(planted: Planted, depth: int) -> str:
+    """A tree of so many in each other, as one pack: made one by one they would take minutes."""
+    content = b"100644 f\0" + bytes.fromhex(planted.agent("hash-object", "-w", "--stdin", stdin="x"))
+    packed = b"PACK" + (2).to_bytes(4) + depth.to_bytes(4)
+    for _ in range(depth):
+        size = len(content)  # gitformat-pack(5): kind 2, and the size in 4 bits, then in 7
+        head = bytes([0xA0 | size & 15, size >> 4])
+        packed += head + zlib.compress(content)
+        oid = hashlib.sha1(b"tree %d\0" % size + content, usedforsecurity=False)
+        content = b"40000 d\0" + oid.digest()
+    packed += hashlib.sha1(packed, usedforsecurity=False).digest()
+    pack = planted.directory / "pack"
+    pack.write_bytes(packed)
+    planted.who.give(pack)
+    ok(planted.who.run(["sh", "-c", 'git --git-dir="$1" unpack-objects -q <"$2"', "sh", planted.git_dir, pack]))
+    return oid.hexdigest()
+
+
+def test_what_many_commits_change_together_is_bounded(planted: Planted) -> None:
+    """Two trees in turn: each commit is one object, and changes each path."""
+    one, other = _tree(planted, *[_tree(planted)] * 9), _tree(planted)
+    for tree in (one, other) * 4:
+        new = _committed(planted, tree)
+    refused = planted.harvest(limits={"objects": 50})
+    assert (refused["errorType"], "paths change" in refused["context"]) == ("harvest-too-large", True), refused
+    assert planted.harvest(limits={"objects": 100})["state"] == "harvested"
+    assert planted.host("rev-parse", "HEAD") == new
 
 
 @pytest.mark.parametrize(

@@ -157,6 +157,17 @@ def test_a_process_can_be_streamed_and_killed(repo: Path) -> None:
     assert no_group(process.pid)
 
 
+def test_memory_has_a_limit(repo: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What objects describe may fill any memory; git ends first, and what fits is done."""
+    content = bytes(300 << 20)
+    assert Git.open(repo).run("hash-object", "--stdin", input=content).out
+    monkeypatch.setattr(runner, "_MOST_MEMORY", 200 << 20)
+    with pytest.raises(runner.GitFailed) as caught:
+        Git.open(repo).run("hash-object", "--stdin", input=content)
+    assert b"memory" in caught.value.err.lower()
+    assert Git.open(repo).run("hash-object", "--stdin", input=content[: 1 << 20]).out
+
+
 def test_a_held_lock_outlives_us_as_long_as_git_does(repo: Path) -> None:
     """A descriptor in `hold` is open in git too, so a lock on it is free only when git has ended."""
     path = repo / ".git" / "lock"

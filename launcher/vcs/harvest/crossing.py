@@ -9,13 +9,13 @@ import os
 import re
 import stat
 import subprocess
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import IO, NamedTuple
 
 from launcher.safefs.guarded_files import Inside
 from launcher.vcs import added_packs
 from launcher.vcs.added_packs import Held, Quarantine
-from launcher.vcs.git import EMPTY_TREE, Git, GitFailed, kill
+from launcher.vcs.git import EMPTY_TREE, Git, GitFailed, Object, kill, parsed_objects
 from launcher.vcs.harvest.jail import KEPT, Jailed, Reading
 from launcher.vcs.harvest.parts import FileChange, Limits, Part
 from launcher.vcs.jailed_git import JailedGit
@@ -146,25 +146,27 @@ def adopt(git: JailedGit, objects: str, commit: str, directory: str, holder: Hel
     holder.add(directory, git.common_dir)
 
 
-def check_sizes(
-    part: Part, git: Git, quarantine: Quarantine, wanted: tuple[str, ...], limits: Limits
-) -> frozenset[str]:
-    """The objects in the quarantine; refuses those that are larger than `limits.blob` (harvest-too-large)."""
+def own_objects(git: Git, quarantine: Quarantine) -> list[Object]:
+    """The objects in the quarantine."""
     listing = git.run(
-        *("cat-file", "--batch-all-objects", "--unordered", "--batch-check=%(objectsize) %(objectname)"),
+        *("cat-file", "--batch-all-objects", "--unordered", "--batch-check"),
         environment=quarantine.environment | {"GIT_ALTERNATE_OBJECT_DIRECTORIES": ""},
     ).out
-    lines = [line.split(" ") for line in listing.decode().splitlines()]
-    own = frozenset(oid for _, oid in lines)
-    large = [line for line in lines if int(line[0]) > limits.blob]
+    return parsed_objects(listing)
+
+
+def check_sizes(
+    part: Part, git: Git, quarantine: Quarantine, wanted: tuple[str, ...], own: Iterable[Object], limits: Limits
+) -> None:
+    """Refuses (harvest-too-large) objects in the quarantine that are larger than `limits.blob`."""
+    large = [one for one in own if one.size > limits.blob]
     if not large:
-        return own
+        return
     # --fix-thin may have brought in old ones, which the main repository has already.
-    for (size, oid), known in zip(large, git.objects(oid for _, oid in large), strict=True):
+    for new, known in zip(large, git.objects(one.oid for one in large), strict=True):
         if known.kind == "missing":
-            what = _place_of(git, quarantine, wanted, oid)
-            raise too_large(part, f"{what} has {size} bytes; the limit is {limits.blob}", "--max-blob")
-    return own
+            what = _place_of(git, quarantine, wanted, new.oid)
+            raise too_large(part, f"{what} has {new.size} bytes; the limit is {limits.blob}", "--max-blob")
 
 
 def _place_of(git: Git, quarantine: Quarantine, wanted: tuple[str, ...], oid: str) -> str:
@@ -173,11 +175,11 @@ def _place_of(git: Git, quarantine: Quarantine, wanted: tuple[str, ...], oid: st
     ended = git.run(*words, *wanted, "--not", "--all", "--", ok=(0, 128), environment=quarantine.environment)
     commit, _, path = ended.out.decode("utf-8", "surrogateescape").strip("\0\n").partition("\0")
     path = path.strip("\0\n").partition("\0")[0]
-    return f"{path} of commit {commit} (object {oid})" if path and not ended.status else f"object {oid}"
+    return f"{printable(path)} of commit {commit} (object {oid})" if path and not ended.status else f"object {oid}"
 
 
 def connected(
-    part: Part, git: Git, quarantine: Quarantine, wanted: tuple[str, ...], own: frozenset[str], base: str
+    part: Part, git: Git, quarantine: Quarantine, wanted: tuple[str, ...], own: Iterable[Object], base: str
 ) -> None:
     """Refuses (harvest-incomplete) when anything that `wanted` needs is in neither the quarantine nor the store.
 
@@ -195,7 +197,7 @@ def connected(
             input=revisions.encode(),
             environment=quarantine.environment,
         ).out.decode()
-        if not own.issuperset(needed.split()):
+        if not {one.oid for one in own}.issuperset(needed.split()):
             added_packs.closed(git, quarantine, revisions, quarantine.directory)
     except GitFailed as error:
         lines = "\n".join(error.err.decode(errors="replace").strip().splitlines()[-4:])
@@ -232,6 +234,7 @@ def _exactly(descriptor: int, count: int) -> bytes:
 # passed `index-pack --strict` by then.
 
 _GITLINK = b"160000"
+_MOST_FIELD = 16 << 20
 
 
 class Contents(NamedTuple):
@@ -248,23 +251,30 @@ class Contents(NamedTuple):
     gitlinks: dict[str, tuple[str, ...]]
 
 
-def contents(part: Part, git: Git, quarantine: Quarantine, wanted: tuple[str, ...], limits: Limits) -> Contents:
+def contents(part: Part, git: Git, reading: Reading, wanted: tuple[str, ...], limits: Limits) -> Contents:
     """Reads all commits of `wanted` that no ref of the main repository has.
 
-    Refusals: harvest-too-large, for more than `limits.commits`.
+    In a jail, whose limits of memory and time hold: one merge may have thousands of parents, each of which differs
+    from it in all paths, and git keeps what it compares.
+
+    Args:
+        reading: of the quarantine.
+
+    Refusals: harvest-too-large, for more than `limits.commits`, or changes of more paths than `limits.objects`.
     """
     words = (
         *("log", "--format=%x01%P%x01", "--raw", "-z", "-r", "--root", "--no-abbrev", "--no-renames", "--no-mailmap"),
         *("--no-show-signature", "--no-decorate", "--diff-merges=combined", "--ignore-submodules=none"),
-        *(f"--max-count={limits.commits + 1}", *wanted, "--not", "--all", "--"),
+        *(f"--max-count={limits.commits + 1}", "--stdin", "--"),
     )
-    process = git.start(*words, stdout=subprocess.PIPE, environment=quarantine.environment)
-    commits = 0
+    known = git.run("rev-list", "--no-walk=unsorted", "--ignore-missing", "--all").out
+    revisions = "".join(f"{oid}\n" for oid in wanted).encode() + b"".join(b"^%s\n" % oid for oid in known.split())
+    commits = changes = 0
     parents: set[str] = set()
     links: dict[str, dict[str, None]] = {}
-    try:
-        assert process.stdout is not None
-        fields = _fields(process.stdout)
+    with Jailed(words, reading, stdin=revisions, patience=PATIENCE) as jailed:
+        assert jailed.process.stdout is not None
+        fields = _fields(jailed.process.stdout)
         for field in fields:
             text = field.lstrip(b"\n")
             if text.startswith(b"\x01"):
@@ -273,15 +283,14 @@ def contents(part: Part, git: Git, quarantine: Quarantine, wanted: tuple[str, ..
                 parents.update(names.decode().split())
                 text = text.lstrip(b"\n")
             if text.startswith(b":"):
+                changes += 1
+                if changes > limits.objects:
+                    raise too_large(part, f"more than {limits.objects} paths change", "--max-objects")
                 path = next(fields, b"")
                 mode, oid = _after(text)
                 if mode == _GITLINK:
                     links.setdefault(path.decode("utf-8", "surrogateescape"), {})[oid] = None
-        status = process.wait()
-    finally:
-        kill(process)
-    if status:
-        raise GitFailed("git-failed", words, git.git_dir, f"exit status {status}", status=status)
+        jailed.check(f"reading the commits of {part.label}")
     if commits > limits.commits:
         raise too_large(part, f"more than {limits.commits} commits are new; was another history merged in?",
                         "--max-commits")  # fmt: skip
@@ -324,7 +333,7 @@ def gitlink_refused(part: Part, path: str, oid: str, why: str, hint: str = "") -
     """The Refusal for a commit that names a submodule's commit which nobody has."""
     return Refusal(
         "harvest-gitlink",
-        f"a commit of {part.label} names a commit of the submodule {path} that is not available",
+        f"a commit of {part.label} names a commit of the submodule {printable(path)} that is not available",
         context=f"{oid}: {why}",
         hint=hint
         or "commit in the submodule first, or undo its change, and amend; the work stays in the private "
@@ -340,10 +349,15 @@ def _after(record: bytes) -> tuple[bytes, str]:
 
 
 def _fields(stream: IO[bytes]) -> Iterator[bytes]:
-    """NUL-terminated fields of a stream, read piece by piece."""
+    """NUL-terminated fields of a stream, read piece by piece.
+
+    Refusals: harvest-malformed: one is larger than any name.
+    """
     rest = b""
     while block := stream.read(1 << 16):
         *whole, rest = (rest + block).split(b"\0")
         yield from whole
+        if len(rest) > _MOST_FIELD:
+            raise Refusal("harvest-malformed", "a name in the new commits is too long", hint=KEPT)
     if rest:
         yield rest

@@ -8,7 +8,7 @@ from launcher.safefs import walk
 from launcher.vcs import gitlinks, jailed_git
 from launcher.vcs.added_packs import Quarantine
 from launcher.vcs.git import Git
-from launcher.vcs.harvest import crossing, jail
+from launcher.vcs.harvest import crossing, jail, trees
 from launcher.vcs.harvest.jail import Reading, pinned
 from launcher.vcs.harvest.parts import FileChange, Limits, Part
 from launcher.vcs.private.record import GIT
@@ -218,11 +218,14 @@ def gather(
         step(f"take {part.name or 'worktree'}")
         found.quarantine = crossing.take(part, found.git, reading, found.wanted, f"{work}/{number}", limits)
         step(f"check {part.name or 'worktree'}")
-        own = crossing.check_sizes(part, found.git, found.quarantine, found.wanted, limits)
+        own = crossing.own_objects(found.git, found.quarantine)
+        crossed = reading._replace(objects=found.quarantine.directory)
+        trees.check(part, crossed, (one.oid for one in own if one.kind == "tree"), limits)
+        crossing.check_sizes(part, found.git, found.quarantine, found.wanted, own, limits)
         base = part.base or ""
         held = pinned(found.git, os.path.basename(directory), base)
         crossing.connected(part, found.git, found.quarantine, found.wanted, own, held)
-        contents = crossing.contents(part, found.git, found.quarantine, found.wanted, limits)
+        contents = crossing.contents(part, found.git, crossed, found.wanted, limits)
         found.commits, found.parents, found.gitlinks = contents
         if found.new:
             found.files = crossing.files(part, found.git, found.quarantine, base, found.new, limits)

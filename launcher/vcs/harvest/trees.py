@@ -1,0 +1,126 @@
+"""How many paths the trees of new commits describe, counted from the trees themselves before any git walks the paths.
+
+A tree may hold another one any number of times, and that one others: some dozen objects describe more paths than any
+memory holds, and trees in each other by the ten thousand are deeper than git's stack. Here each tree is read once.
+"""
+
+import os
+import re
+from collections import Counter
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import IO
+
+from launcher.vcs.harvest.crossing import PATIENCE, too_large
+from launcher.vcs.harvest.jail import KEPT, Jailed, Reading
+from launcher.vcs.harvest.parts import Limits, Part
+from policy.errors import Refusal
+
+MOST_DEPTH = 2048
+"""Directories in each other: what git itself takes, since it has a limit (core.maxTreeDepth, git-config(1))."""
+
+
+@dataclass
+class _Open:
+    """A tree whose inner ones are being counted.
+
+    Attributes:
+        paths: entries of it, and of the inner ones that are known.
+        depth: of the deepest of those.
+        inner: object ids of the others, and how often each is there.
+    """
+
+    oid: bytes
+    paths: int
+    depth: int
+    inner: list[tuple[bytes, int]]
+
+
+def check(part: Part, reading: Reading, trees: Iterable[str], limits: Limits) -> None:
+    """Refuses (harvest-too-large) trees with more paths than `limits.objects`, or deeper than `MOST_DEPTH`.
+
+    What they hold of the main repository counts, too: one of its trees may stand there a thousand times.
+
+    Args:
+        reading: of the quarantine.
+        trees: those in it.
+
+    Refusals: harvest-too-large, harvest-unreadable.
+    """
+    source, asking = os.pipe()
+    with open(asking, "wb", buffering=0) as asked:
+        with open(source, "rb") as given:
+            jailed = Jailed(("cat-file", "--batch"), reading, stdin=given, patience=PATIENCE)
+        with jailed:
+            assert jailed.process.stdout is not None
+            with open(jailed.process.stdout.fileno(), "rb", closefd=False) as answers:
+                counted = _Counted(part, jailed, asked, answers, limits)
+                for oid in trees:
+                    counted.count(bytes.fromhex(oid))
+            asked.close()
+            jailed.check(f"counting the paths of {part.label}")
+
+
+class _Counted:
+    def __init__(self, part: Part, jailed: Jailed, asked: IO[bytes], answers: IO[bytes], limits: Limits) -> None:
+        self._part = part
+        self._jailed = jailed
+        self._asked = asked
+        self._answers = answers
+        self._limits = limits
+        self._known: dict[bytes, tuple[int, int]] = {}
+        # A tree's entry is a mode, a name and an object id in bytes. Of those that are no tree only the number counts.
+        size = part.digits // 2
+        self._entries = re.compile(rb"0*40000 [^\0]+\0(.{%d})|[0-7]+ [^\0]+\0.{%d}" % (size, size), re.DOTALL)
+
+    def count(self, top: bytes) -> None:
+        """Counts a tree and all that it holds."""
+        if top in self._known:
+            return
+        pending = [self._opened(top)]
+        # What is on the way to a tree is all in the first one, so it has at least as many paths: memory has a bound.
+        held, deep = pending[0].paths, 1
+        while pending:
+            if max(held, len(self._known)) > self._limits.objects:
+                raise too_large(self._part, f"a commit has more than {self._limits.objects} paths", "--max-objects")
+            if deep > MOST_DEPTH:
+                raise too_large(self._part, f"directories are in each other more than {MOST_DEPTH} deep", "")
+            here = pending[-1]
+            if not here.inner:
+                pending.pop()
+                held -= here.paths
+                self._known[here.oid] = here.paths, here.depth
+                continue
+            oid, times = here.inner[-1]
+            known = self._known.get(oid)
+            if known is None:
+                pending.append(self._opened(oid))
+                added, deep = pending[-1].paths, len(pending)
+            else:
+                here.inner.pop()
+                added, deep = times * known[0], len(pending) + known[1]
+                here.paths += added
+                here.depth = max(here.depth, 1 + known[1])
+            held += added
+
+    def _opened(self, oid: bytes) -> _Open:
+        self._asked.write(oid.hex().encode() + b"\n")
+        words = self._answers.readline().split()
+        if len(words) != 3:  # what is missing is told by the check of connectivity
+            if words[1:] != [b"missing"]:
+                self._broken()
+            return _Open(oid, 0, 1, [])
+        size = int(words[2])
+        if size > self._limits.blob:
+            why = f"object {oid.hex()} has {size} bytes; the limit is {self._limits.blob}"
+            raise too_large(self._part, why, "--max-blob")
+        content = self._answers.read(size + 1)
+        if len(content) <= size:
+            self._broken()
+        entries = self._entries.findall(content, 0, size) if words[1] == b"tree" else []
+        return _Open(oid, len(entries), 1, list(Counter(filter(None, entries)).items()))
+
+    def _broken(self) -> None:
+        what = f"counting the paths of {self._part.label}"
+        self._jailed.check(what)
+        raise Refusal("harvest-unreadable", f"{what} broke off", hint=KEPT)
