@@ -13,7 +13,7 @@ from launcher.lean import os
 from launcher.safefs import walk
 from launcher.vcs.private import record as records
 from launcher.vcs.private.record import GIT, RECORD, Record, Repository
-from policy.errors import Refusal
+from policy.errors import Refusal, printable
 
 MOST_PACKED = 16 << 20
 """Bytes of `packed-refs`: some two hundred thousand refs."""
@@ -186,7 +186,7 @@ class AgentRefs:
         return Refusal(
             "harvest-ref-unreadable",
             f"the agent's {what} cannot be read",
-            context=f"{self.path}/{path}: it should be a file, and the agent put something else there",
+            context=f"{self.path}/{printable(path)}: it should be a file, and the agent put something else there",
             hint="its commits are still in that directory: git reflog, in a jail of the worktree, lists them",
         )
 

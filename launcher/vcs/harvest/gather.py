@@ -76,11 +76,11 @@ def check_agent_objects(tree: str, below: str) -> None:
                 seen += 1
                 path = f"{tree}/{here}/{name}"
                 if seen > MOST_ENTRIES:
-                    raise _object_refused(f"{path} exceeds the limit")
+                    raise _object_refused(f"{printable(path)} exceeds the limit")
                 if here == packs and name.endswith(".keep"):
                     continue  # git asks whether it is there (access(2)), and never opens it
                 if kind == "other":
-                    raise _object_refused(f"{path} is neither a file nor a directory",
+                    raise _object_refused(f"{printable(path)} is neither a file nor a directory",
                                    f"git makes no such entry: rm {quoted(path)}; paddock worktree harvest")  # fmt: skip
                 if kind == "dir" and depth < _MOST_DEPTH:
                     pending.append((f"{here}/{name}", depth + 1))
@@ -92,7 +92,7 @@ def _listing(top: int, tree: str, here: str) -> list[tuple[str, str]]:
     try:
         descriptor = walk.open_inside(top, here, _DIRECTORY)
     except OSError as error:
-        raise _object_refused(f"{tree}/{here}: {error.strerror}") from None
+        raise _object_refused(f"{printable(f'{tree}/{here}')}: {error.strerror}") from None
     try:
         with os.scandir(descriptor) as entries:
             return [(entry.name, _kind(entry)) for entry in entries]
@@ -294,7 +294,7 @@ def _unknown(around: Found, where: str, oid: str) -> Refusal:
         )
     if part.base and where in gitlinks.of_tree(git, part.base, (where,)):
         why = (
-            f"the submodule at {where} is not populated outside, so there is no repository to harvest its commits into"
+            f"the submodule at {printable(where)} is not populated outside, so there is no repository to harvest its commits into"
         )
         update = gitlinks.update_command(part.path, where)
         return crossing.gitlink_refused(part, where, oid, why, f"populate it and start a session here again: {update}")
@@ -303,7 +303,7 @@ def _unknown(around: Found, where: str, oid: str) -> Refusal:
         part,
         where,
         oid,
-        f"the agent made or cloned the repository at {where}, and there is none outside to harvest its commits into",
+        f"the agent made or cloned the repository at {printable(where)}, and there is none outside to harvest its commits into",
         (f"take in its files: {command}\nor " if command else "") + "have it published, and add the submodule outside",
     )
 
