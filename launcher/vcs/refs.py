@@ -77,23 +77,56 @@ def prepared(
         yield commit
 
 
+class Taken:
+    """Names of refs. One whose name another goes on from, behind a slash, is a directory to git: both cannot be."""
+
+    def __init__(self, names: Iterable[str]) -> None:
+        """Takes full names."""
+        self.names: set[str] = set()
+        self._above: set[str] = set()
+        for name in names:
+            self.add(name)
+
+    def add(self, name: str) -> None:
+        """Adds one."""
+        self.names.add(name)
+        self._above.update(_above(name))
+
+    def bars(self, ref: str) -> bool:
+        """Whether a name above or below `ref`, not its own, keeps git from making it."""
+        return ref in self._above or not self.names.isdisjoint(_above(ref))
+
+
+def _above(ref: str) -> Iterator[str]:
+    parts = ref.split("/")
+    return ("/".join(parts[:count]) for count in range(2, len(parts)))
+
+
 def _pending(git: Git, updates: Sequence[Update]) -> list[Update]:
-    """What is to be done now: done ones are left out, and those whose ref somebody else has moved go beside."""
+    """What is to be done now: done ones are left out, and those whose ref somebody else has moved go beside.
+
+    One that another's name bars counts as moved: no repetition would make it, and it would hold up all others.
+    """
     pending: list[Update] = []
+    taken: Taken | None = None
     for update in updates:
         now = git.ref(update.ref)
         expected = update.old if update.old.strip("0") else ""
         if now == update.new:
             continue
-        if update.old == "" or now == expected:
+        barred = False
+        if not now and update.beside is not None:
+            taken = taken or Taken(git.refs())
+            barred = taken.bars(update.ref)
+        if not barred and (update.old == "" or now == expected):
             pending.append(Update(update.ref, now or "0" * len(update.new), update.new))
         elif update.beside is None:
             pending.append(update)  # which git refuses
         elif update.beside:
             before = git.ref(update.beside)
-            if before != update.new:
+            if before != update.new and not (taken and taken.bars(update.beside)):
                 pending.append(Update(update.beside, before or "0" * len(update.new), update.new))
-    return pending
+    return list(dict.fromkeys(pending))  # two branches may have the same work
 
 
 class Transaction:

@@ -280,3 +280,45 @@ def test_agents_that_make_the_same_commits_at_the_same_time_all_hand_them_over(g
     for at in ("", "library", "library/inner"):
         assert len({git.outside("-C", str(place / at), "rev-parse", "HEAD") for place in places}) == 1
         git.outside("-C", str(places[0] / at), "fsck", "--strict", "--no-dangling")
+
+
+def test_a_name_that_is_kept_bars_no_work(planted: Planted) -> None:
+    """Work on `f` is kept by that name, so none on `f/g` can be: it gets a number, and the agent's branch arrives."""
+    main = planted.repo.main
+    planted.agent("branch", "f")
+    planted.harvest()
+    planted.host("checkout", "-q", "f", at=main)
+    planted.agent("branch", "-f", "f", _work(planted, "HEAD"))
+    (kept,) = planted.harvest()["parts"]
+    assert kept["kept"].endswith("/f"), kept
+    planted.host("checkout", "-q", "--detach", at=main)
+    planted.host("branch", "-q", "-D", "f")
+    planted.agent("branch", "-D", "f")
+    planted.agent("branch", "f/g")
+    assert [part["ref"] for part in planted.harvest()["parts"]] == ["refs/heads/f/g"]
+    planted.host("checkout", "-q", "f/g", at=main)
+    work = _work(planted, "HEAD")
+    planted.agent("branch", "-f", "f/g", work)
+    new = planted.commit("own", "own\n")
+    result = planted.harvest()
+    assert planted.host("rev-parse", "HEAD") == new, result
+    (place,) = [part["kept"] for part in result["parts"] if part["kept"]]
+    assert (planted.host("rev-parse", place), "/detached/" in place) == (work, True)
+    newer = _work(planted, work)
+    planted.agent("branch", "-f", "f/g", newer)
+    (again,) = planted.harvest()["parts"]
+    assert (again["kept"], planted.host("rev-parse", place)) == (place, newer), "it goes on there"
+
+
+def test_a_name_that_git_cannot_make_is_refused_before_anything_is_written_down(planted: Planted) -> None:
+    """As the user asks for it: the next harvest is not held up by it."""
+    branch = planted.host("branch", "--show-current")
+    planted.agent("branch", "topic", _work(planted, "HEAD"))
+    refused = planted.harvest(follow=False, branches={"topic": f"{branch}/x"})
+    assert refused["errorType"] == "harvest-branch-exists", refused
+    assert planted.harvest(follow=False, branches={"topic": "taken"})["state"] == "harvested"
+
+
+def _work(planted: Planted, parent: str) -> str:
+    """A commit that no branch of the agent's has yet."""
+    return planted.agent("commit-tree", "-p", parent, "-m", "agent: Work.", "HEAD^{tree}")

@@ -1,13 +1,16 @@
 """HEAD and branches of a git directory that an agent wrote, read without trust."""
 
 import os
+from collections.abc import Iterator, KeysView
 from pathlib import Path
 
 import pytest
 
-from launcher.vcs.harvest import agent_refs
+from launcher.vcs.git import Git
+from launcher.vcs.harvest import agent_refs, further
 from launcher.vcs.harvest.agent_refs import AgentRefs, plausible
 from policy.errors import Refusal
+from tests.support.ground import Ground
 
 ONE, TWO, THREE = ("1" * 40, "2" * 40, "3" * 40)
 
@@ -152,3 +155,31 @@ def test_a_branch_that_was_made_or_moved_is_noticed_by_its_time(tree: Path) -> N
         assert refs.changed_since(latest - 10**12, "refs/heads/one")
         deep = (tree / "refs/heads/deep/er").lstat().st_ctime_ns
         assert refs.changed_since(deep - 1, "refs/heads/one")
+
+
+class _Counted(dict[str, str]):
+    """Says how often it has been gone through."""
+
+    times = 0
+
+    def __iter__(self) -> Iterator[str]:
+        self.times += 1
+        return super().__iter__()
+
+    def keys(self) -> KeysView[str]:
+        self.times += 1
+        return super().keys()
+
+
+def test_thousands_of_names_are_not_compared_with_all_of_the_users(tmp_path: Path) -> None:
+    """Where neither its own nor the worktree's name is free, a name is refused by a look-up; another one is taken."""
+    git = Git(Ground(tmp_path / "repo", {"a": "a\n"}).root / ".git")
+    names = further.Names(git)
+    names.__dict__["refs"] = known = _Counted(dict.fromkeys(("refs/heads/x", "refs/heads/wt/x"), "0" * 40))
+    assert names.place("refs/heads/x/first", "wt") == ""
+    once = known.times
+    assert not any(names.place(f"refs/heads/x/{number}", "wt") for number in range(100))
+    assert known.times == once
+    assert names.place("refs/heads/y", "wt") == "refs/heads/y"
+    assert names.place("refs/heads/y/1", "wt") == "refs/heads/wt/y/1"
+    assert names.place("refs/heads/y/1", "wt") == ""

@@ -59,6 +59,21 @@ def test_what_somebody_else_has_moved_stays(ground: Ground, beside: str, places:
         assert found == sorted([*places, "refs/heads/one"])
 
 
+@pytest.mark.parametrize(
+    ("beside", "place"), [("", ""), ("refs/heads/aside", "refs/heads/aside"), ("refs/heads/main/x", "")]
+)
+@pytest.mark.parametrize("name", ["refs/heads/one/x", "refs/heads"])
+def test_a_ref_that_another_bars_holds_up_none(ground: Ground, beside: str, place: str, name: str) -> None:
+    """Git can make none below or above another: it goes beside, or nowhere, and the others are moved."""
+    old, new, other = ground.id("main"), ground.id("one"), ground.id("other")
+    git = Git(str(ground.root / ".git"))
+    with prepared([(git, [Update(name, "", other, beside), Update(MAIN, old, new)])], "test") as commit:
+        commit()
+    assert ground.id("main") == new
+    found = ground.git("for-each-ref", "--format=%(refname)", f"--points-at={other}").split()
+    assert sorted(found) == sorted(["refs/heads/other", *filter(None, [place])])
+
+
 @pytest.mark.parametrize("beside", ["", None])
 def test_what_is_done_is_left_out(ground: Ground, beside: str | None) -> None:
     """Also where it cannot be done a second time; what may be anything is replaced, what may not exist is made."""

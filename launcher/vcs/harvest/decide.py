@@ -4,6 +4,7 @@ Reads refs of trusted repositories; changes nothing.
 """
 
 from dataclasses import replace
+from functools import cached_property
 
 from launcher.vcs.git import Git
 from launcher.vcs.harvest import crossing
@@ -12,7 +13,7 @@ from launcher.vcs.harvest.gather import Found
 from launcher.vcs.harvest.parts import Entry, Part, PartResult
 from launcher.vcs.private import ref_files
 from launcher.vcs.private.record import pin
-from launcher.vcs.refs import Update
+from launcher.vcs.refs import Taken, Update
 from launcher.vcs.worktrees.admin_files import checked_out
 from policy.errors import Refusal
 from policy.pasted import quoted
@@ -43,6 +44,42 @@ def join(ref: str, path: str = "") -> str:
     return f"{git} add -A && {git} merge --autostash {quoted(ref)}"
 
 
+class _Places:
+    """Where the work in one repository is kept that no branch can have."""
+
+    def __init__(self, found: Found, worktree_id: str) -> None:
+        self._found = found
+        self._named, self._numbered = kept_places(worktree_id)
+        self._id = worktree_id
+
+    @cached_property
+    def _refs(self) -> dict[str, str]:
+        places = [f"{place}/" for place in (self._named, self._numbered)]
+        there = ref_files.may_be_below(self._found.part.common_dir, places)
+        return self._found.git.refs(*places) if there else {}
+
+    def beside(self, name: str, oid: str) -> str:
+        """The ref that keeps `oid`: of that branch's name, if none that is kept for another one bars it."""
+        aside = beside(self._id, name)
+        if Taken(self._refs).bars(aside):
+            return self.numbered(oid)
+        self._refs.setdefault(aside, oid)
+        return aside
+
+    def numbered(self, oid: str) -> str:
+        """The numbered ref that keeps `oid`, or work that it goes on from; or a new one."""
+        assert self._found.quarantine is not None
+        below = f"{self._numbered}/"
+        known = {kept: ref for ref, kept in self._refs.items() if ref.startswith(below)}
+        if oid not in known:
+            git, quarantine = self._found.git, self._found.quarantine
+            older = (ref for ref, kept in git.refs(below).items() if crossing.contains(git, quarantine, oid, kept))
+            numbers = (int(number) for ref in known.values() if (number := ref.removeprefix(below)).isdigit())
+            known[oid] = next(older, "") or f"{below}{max(numbers, default=0) + 1}"
+            self._refs[known[oid]] = oid
+        return known[oid]
+
+
 def decide(found: Found, worktree_id: str) -> tuple[Entry | None, tuple[PartResult, ...]]:
     """What is to be published of one repository, and what will be said about it; (None, ()) for nothing.
 
@@ -55,9 +92,10 @@ def decide(found: Found, worktree_id: str) -> tuple[Entry | None, tuple[PartResu
     assert found.quarantine is not None
     updates: list[Update] = []
     extra: list[PartResult] = []
+    places = _Places(found, worktree_id)
     counted = [found.target] if found.target else []
     for name, oid in found.extra.items():
-        update = _created(found, worktree_id, name, oid)
+        update = _created(found, places, name, oid)
         commits = _new(found, oid, *counted)
         counted.append(oid)
         aside = "" if update.ref == name else update.ref
@@ -71,7 +109,7 @@ def decide(found: Found, worktree_id: str) -> tuple[Entry | None, tuple[PartResu
     base = ""
     if found.new:
         now = git.ref(part.ref)
-        result, moved = _moved(found, worktree_id, now)
+        result, moved = _moved(found, places, worktree_id, now)
         results.append(result)
         updates += moved
         if moved and not result.kept:
@@ -87,7 +125,7 @@ def decide(found: Found, worktree_id: str) -> tuple[Entry | None, tuple[PartResu
         updates = [update for update in updates if update.ref != pin(worktree_id)]
         updates.append(Update(pin(worktree_id), "", head[2]))
     if found.detached and not (found.new and crossing.contains(git, found.quarantine, found.target, found.detached)):
-        result, kept = _detached(found, worktree_id)
+        result, kept = _detached(found, places)
         results.append(result)
         updates += kept
     if not updates and head is None:
@@ -108,14 +146,14 @@ def decide(found: Found, worktree_id: str) -> tuple[Entry | None, tuple[PartResu
     return entry, tuple(results)
 
 
-def _moved(found: Found, worktree_id: str, now: str) -> tuple[PartResult, list[Update]]:
+def _moved(found: Found, places: _Places, worktree_id: str, now: str) -> tuple[PartResult, list[Update]]:
     """The updates that bring the own branch (or HEAD) to the new commit, given where it is now."""
     part, git, new = found.part, found.git, found.target
     assert found.quarantine is not None
     result = PartResult(part.name, part.ref, now, new, commits=_new(found, new), files=len(found.files))
-    aside = beside(worktree_id, part.ref)
     if now == new:
         return result, []
+    aside = places.beside(part.ref, new)
     if part.branch is None and ref_files.named(part.git_dir):
         # Detached when the session began, and on a branch by now.
         return _kept(found, result, aside, worktree_id)
@@ -154,17 +192,12 @@ def _kept(found: Found, result: PartResult, aside: str, worktree_id: str) -> tup
     return kept, [Update(_free(git, f"{_ROOT}/backup/{worktree_id}"), "", before), Update(aside, "", found.target)]
 
 
-def _detached(found: Found, worktree_id: str) -> tuple[PartResult, list[Update]]:
+def _detached(found: Found, places: _Places) -> tuple[PartResult, list[Update]]:
     """Commits on a detached HEAD get a numbered ref: the one of the work that they go on from, or one of their own."""
     part, git, oid = found.part, found.git, found.detached
     assert found.quarantine is not None
-    _, place = kept_places(worktree_id)
-    known = {kept: name for name, kept in git.refs(f"{place}/").items()}
-    aside = known.get(oid, "")
-    again = bool(aside)
-    if not again:
-        older = (name for before, name in known.items() if crossing.contains(git, found.quarantine, oid, before))
-        aside = next(older, "") or _free(git, place)
+    aside = places.numbered(oid)
+    again = git.ref(aside) == oid
     commits = _new(found, oid, *([found.target] if found.target else []))
     name = part.ref.removeprefix("refs/heads/")
     note = f"the agent committed on a detached HEAD, not on {name}: the work is kept in {aside}; {_join(part, aside)}"
@@ -187,12 +220,19 @@ def _join(part: Part, aside: str) -> str:
     return f"to merge them: {join(aside, part.path if part.name else '')}"
 
 
-def _created(found: Found, worktree_id: str, name: str, oid: str) -> Update:
+def _created(found: Found, places: _Places, name: str, oid: str) -> Update:
     """What makes a further branch or tag, or moves on one that an earlier harvest made."""
     git, now = found.git, found.git.ref(name)
     assert found.quarantine is not None
-    aside = beside(worktree_id, name)
     if name not in found.offered:
+        barred = not now and Taken((*git.refs(), *found.extra)).bars(name)
+        if barred:
+            raise Refusal(
+                "harvest-branch-exists",
+                f"no branch {name.removeprefix('refs/heads/')} can be made in the main repository",
+                context="another branch has the name of a directory in this one's, or this one of a directory there",
+                hint="harvest it under another name: --branch NAME=OTHER",
+            )
         if now and now != oid:
             raise Refusal(
                 "harvest-branch-exists",
@@ -202,6 +242,7 @@ def _created(found: Found, worktree_id: str, name: str, oid: str) -> Update:
                 hint="harvest it under another name: --branch NAME=OTHER",
             )
         return Update(name, now or "0" * found.part.digits, oid)
+    aside = places.beside(name, oid)
     if not now or (
         now == found.standing.get(name)
         and checked_out(found.part.common_dir, name) is None

@@ -13,6 +13,7 @@ from launcher.vcs.harvest import agent_refs
 from launcher.vcs.harvest.agent_refs import HEADS, TAGS, plausible
 from launcher.vcs.private import record
 from launcher.vcs.private.contents import given_oids, given_place
+from launcher.vcs.refs import Taken
 from policy.pasted import quoted
 
 MOST = 100
@@ -66,7 +67,6 @@ class Names:
     def __init__(self, git: Git) -> None:
         """Asks git for nothing until something is asked: most harvests bring one branch, which is known."""
         self._git = git
-        self._given: set[str] = set()
 
     @cached_property
     def refs(self) -> dict[str, str]:
@@ -85,6 +85,11 @@ class Names:
         begun = tuple(f"refs/remotes/{remote}/" for remote in self._remotes)
         return {ref.removeprefix(each) for ref in self.refs for each in begun if ref.startswith(each)}
 
+    @cached_property
+    def _taken(self) -> Taken:
+        """Made once: an agent may have hundreds of thousands of names to compare with."""
+        return Taken((*self.refs, *(kind + short for short in self._guessed for kind in (HEADS, TAGS))))
+
     def place(self, ref: str, prefix: str) -> str:
         """The name that a new branch or tag gets, which is taken from then on; "" where it can get none.
 
@@ -96,7 +101,7 @@ class Names:
         name = ref.removeprefix(kind)
         for short in (name, f"{prefix}/{name}"):
             if self._free(kind, short):
-                self._given.add(kind + short)
+                self._taken.add(kind + short)
                 return kind + short
         return ""
 
@@ -109,12 +114,8 @@ class Names:
         if _HEX.issuperset(name.lower()) and len(name) >= 4:
             return False  # it would be read as the beginning of a commit's id
         meant = (f"refs/{name}", f"refs/tags/{name}", f"refs/heads/{name}", f"refs/remotes/{name}")
-        taken = self.refs.keys() | self._given | {kind + short for short in self._guessed}
-        if not taken.isdisjoint((*meant, f"refs/remotes/{name}/HEAD")):
-            return False
-        ref = kind + name
-        above = (ref.rsplit("/", depth)[0] for depth in range(1, name.count("/") + 1))
-        return taken.isdisjoint(above) and not any(each.startswith(ref + "/") for each in taken)
+        named = (*meant, f"refs/remotes/{name}/HEAD")
+        return self._taken.names.isdisjoint(named) and not self._taken.bars(kind + name)
 
 
 def _fits(name: str) -> bool:

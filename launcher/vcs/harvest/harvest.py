@@ -165,6 +165,7 @@ class _Run:
         self._signatures = Signatures(directory, step, wanted=sign)
         self._gits: dict[str, Git] = {}
         self._step = step
+        self._shown: dict[str, dict[str, str]] = {}
         self._joined: dict[str, str] = {}
         self._gone = False
         self.aside: list[str] = []
@@ -290,7 +291,7 @@ class _Run:
                 notes += missing_branch_note(part)
                 self._gone = True
             found.stashes = self._stashes(tip.repository, found.git, notes)
-            names = further.Names(found.git)
+            names, made = further.Names(found.git), further.made(self._directory)
             for name, oid in self._others(part, names, notes).items():
                 label = f"{part.name}:{_short(name)}" if part.name else _short(name)
                 if asked.get(label) == "":
@@ -298,7 +299,7 @@ class _Run:
                     further.dismiss(self._directory, {f"{part.private}:{name}": oid})
                 elif label in asked:
                     found.extra[_full(asked.pop(label))] = oid
-                elif not self._offered(found, names, name, oid):
+                elif not self._offered(found, names, made, name, oid):
                     others.append(label)
             if tip.new is not None or not part.base:
                 self._head(found, tip, names, notes)
@@ -310,17 +311,17 @@ class _Run:
             )
         return founds, notes, others
 
-    def _offered(self, found: Found, names: further.Names, ref: str, oid: str) -> bool:
+    def _offered(self, found: Found, names: further.Names, made: dict[str, str], ref: str, oid: str) -> bool:
         """Whether a further branch or tag comes along, as what the user's repository has under no name yet."""
         if not self._follow or len(found.offered) >= further.MOST:
             return False
         now = names.refs.get(ref)
         if now is not None:
-            if further.made(self._directory).get(ref) != now:
+            if made.get(ref) != now:
                 return False  # the user's own
             found.standing[ref] = now
             place = ref
-        elif ref in _given(self._directory, found.part):
+        elif ref in self._given(found.part):
             return False  # he had it when the agent was shown it, and has removed it since
         else:
             place = names.place(ref, further.prefix_of(found.part.root))
@@ -395,7 +396,7 @@ class _Run:
             elif not part.private:
                 raise
             return {}
-        given, unwanted = _given(self._directory, part), further.dismissed(self._directory)
+        given, unwanted = self._given(part), further.dismissed(self._directory)
         found = {
             name: oid
             for name, oid in own.items()
@@ -407,6 +408,24 @@ class _Run:
             and further.plausible_new(name)
         }  # fmt: skip
         return dict(sorted(found.items()))
+
+    def _given(self, part: Part) -> dict[str, str]:
+        """The refs that the agent was shown: what he did not move is no work of his, though the user may have.
+
+        Read once: he may have made hundreds of thousands to look up in them.
+        """
+        if part.private not in self._shown:
+            found = self._shown[part.private] = {}
+            place = contents.given_place(self._directory, part.private)
+            for name in ("packed", "loose"):
+                try:
+                    with open(f"{place}/{name}", encoding="utf-8", errors="surrogateescape") as file:
+                        for line in file:
+                            oid, _, ref = line.rstrip("\n").replace("\t", " ").partition(" ")
+                            found[ref] = oid
+                except FileNotFoundError:
+                    continue
+        return self._shown[part.private]
 
     def _added(self, found: Found, where: str) -> tuple[str, ...]:
         """Of a submodule that is named for the first time: what git outside would obey there is put aside before.
@@ -521,21 +540,6 @@ class _Run:
                 shutil.rmtree(path)
             else:
                 os.unlink(path)
-
-
-def _given(directory: str, part: Part) -> dict[str, str]:
-    """The refs that the agent was shown: what he did not move is no work of his, though the user may have moved it."""
-    found: dict[str, str] = {}
-    place = contents.given_place(directory, part.private)
-    for name in ("packed", "loose"):
-        try:
-            with open(f"{place}/{name}", encoding="utf-8", errors="surrogateescape") as file:
-                for line in file:
-                    oid, _, ref = line.rstrip("\n").replace("\t", " ").partition(" ")
-                    found[ref] = oid
-        except FileNotFoundError:
-            continue
-    return found
 
 
 def _short(name: str) -> str:
