@@ -202,3 +202,13 @@ def opened(canonical: str | None, *, directory: bool = False) -> Iterator[int | 
     finally:
         if descriptor is not None:
             os.close(descriptor)
+
+
+def readable(size: int) -> str:
+    """Bytes for people."""
+    number, unit = float(size), "bytes"
+    for unit in ("bytes", "KiB", "MiB", "GiB"):
+        if number < 1024 or unit == "GiB":
+            break
+        number /= 1024
+    return f"{size} byte{'' if size == 1 else 's'}" if unit == "bytes" else f"{number:.1f} {unit}"

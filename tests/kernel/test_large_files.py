@@ -75,6 +75,7 @@ def test_large_files_are_read_and_added_in_a_jail(here: Paddock) -> None:
     assert (ok(ended).splitlines(), ended.stderr.count("1 commit harvested")) == (
         ["an old large file", "an old large file", _POINTER], 1,
     ), ended  # fmt: skip
+    assert "1 Git LFS object of the worktree taken into" in ended.stderr
     new = _stored(here, "a new large file")
     assert (new.read_text(), new.stat().st_mode & 0o7777, new.is_symlink()) == ("a new large file", 0o644, False)
     assert json.loads(ok(here.call("worktree", "status", "T-1", "--json", cwd=here.main)))[0]["at_stake"] == []
@@ -90,6 +91,23 @@ def test_large_files_are_read_and_added_in_a_jail(here: Paddock) -> None:
     # In the main checkout the store is shown at another place.
     ended = here.run("--", "sh", "-c", "rm *.bin; git checkout .; cat old.bin new.bin", cwd=here.main)
     assert ok(ended) == "an old large filea new large file"
+
+
+def test_an_object_that_no_commit_names_stays_in_the_jail(here: Paddock) -> None:
+    """It would fill the user's disk with what is a hole on the session's; one that is named is taken, and said."""
+    script = """
+        set -e; d=$(git rev-parse --git-common-dir)/lfs/objects
+        put() { o=$(sha256sum $1 | cut -c-64); mkdir -p $d/$(echo $o | cut -c1-2)/$(echo $o | cut -c3-4)
+                mv $1 $d/$(echo $o | cut -c1-2)/$(echo $o | cut -c3-4)/$o; }
+        truncate -s 90M unnamed; put unnamed; truncate -s 50M named.bin; git add named.bin; git commit -qm named
+        rm $(find $d -name $(sha256sum named.bin | cut -c-64)); put named.bin; git status >&2
+    """
+    ended = here.run("--", "sh", "-c", script)
+    assert "1 Git LFS object of the worktree taken into" in ended.stderr, ended
+    assert "50.0 MiB" in ended.stderr
+    new = [path.stat() for path in (here.main / ".git/lfs/objects").rglob("?" * 64) if path.stat().st_size > 1 << 20]
+    assert [one.st_size for one in new] == [50 << 20]
+    assert new[0].st_blocks * 512 < 1 << 20
 
 
 def test_a_large_file_with_another_content_holds_the_commits_back(here: Paddock) -> None:

@@ -20,6 +20,7 @@ from types import MappingProxyType
 
 from launcher.vcs import gitlinks, jailed_git, refs
 from launcher.vcs.added_packs import Held, sweep
+from launcher.vcs.disk import readable
 from launcher.vcs.git import EMPTY_TREE, Git
 from launcher.vcs.harvest import agent_refs, checkout_index, decide, further, gather, lfs, outstanding, parts
 from launcher.vcs.harvest.agent_refs import HEADS, TAGS, plausible
@@ -210,7 +211,11 @@ class _Run:
         entries: list[parts.Entry] = []
         results: list[PartResult] = []
         for found in reversed(gathered):  # submodules before what holds them
-            lfs.take(self._directory, found.part, found.git)
+            assert found.quarantine is not None
+            number, size = lfs.take(self._directory, found.part, found.git, found.quarantine)
+            if number:
+                what = f"{number} Git LFS object{'s' * (number > 1)} of {found.part.label}"
+                notes.append(f"{what} taken into {printable(lfs.lfs_store(found.git))}: {readable(size)}")
             entry, said = decide.decide(found, self._id)
             if entry is not None:
                 entries.append(entry)

@@ -8,11 +8,14 @@ import hashlib
 import os
 import re
 import stat
-from collections.abc import Iterable
+import time
+from collections.abc import Iterable, Iterator
 from typing import NamedTuple
 
 from launcher.safefs import walk
+from launcher.vcs.added_packs import Quarantine
 from launcher.vcs.git import Git
+from launcher.vcs.harvest import crossing
 from launcher.vcs.harvest.parts import Part
 from launcher.vcs.private.record import GIT
 from policy.errors import Refusal
@@ -25,6 +28,9 @@ MOST_POINTER = 1023
 """Bytes: a pointer is smaller than 1024."""
 
 _POINTER = re.compile(rb"version https://[^\n]+\noid sha256:([0-9a-f]{64})\nsize (0|[1-9][0-9]{0,18})\n")
+_STORED = re.compile(
+    rb"version https://[^\n]+\n(?:ext-[^\n]+\n)*oid sha256:([0-9a-f]{64})\nsize (?:0|[1-9][0-9]{0,18})\n"
+)
 _POINTER_FILE = os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
 _BLOCK = 1 << 20
 
@@ -69,22 +75,58 @@ def stored(directory: str, wanted: Pointer) -> bool:
     return stat.S_ISREG(found.st_mode) and found.st_size == wanted.size
 
 
-def is_content(tree: int, path: str, wanted: Pointer) -> bool:
-    """Whether a file that an agent may have written is what a pointer stands for. It may be replaced meanwhile."""
+MOST_COMPARED = 4 << 30
+"""Bytes that one look at files reads; a sparse file costs an agent nothing."""
+
+_MOST_KNOWN = 100_000
+_TICK = 20_000_000  # nanoseconds: the times of files come from a clock that ticks more slowly
+_known: set[tuple[object, ...]] = set()
+"""Files that have been compared, by their status: no process can choose the time of its last change."""
+
+
+def unchanged(tree: int, files: Iterable[tuple[str, Pointer]]) -> set[str]:
+    """Those of some files, which an agent may have written, that are what their pointers stand for.
+
+    The smallest are looked at first; what is left at `MOST_COMPARED` is taken for changed.
+
+    Args:
+        tree: what the paths are relative to.
+    """
+    left = MOST_COMPARED
+    found: set[str] = set()
+    for path, wanted in sorted(files, key=lambda one: one[1].size):
+        same, read = _compared(tree, path, wanted, left)
+        left -= read
+        if same:
+            found.add(path)
+    return found
+
+
+def _compared(tree: int, path: str, wanted: Pointer, most: int) -> tuple[bool, int]:
+    """Whether a file is what a pointer stands for, and how much of it was read. It may be replaced meanwhile."""
     try:
         descriptor = walk.open_inside(tree, path, _POINTER_FILE)
     except OSError:
-        return False
+        return False, 0
     try:
         found = os.fstat(descriptor)
         if not stat.S_ISREG(found.st_mode) or found.st_size != wanted.size:
-            return False
+            return False, 0
+        status = (found.st_dev, found.st_ino, found.st_size, found.st_mtime_ns, found.st_ctime_ns, wanted.oid)
+        if status in _known or wanted.size > most:
+            return status in _known, 0
+        settled = time.time_ns() - _TICK > found.st_ctime_ns
         digest = hashlib.sha256()
         left = wanted.size
         while left > 0 and (block := os.read(descriptor, min(left, _BLOCK))):
             digest.update(block)
             left -= len(block)
-        return left == 0 and digest.hexdigest() == wanted.oid
+        same = left == 0 and digest.hexdigest() == wanted.oid
+        if same and settled:
+            if len(_known) >= _MOST_KNOWN:
+                _known.clear()
+            _known.add(status)
+        return same, wanted.size - left
     finally:
         os.close(descriptor)
 
@@ -95,13 +137,16 @@ MOST_BYTES = 8 << 30
 
 _DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
 _FILE = os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
-_HEX = frozenset("0123456789abcdef")
+_HOLE = bytes(4096)
+"""What a file system leaves out at least, where it leaves out anything."""
+_AT_ONCE = 100_000
+"""Blobs whose contents are in memory together; each may be a pointer's size."""
 
 
-def take(directory: str, part: Part, git: Git) -> int:
-    """Copies new objects of one repository into the main store; returns their number. May be repeated.
+def take(directory: str, part: Part, git: Git, quarantine: Quarantine) -> tuple[int, int]:
+    """Copies the objects that new commits name into the main store; returns their number and bytes. May be repeated.
 
-    An object that nothing refers to does no harm; one that is missing would make the user's checkout fail.
+    One that is missing would make the user's checkout fail. One that nobody names is the agent's own affair.
 
     Refusals: harvest-lfs: an object's content is not what its name says, or there are too many.
     """
@@ -109,45 +154,51 @@ def take(directory: str, part: Part, git: Git) -> int:
     try:
         tree = os.open(f"{directory}/{GIT}", os.O_PATH | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
     except FileNotFoundError:
-        return 0
+        return 0, 0
     try:
         try:
             top = walk.open_inside(tree, below, _DIRECTORY)
         except OSError:
-            return 0  # no store, or a link or a file in its place: nothing of it is believed
+            return 0, 0  # no store, or a link or a file in its place: nothing of it is believed
     finally:
         os.close(tree)
-    taken = 0
-    size = 0
+    taken = size = 0
     try:
         store = lfs_store(git)
-        for first in _hex_names(top, 2):
-            for second in _hex_names(top, 2, first):
-                for name in _hex_names(top, 64, f"{first}/{second}"):
-                    target = f"{store}/{first}/{second}/{name}"
-                    if not name.startswith(first + second) or os.path.lexists(target):
-                        continue
-                    taken += 1
-                    size += _copy(part, top, f"{first}/{second}/{name}", target, MOST_BYTES - size)
-                    if taken > MOST_OBJECTS:
-                        raise _refused(part, f"more than {MOST_OBJECTS} new objects")
+        for name in _named(git, quarantine):
+            place = Pointer(name, 0).place
+            target = f"{store}/{place}"
+            if os.path.lexists(target) or not _is_there(top, place):
+                continue
+            taken += 1
+            size += _copy(part, top, place, target, MOST_BYTES - size)
+            if taken > MOST_OBJECTS:
+                raise _refused(part, f"more than {MOST_OBJECTS} new objects")
     finally:
         os.close(top)
-    return taken
+    return taken, size
 
 
-def _hex_names(top: int, length: int, below: str = ".") -> list[str]:
+def _named(git: Git, quarantine: Quarantine) -> Iterator[str]:
+    """The objects that pointers in a quarantine name, also those with extensions."""
+    blobs = (one for one in crossing.own_objects(git, quarantine) if one.kind == "blob" and one.size <= MOST_POINTER)
+    small = [one.oid for one in blobs]
+    for first in range(0, len(small), _AT_ONCE):
+        for content in git.contents(small[first : first + _AT_ONCE], quarantine.environment):
+            if found := _STORED.fullmatch(content):
+                yield found[1].decode()
+
+
+def _is_there(top: int, place: str) -> bool:
     try:
-        descriptor = walk.open_inside(top, below, _DIRECTORY)
+        os.close(walk.open_inside(top, place, os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC))
     except OSError:
-        return []
-    try:
-        return sorted(name for name in os.listdir(descriptor) if len(name) == length and _HEX.issuperset(name))
-    finally:
-        os.close(descriptor)
+        return False
+    return True
 
 
 def _copy(part: Part, top: int, source: str, target: str, most: int) -> int:
+    """Copies one object; its holes stay holes, so it takes no more of the disk than a session's limit has let it."""
     name = os.path.basename(target)
     try:
         reader = walk.open_inside(top, source, _FILE)
@@ -158,20 +209,25 @@ def _copy(part: Part, top: int, source: str, target: str, most: int) -> int:
         found = os.fstat(reader)
         if not stat.S_ISREG(found.st_mode):
             raise _refused(part, f"{name} is not a regular file")
-        if found.st_size > most:  # a sparse file holds nothing, and its copy would fill the user's disk first
+        if found.st_size > most:
             raise _too_much(part)
         os.makedirs(os.path.dirname(target), exist_ok=True)
         writer = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC | os.O_NOFOLLOW, 0o644)
         try:
             digest = hashlib.sha256()
             size = 0
-            while block := os.read(reader, 1 << 20):
+            sparse = found.st_blocks * 512 < found.st_size
+            while block := os.read(reader, len(_HOLE) if sparse else _BLOCK):
                 size += len(block)
                 if size > most:
                     raise _too_much(part)
                 digest.update(block)
+                if sparse and _HOLE.startswith(block):
+                    os.lseek(writer, len(block), os.SEEK_CUR)
+                    continue
                 while block:
                     block = block[os.write(writer, block) :]
+            os.ftruncate(writer, size)
             if digest.hexdigest() != name:
                 raise _refused(part, f"the content of {name} has another hash")
             os.fsync(writer)

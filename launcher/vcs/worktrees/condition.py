@@ -12,7 +12,7 @@ import psutil
 from launcher.safefs import walk
 from launcher.safefs.guarded_files import Inside
 from launcher.vcs import checkout, jailed_git
-from launcher.vcs.disk import Present
+from launcher.vcs.disk import Present, readable
 from launcher.vcs.git import Git, GitFailed
 from launcher.vcs.git_config import UserConfig
 from launcher.vcs.harvest import further, lfs
@@ -100,7 +100,7 @@ class Ignored(NamedTuple):
         shown = ", ".join(self.names[:_NAMED])
         rest = f" and {len(self.names) - _NAMED} more" if len(self.names) > _NAMED else ""
         least = "at least " if self.more else ""
-        return f"{least}{self.files} file{'' if self.files == 1 else 's'}, {_readable(self.size)}: {shown}{rest}"
+        return f"{least}{self.files} file{'' if self.files == 1 else 's'}, {readable(self.size)}: {shown}{rest}"
 
 
 def look_at_ignored(root: str, places: Iterable[str]) -> Ignored:
@@ -131,15 +131,6 @@ def _size(entry: "os.DirEntry[str]") -> int:
         return entry.stat(follow_symlinks=False).st_size
     except OSError:
         return 0
-
-
-def _readable(size: int) -> str:
-    number, unit = float(size), "bytes"
-    for unit in ("bytes", "KiB", "MiB", "GiB"):
-        if number < 1024 or unit == "GiB":
-            break
-        number /= 1024
-    return f"{size} byte{'' if size == 1 else 's'}" if unit == "bytes" else f"{number:.1f} {unit}"
 
 
 # Who is at work in a worktree: processes that have their current directory in it.
@@ -462,11 +453,8 @@ def _large(git: Git, records: list[bytes], root: str) -> set[str]:
     store = lfs.lfs_store(git)
     tree = walk.open_canonical(root, os.O_PATH | os.O_DIRECTORY | os.O_NOFOLLOW)
     try:
-        return {
-            path
-            for oid, path in candidates
-            if oid in pointers and lfs.stored(store, pointers[oid]) and lfs.is_content(tree, path, pointers[oid])
-        }
+        known = ((path, pointers[oid]) for oid, path in candidates if oid in pointers)
+        return lfs.unchanged(tree, (one for one in known if lfs.stored(store, one[1])))
     finally:
         os.close(tree)
 
