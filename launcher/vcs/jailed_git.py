@@ -29,7 +29,7 @@ from launcher.vcs.git import Completed, Git, GitFailed, Setting, executable, har
 from launcher.vcs.private import writers
 from launcher.vcs.private.copied_settings import quoted
 from launcher.vcs.scratch import Scratch
-from policy.errors import EXIT_REFUSED, Refusal
+from policy.errors import EXIT_REFUSED, Refusal, printable
 from policy.pasted import joined
 from policy.plan import beneath
 
@@ -373,6 +373,9 @@ def _helper_words(function: str, descriptor: int) -> list[str]:
 SOON = 3.0
 """Seconds that git is given before it is asked why. Most worktrees need a hundredth of it."""
 
+_MOST_HOLES = 64 << 30
+"""Bytes of files that are not on the disk: they cost an agent nothing, and git a minute."""
+
 _OPENED = frozenset({".gitattributes", ".gitignore", ".gitmodules"})
 
 
@@ -386,6 +389,7 @@ def run_patiently(
         if failure.reference != "git-timeout":
             raise
     check_obstacles(git.work_tree)
+    _check_holes(git, environment)
     index = (environment or {}).get("GIT_INDEX_FILE")
     if index is not None and os.path.lexists(f"{index}.lock"):
         os.unlink(f"{index}.lock")
@@ -413,6 +417,23 @@ def check_obstacles(root: str, *, asleep: bool = False) -> None:
     if asleep:
         why = "it slept for seconds: a FIFO was where it reads (as .gitignore, say), or the disk is gone"
         raise Refusal("worktree-obstructed", f"git hangs in {root}", context=why, hint="end what works there first")
+
+
+def _check_holes(git: JailedGit, environment: Mapping[str, str] | None) -> None:
+    """Refuses (worktree-obstructed) files of the index with holes that git would read for minutes, or for days."""
+    listed = frozenset(git.run("ls-files", "-z", environment=environment).out.split(b"\0"))
+    holes: list[tuple[int, str]] = []
+    for path, entry in walk.files(git.work_tree, lambda name: name == ".git"):
+        if os.fsencode(path) in listed:
+            with contextlib.suppress(OSError):
+                found = entry.stat(follow_symlinks=False)
+                holes.append((found.st_size - found.st_blocks * 512, path))
+    if sum(max(0, size) for size, _ in holes) > _MOST_HOLES:
+        path = f"{git.work_tree}/{max(holes)[1]}"
+        why = f"{printable(path)} is {max(holes)[0]} bytes larger than what it has on the disk, and git would read all"
+        raise Refusal(
+            "worktree-obstructed", f"git would hang in {git.work_tree}", context=why, hint=joined(("rm", path))
+        )
 
 
 def _obstacle(root: str) -> str | None:

@@ -252,6 +252,18 @@ def test_what_the_user_had_staged_stays_staged(planted: Planted) -> None:
     assert planted.host("status", "--porcelain").splitlines() == ["MM README.md", " A other"]
 
 
+def test_a_committed_file_that_is_terabytes_of_holes_by_now_is_not_read(planted: Planted) -> None:
+    """Git would read it for hours to know whether it is as committed; the others have their times in the index."""
+    planted.commit("small", "small\n")
+    new = planted.commit("large", "x\n")
+    os.truncate(planted.worktree / "large", 4 << 40)
+    assert planted.harvest()["state"] == "harvested"
+    assert planted.host("rev-parse", "HEAD") == new
+    known = planted.host("ls-files", "--debug", "-v", "small", "large").split("\n")
+    sizes = [line.split()[1] for line in known if "size:" in line]
+    assert ([line for line in known if line[:2] in ("H ", "h ")], sizes) == (["H large", "H small"], ["0", "6"])
+
+
 def test_leftovers_are_never_thrown_away(planted: Planted) -> None:
     """What the agent did not commit is in the worktree as before, and the user sees it as changes."""
     planted.commit("file", "committed\n")

@@ -1,7 +1,8 @@
 """HEAD and branches of a git directory that an agent wrote, read without trust."""
 
 import os
-from collections.abc import Iterator, KeysView
+from collections import UserDict
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -157,7 +158,7 @@ def test_a_branch_that_was_made_or_moved_is_noticed_by_its_time(tree: Path) -> N
         assert refs.changed_since(deep - 1, "refs/heads/one")
 
 
-class _Counted(dict[str, str]):
+class _Counted(UserDict[str, str]):
     """Says how often it has been gone through."""
 
     times = 0
@@ -165,10 +166,6 @@ class _Counted(dict[str, str]):
     def __iter__(self) -> Iterator[str]:
         self.times += 1
         return super().__iter__()
-
-    def keys(self) -> KeysView[str]:
-        self.times += 1
-        return super().keys()
 
 
 def test_thousands_of_names_are_not_compared_with_all_of_the_users(tmp_path: Path) -> None:

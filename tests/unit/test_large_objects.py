@@ -48,7 +48,10 @@ def test_what_no_new_commit_names_is_not_taken_and_holes_stay_holes(tmp_path: Pa
     """What comes into the user's store is what commits need, and takes no more of his disk than of the session's."""
     size = 64 << 20
     named, extended, other = (_object(tmp_path, size, start) for start in (b"one", b"two", b"three"))
-    pointers = {"a": _POINTER.format("", named, size), "b": _POINTER.format(f"ext-0-x sha256:{other}\n", extended, size)}
+    pointers = {
+        "a": _POINTER.format("", named, size),
+        "b": _POINTER.format(f"ext-0-x sha256:{other}\n", extended, size),
+    }
     assert _taken(tmp_path, {**pointers, "c": f"oid sha256:{other}\n"}) == (2, 2 * size)
     store = tmp_path / "repo/.git/lfs/objects"
     found = {path.name: path.stat() for path in store.rglob("*") if path.is_file()}
@@ -58,7 +61,7 @@ def test_what_no_new_commit_names_is_not_taken_and_holes_stay_holes(tmp_path: Pa
 
 
 def test_files_are_read_up_to_a_bound_and_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A sparse file costs an agent nothing: what is beyond the bound counts as changed, what was read is known by stat."""
+    """A sparse file costs nothing: what is beyond the bound counts as changed, what was read is known by stat."""
     files = []
     for number in range(3):
         path = tmp_path / str(number)

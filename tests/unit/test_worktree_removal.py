@@ -276,6 +276,19 @@ def test_a_fifo_that_git_would_read_patterns_from_holds_nobody_up(
     assert place.service.status(made).at_stake() == []
 
 
+def test_terabytes_of_holes_hold_nobody_up(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The file is named; git would read all, as its size is that of the index in the 32 bits that are there."""
+    made = place.service.add(place.app, "T")
+    monkeypatch.setattr(jailed_git, "SOON", 0.3)
+    tracked = Path(made.path, "file")
+    size = tracked.stat().st_size
+    os.truncate(tracked, size + (4 << 40))
+    (stake,) = place.service.status(made).at_stake()
+    assert str(tracked) in stake
+    os.truncate(tracked, size)
+    assert place.service.status(made).at_stake() == []
+
+
 @pytest.mark.parametrize("namespaces", [True, False])
 def test_a_fifo_that_is_gone_when_it_is_looked_for_holds_nobody_up(
     place: Place, monkeypatch: pytest.MonkeyPatch, namespaces: bool

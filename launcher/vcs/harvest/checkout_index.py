@@ -17,11 +17,13 @@ from launcher.safefs.guarded_files import Inside
 from launcher.safefs.remove import remove_tree
 from launcher.vcs.git import EMPTY_TREE, Git, GitFailed, parsed_differences
 from launcher.vcs.harvest.parts import Entry
-from launcher.vcs.jailed_git import JailedGit
+from launcher.vcs.jailed_git import SOON, JailedGit
 from policy.errors import Refusal
 
 _PATIENCE = 120.0
 """Seconds for comparing files with the index."""
+_MOST_READ = 4 << 30
+"""Bytes of files that git may read for it, once it has been slow."""
 _SETTINGS = (("core.splitIndex", "false"), ("core.preloadIndex", "true"), ("index.threads", "true"))
 
 
@@ -61,15 +63,52 @@ def bring_forward(entry: Entry, git: Git, directory: str, serial: str, step: Cal
     if there and not _trapped(objects, entry.path, making):
         files = JailedGit(git.git_dir, entry.path, settings=_SETTINGS)
         try:
-            # In this order: the option counts for what comes after it (git-update-index(1)).
-            words = ("update-index", "--ignore-submodules", "--refresh")
-            if files.run(*words, ok=(0, 1), environment=where, timeout=_PATIENCE).status == 1:
+            if not _refreshed(files, making):
                 _unknown(files, where)
         except Refusal as error:
             if error.reference not in ("git-timeout", "worktree-obstructed"):
                 raise
             _unlink(f"{making}.lock")  # the index is right without: only the user's first `git status` takes longer
     _put(own, beside, target, step)
+
+
+def _refreshed(git: JailedGit, index: str) -> bool:
+    """Puts the times of files into an index; whether all are as it has them.
+
+    A file that was committed may have terabytes of holes by now, which git would read: what it is slow with is looked
+    at, and the largest are left to the user's own git.
+    """
+    where = {"GIT_INDEX_FILE": index}
+    # In this order: the option counts for what comes after it (git-update-index(1)).
+    words = ("update-index", "--ignore-submodules", "--refresh")
+    try:
+        return git.run(*words, ok=(0, 1), environment=where, timeout=SOON).status == 0
+    except GitFailed as failure:
+        if failure.reference != "git-timeout":
+            raise
+    _unlink(f"{index}.lock")
+    large = b"".join(path + b"\0" for path in _largest(git, where))
+    mark = ("update-index", "-z", "--stdin")
+    if large:
+        git.run(mark[0], "--assume-unchanged", *mark[1:], input=large, environment=where)
+    status = git.run(*words, ok=(0, 1), environment=where, timeout=_PATIENCE).status
+    if large:
+        git.run(mark[0], "--no-assume-unchanged", *mark[1:], input=large, environment=where)
+    return status == 0 and not large
+
+
+def _largest(git: JailedGit, where: dict[str, str]) -> list[bytes]:
+    """Paths of the files that remain when the smaller ones make up `_MOST_READ`; without those of a mark's."""
+    listed = git.run("ls-files", "-v", "-z", environment=where).out.split(b"\0")
+    with Inside(git.work_tree) as inside:
+        sizes = ((inside.size(os.fsdecode(line[2:])) or 0, line[2:]) for line in listed if line[:2] == b"H ")
+        found = sorted(one for one in sizes if one[0])
+    total = 0
+    for count, (size, _) in enumerate(found):
+        total += size
+        if total > _MOST_READ:
+            return [path for _, path in found[count:]]
+    return []
 
 
 def _unknown(git: JailedGit, where: dict[str, str]) -> None:

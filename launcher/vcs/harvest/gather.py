@@ -294,7 +294,8 @@ def _unknown(around: Found, where: str, oid: str) -> Refusal:
         )
     if part.base and where in gitlinks.of_tree(git, part.base, (where,)):
         why = (
-            f"the submodule at {printable(where)} is not populated outside, so there is no repository to harvest its commits into"
+            f"the submodule at {printable(where)} is not populated outside, so there is no repository to harvest its "
+            "commits into"
         )
         update = gitlinks.update_command(part.path, where)
         return crossing.gitlink_refused(part, where, oid, why, f"populate it and start a session here again: {update}")
@@ -303,7 +304,8 @@ def _unknown(around: Found, where: str, oid: str) -> Refusal:
         part,
         where,
         oid,
-        f"the agent made or cloned the repository at {printable(where)}, and there is none outside to harvest its commits into",
+        f"the agent made or cloned the repository at {printable(where)}, and there is none outside to harvest its "
+        "commits into",
         (f"take in its files: {command}\nor " if command else "") + "have it published, and add the submodule outside",
     )
 

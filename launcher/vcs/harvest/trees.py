@@ -48,12 +48,12 @@ def check(part: Part, reading: Reading, trees: Iterable[str], limits: Limits) ->
     Refusals: harvest-too-large, harvest-unreadable.
     """
     source, asking = os.pipe()
-    with open(asking, "wb", buffering=0) as asked:
-        with open(source, "rb") as given:
+    with os.fdopen(asking, "wb", buffering=0) as asked:
+        with os.fdopen(source, "rb") as given:
             jailed = Jailed(("cat-file", "--batch"), reading, stdin=given, patience=PATIENCE)
         with jailed:
             assert jailed.process.stdout is not None
-            with open(jailed.process.stdout.fileno(), "rb", closefd=False) as answers:
+            with os.fdopen(jailed.process.stdout.fileno(), "rb", closefd=False) as answers:
                 counted = _Counted(part, jailed, asked, answers, limits)
                 for oid in trees:
                     counted.count(bytes.fromhex(oid))
