@@ -13,7 +13,8 @@ what sessions could write, not by where they lead now (100 lines). Before an ind
 lost its pointer gets it back, what lies there is looked at (150 lines). A checkout to be trusted is found as git
 finds it, with all checkouts that its git directory has, and its indexes are read in a jail (190 lines). Which
 directory was recorded is known by inode and birth. What is judged before a merge is laid
-out whole, submodules and all (80 lines)."""
+out whole, submodules and all (80 lines). What trees describe is counted in a jail's output before git walks it, and
+sparse files are looked for (280 lines)."""
 
 
 def test_what_reads_an_agents_bytes_is_known_and_does_not_grow() -> None:
