@@ -24,6 +24,9 @@ G=$GIT_DIR
 zeros=$(printf %040d 5)
 evil() { printf '#!/bin/sh\necho "$0 $*" >>"%s/%s"\ncat 2>/dev/null\n' "$CANARY" "$1" >"$2"; chmod +x "$2"; }
 work() { echo "$1 $$" >work; git add work; git commit -qm "agent: $1."; }
+pointer() {
+    printf 'version https://git-lfs.github.com/spec/v1\noid sha256:%064d\nsize 5\n' 1 >big; git add big; work pointer
+}
 raw() { git hash-object -t "$1" -w --stdin --literally; }
 set_one() { git update-ref refs/heads/one "$1"; }
 on() { set_one "$(git commit-tree -p refs/heads/one -m 'agent: Crafted.' "$1")"; }
@@ -238,12 +241,12 @@ OBJECTS = (
     ),
     Attack(
         "an LFS object with another's name",
-        """work x; mkdir -p "$G/lfs/objects/00/00"; echo evil >"$G/lfs/objects/00/00/$(printf %064d 1)" """,
+        """pointer; mkdir -p "$G/lfs/objects/00/00"; echo evil >"$G/lfs/objects/00/00/$(printf %064d 1)" """,
         ("harvest-lfs",),
     ),
     Attack(
         "an LFS object that is a link",
-        """work x; mkdir -p "$G/lfs/objects/00/00"; ln -s /etc/passwd "$G/lfs/objects/00/00/$(printf %064d 1)" """,
+        """pointer; mkdir -p "$G/lfs/objects/00/00"; ln -s /etc/passwd "$G/lfs/objects/00/00/$(printf %064d 1)" """,
         ("harvest-lfs",),
     ),
 )
