@@ -296,7 +296,7 @@ class GitFailed(Refusal):
     def __init__(
         self, reference: str, words: Sequence[str], where: str, why: str, *, status: int | None, err: bytes = b""
     ) -> None:
-        lines = err.decode(errors="replace").strip().splitlines()[-_SHOWN_LINES:]
+        lines = in_gits_words(err)
         command = joined(["git", *words[:24], *(["..."] if len(words) > 24 else [])])
         super().__init__(
             reference,
@@ -306,6 +306,12 @@ class GitFailed(Refusal):
         )
         self.status = status
         self.err = err
+
+
+def in_gits_words(err: bytes, most: int = _SHOWN_LINES) -> list[str]:
+    """The last lines of what git wrote to standard error, each marked: an agent's paths there may hold newlines."""
+    lines = [line for line in err.decode(errors="replace").splitlines() if line.strip()]
+    return [f"git: {line}" for line in lines[-most:]]
 
 
 def executable(words: Sequence[str], where: str) -> str:

@@ -142,7 +142,8 @@ _WITHOUT_FILES = frozenset(
 """Commands on objects, refs, the index and configuration alone, but for `_OF_FILES`."""
 _OF_FILES = frozenset({"--deleted", "--filters", "--ignored", "--killed", "--modified", "--others", "--textconv"})
 _WRITE_INDEX = frozenset({"checkout-index", "read-tree", "update-index", "write-tree"})
-_LIMITS = (("memory", 4 << 30), ("open_files", 1024))
+_LIMITS = (("memory", 4 << 30), ("open_files", 4096))
+"""Git has a directory open for each level that it is in, and no path is deeper than half of PATH_MAX."""
 
 
 class JailedGit(Git):
@@ -397,6 +398,11 @@ def run_patiently(
 
 
 _FAULTS = frozenset(os.strerror(number) for number in errno.errorcode)
+TOO_DEEP = tuple(os.strerror(number) for number in (errno.ENAMETOOLONG, errno.EMFILE))
+"""How a complaint ends about what lies deeper than a path may be long, or than git has descriptors."""
+_CUT = 4000
+"""Bytes beyond which git may have cut off how a complaint ends (`vreportf` in its usage.c): a path is that long."""
+_SHOWN = 200
 
 
 def unread(done: Completed) -> str:
@@ -404,8 +410,13 @@ def unread(done: Completed) -> str:
 
     Git goes on and exits with 0 where a directory is closed to it, as if nothing in it had changed.
     """
-    lines = done.err.decode("utf-8", "surrogateescape").splitlines()
-    return next((line for line in lines if line.rpartition(": ")[2] in _FAULTS), "")
+    for line in done.err.decode("utf-8", "surrogateescape").splitlines():
+        what, _, fault = line.rpartition(": ")
+        if len(line) > _CUT:
+            what, fault = line, TOO_DEEP[0]
+        if fault in _FAULTS:
+            return f"{what if len(what) <= 2 * _SHOWN else f'{what[:_SHOWN]} ... {what[-_SHOWN:]}'}: {fault}"
+    return ""
 
 
 def check_obstacles(root: str, *, asleep: bool = False) -> None:
@@ -422,18 +433,27 @@ def check_obstacles(root: str, *, asleep: bool = False) -> None:
 def _check_holes(git: JailedGit, environment: Mapping[str, str] | None) -> None:
     """Refuses (worktree-obstructed) files of the index with holes that git would read for minutes, or for days."""
     listed = frozenset(git.run("ls-files", "-z", environment=environment).out.split(b"\0"))
-    holes: list[tuple[int, str]] = []
+    found: list[tuple[str, os.stat_result]] = []
     for path, entry in walk.files(git.work_tree, lambda name: name == ".git"):
         if os.fsencode(path) in listed:
             with contextlib.suppress(OSError):
-                found = entry.stat(follow_symlinks=False)
-                holes.append((found.st_size - found.st_blocks * 512, path))
+                found.append((path, entry.stat(follow_symlinks=False)))
+    refuse_holes(git.work_tree, found)
+
+
+def refuse_holes(root: str, files: Iterable[tuple[str, os.stat_result]]) -> None:
+    """Refuses (worktree-obstructed) files with holes that git would read for minutes, or for days.
+
+    Args:
+        root: of the worktree.
+        files: that git is to read: paths in it, and what lstat(2) says of them.
+    """
+    holes = [(found.st_size - found.st_blocks * 512, path) for path, found in files if stat.S_ISREG(found.st_mode)]
     if sum(max(0, size) for size, _ in holes) > _MOST_HOLES:
-        path = f"{git.work_tree}/{max(holes)[1]}"
-        why = f"{printable(path)} is {max(holes)[0]} bytes larger than what it has on the disk, and git would read all"
-        raise Refusal(
-            "worktree-obstructed", f"git would hang in {git.work_tree}", context=why, hint=joined(("rm", path))
-        )
+        size, path = max(holes)
+        path = f"{root}/{path}"
+        why = f"{printable(path)} is {size} bytes larger than what it has on the disk, and git would read all"
+        raise Refusal("worktree-obstructed", f"git would hang in {root}", context=why, hint=joined(("rm", path)))
 
 
 def _obstacle(root: str) -> str | None:

@@ -15,6 +15,7 @@ from pathlib import Path
 import pytest
 
 from launcher.jail import processes
+from launcher.safefs.remove import remove_tree
 from launcher.vcs import jailed_git, written
 from launcher.vcs.harvest.decide import kept_places
 from launcher.vcs.private import lock as private_lock
@@ -287,6 +288,47 @@ def test_terabytes_of_holes_hold_nobody_up(place: Place, monkeypatch: pytest.Mon
     assert str(tracked) in stake
     os.truncate(tracked, size)
     assert place.service.status(made).at_stake() == []
+
+
+def test_a_backup_reads_no_terabytes_of_holes(place: Place) -> None:
+    """The file is named, and without it the worktree goes; a hole that git reads in no time is kept with the file."""
+    made = place.service.add(place.app, "T")
+    huge, small = Path(made.path, "huge"), Path(made.path, "small")
+    for path, size in ((huge, 4 << 40), (small, 1 << 20)):
+        path.touch()
+        os.truncate(path, size)
+    with pytest.raises(Refusal) as raised:
+        place.service.remove(made, force=True)
+    assert (raised.value.reference, raised.value.hint) == ("worktree-obstructed", f"rm {huge}")
+    huge.unlink()
+    ((where, ref),) = place.service.remove(made, force=True).backups
+    assert git("cat-file", "-s", f"{ref}:small", at=Path(where)) == str(1 << 20)
+
+
+@pytest.mark.parametrize("depth", [1500, 2500])
+def test_a_deep_tree_is_kept_or_named_in_a_line(place: Place, depth: int) -> None:
+    """Git has a descriptor for each level; what no path reaches is no directory that anybody could open with chmod."""
+    made = place.service.add(place.app, "T")
+    here = os.open(made.path, os.O_RDONLY)
+    for _ in range(depth):
+        os.mkdir("d", dir_fd=here)
+        below = os.open("d", os.O_RDONLY, dir_fd=here)
+        os.close(here)
+        here = below
+    os.close(os.open("file", os.O_CREAT | os.O_WRONLY, dir_fd=here))
+    os.close(here)
+    try:
+        if depth * 2 < 4096:
+            ((where, ref),) = place.service.remove(made, force=True).backups
+            assert "/d/file\n" in git("ls-tree", "-r", "--name-only", ref, at=Path(where))
+            return
+        with pytest.raises(Refusal) as raised:
+            place.service.remove(made, force=True)
+    finally:
+        remove_tree(str(made.path))  # shutil cannot
+    assert raised.value.reference == "worktree-unreadable"
+    assert "chmod" not in str(raised.value.hint)
+    assert max(map(len, f"{raised.value.context}\n{raised.value.hint}".splitlines())) < 600
 
 
 @pytest.mark.parametrize("namespaces", [True, False])

@@ -15,7 +15,7 @@ from typing import IO, NamedTuple
 from launcher.safefs.guarded_files import Inside
 from launcher.vcs import added_packs
 from launcher.vcs.added_packs import Held, Quarantine
-from launcher.vcs.git import EMPTY_TREE, Git, GitFailed, Object, kill, parsed_objects
+from launcher.vcs.git import EMPTY_TREE, Git, GitFailed, Object, in_gits_words, kill, parsed_objects
 from launcher.vcs.harvest.jail import KEPT, Jailed, Reading
 from launcher.vcs.harvest.parts import FileChange, Limits, Part
 from launcher.vcs.jailed_git import JailedGit
@@ -200,7 +200,7 @@ def connected(
         if not {one.oid for one in own}.issuperset(needed.split()):
             added_packs.closed(git, quarantine, revisions, quarantine.directory)
     except GitFailed as error:
-        lines = "\n".join(error.err.decode(errors="replace").strip().splitlines()[-4:])
+        lines = "\n".join(in_gits_words(error.err, 4))
         raise Refusal("harvest-incomplete", f"commits of {part.label} lack objects", context=lines, hint=KEPT) from None
 
 

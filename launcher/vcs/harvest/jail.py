@@ -13,7 +13,7 @@ from collections.abc import Iterable
 from typing import IO, NamedTuple
 
 from launcher.jail import confined
-from launcher.vcs.git import Git, Object, executable, hardened_environment, parsed_objects
+from launcher.vcs.git import Git, Object, executable, hardened_environment, in_gits_words, parsed_objects
 from launcher.vcs.jailed_git import start
 from launcher.vcs.private.copied_settings import quoted
 from launcher.vcs.private.record import pin
@@ -139,7 +139,7 @@ class Jailed:
         refusal = confined.refusal_in(text) if status == EXIT_REFUSED else None
         if refusal is not None:
             raise refusal
-        lines = [line for line in text.splitlines() if line.strip()][-6:]
+        lines = in_gits_words(said, 6)
         raise Refusal(
             "harvest-unreadable",
             f"{what} failed",

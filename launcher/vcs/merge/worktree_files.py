@@ -16,7 +16,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from launcher.safefs import walk
 from launcher.safefs.guarded_files import Inside
 from launcher.vcs import gitlinks, jailed_git
-from launcher.vcs.git import Difference, GitFailed
+from launcher.vcs.git import Difference, GitFailed, in_gits_words
 from launcher.vcs.harvest import agent_refs
 from launcher.vcs.jailed_git import JailedGit
 from launcher.vcs.private import contents, planted, writers
@@ -131,10 +131,6 @@ def _after(one: Difference) -> tuple[bytes, str]:
 
 def _shown(path: str) -> str:
     return printable(path if len(path) <= _SHOWN else f"{path[:_SHOWN]}...")
-
-
-def _last_lines(error: GitFailed) -> list[str]:
-    return error.err.decode(errors="replace").strip().splitlines()[-_MOST_SHOWN:]
 
 
 def _begins_one(names: Sequence[bytes], beginning: bytes) -> bool:
@@ -391,18 +387,17 @@ class Files:
         except GitFailed as error:
             if error.status != 128:
                 raise
-            raise self._dirty(_last_lines(error)) from None
+            raise self._dirty(in_gits_words(error.err, _MOST_SHOWN)) from None
 
     def _write(self, old: str, new: str) -> None:
         self._before = self._found, old, new
         try:
             done = self._git.run("read-tree", "-m", "-u", old, new, environment=self._environment)
         except GitFailed as error:
-            raise self._failed(_last_lines(error) or [error.message]) from None
+            raise self._failed(in_gits_words(error.err, _MOST_SHOWN) or [error.message]) from None
         # What it cannot remove it leaves there, and exits with 0.
-        left = [line for line in done.err.decode(errors="replace").splitlines() if "unable to unlink" in line]
-        if left:
-            raise self._failed(left[:_MOST_SHOWN])
+        if b"unable to unlink" in done.err:
+            raise self._failed(in_gits_words(done.err, _MOST_SHOWN))
 
     def _indexed(self) -> dict[bytes, tuple[bytes, str]]:
         """What the copy of the index has to be in the files: mode and object by path."""

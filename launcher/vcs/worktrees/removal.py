@@ -25,7 +25,7 @@ from launcher.vcs.worktrees.condition import Condition
 from launcher.vcs.worktrees.creation import IDENTITY, remove_staging
 from launcher.vcs.worktrees.models import Part, Removed, Say, State, Step, Unharvested, Worktree, kept_aside
 from launcher.vcs.worktrees.store import WorktreeRepository
-from policy.errors import Refusal
+from policy.errors import Refusal, printable
 from policy.pasted import joined, quoted
 
 # Keeping what would be lost: a commit of everything in the files, held by a ref of our own.
@@ -141,11 +141,13 @@ def _seen(git: JailedGit, *words: str) -> bytes:
 def _record(git: JailedGit, names: list[bytes], environment: dict[str, str]) -> None:
     """Puts files as they are into an index. What is gone, or lies behind a link by now, is taken out of it first.
 
-    Refusals: worktree-unreadable.
+    Refusals: worktree-unreadable, worktree-obstructed.
     """
     try:
         with Inside(git.work_tree) as inside:
-            there = {name for name in names if inside.exists(os.fsdecode(name))}
+            found = {name: status for name in names if (status := inside.status(os.fsdecode(name))) is not None}
+        jailed_git.refuse_holes(git.work_tree, ((os.fsdecode(name), status) for name, status in found.items()))
+        there = found.keys()
         for paths, how in ({*names} - there, ("--force-remove",)), (there, ("--add", "--remove", "--replace")):
             if paths:
                 lines = b"".join(name + b"\0" for name in sorted(paths))
@@ -159,8 +161,11 @@ def _record(git: JailedGit, names: list[bytes], environment: dict[str, str]) -> 
 
 
 def _unreadable(path: str, why: str) -> Refusal:
-    return Refusal("worktree-unreadable", f"{path} cannot be backed up: not all of it can be read", context=why,
-                   hint=f"{joined(('chmod', '-R', 'u+rwX', path))}, and look at what was closed")  # fmt: skip
+    hint = f"{joined(('chmod', '-R', 'u+rwX', path))}, and look at what was closed"
+    if why.endswith(jailed_git.TOO_DEEP):
+        hint = "git reads no path of more than 4095 bytes: look at the directories named there, and move or remove them"
+    return Refusal("worktree-unreadable", f"{path} cannot be backed up: not all of it can be read",
+                   context=printable(why), hint=hint)  # fmt: skip
 
 
 def _below(part: Part, name: bytes, links: set[bytes]) -> list[bytes]:
