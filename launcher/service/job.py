@@ -320,16 +320,20 @@ def review_worktree(name: str, file: str) -> dict[str, Any]:
 
     Refusals: worktree-unknown, and those of git.
     """
-    from launcher.session import configuration, places
+    from launcher.session import configuration, handoff_changes, places
     from launcher.vcs import git_config
     from launcher.vcs.worktrees import review
     from policy.handoff import Patterns
 
     where = places.places(os.environ)
     found = _known(name)
-    patterns = Patterns(configuration.handoff_patterns(os.fspath(found.parent_path or found.path), os.environ))
+    patterns = configuration.handoff_patterns(os.fspath(found.parent_path or found.path), os.environ)
     user = git_config.read(where.home, os.path.dirname(where.config))
-    return review.read(found, patterns, user, _waiting(where.state, found.worktree_id), file)
+
+    def lying(root: str, known: frozenset[str]) -> tuple[tuple[str, ...], tuple[str, ...]]:
+        return handoff_changes.present(root, known, patterns)
+
+    return review.read(found, Patterns(patterns), user, _waiting(where.state, found.worktree_id), lying, file)
 
 
 def harvest_worktree(name: str) -> dict[str, Any]:

@@ -20,6 +20,8 @@ from policy.plan import Plan
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from collections.abc import Iterable
+
     from policy.handoff import Patterns
 
 # Since when nobody has searched a worktree for what sessions made deep inside it (`made_since`): a note for the next.
@@ -104,7 +106,7 @@ class Watch:
         self._known = frozenset((plan.worktree, *[repository[1] for repository in plan.repositories]))
         self._since = time.clock_gettime_ns(_REALTIME_COARSE)
         self._started = time.monotonic()
-        self._before = self._seen()
+        self._before = _seen(self._root, self._patterns)
         self._nested = nested.seen(plan.nested) if plan.nested else {}
         # Swapped on the disk they change by our own doing; what the command does to them is told when they are docked.
         swapped = plan.git == "private" and not promises.has_mounts(plan.backend)
@@ -126,7 +128,7 @@ class Watch:
                 next session that looks. `searched` says whether this one has.
         """
         pointing = self._pointing() if self._pointers else {}
-        after = self._seen()
+        after = _seen(self._root, self._patterns)
         found = self._changes(after) + tuple(
             ("changed" if stamp else "created", f"{root}/.git"[len(self._root) + 1 :], "protect")
             for root, stamp in self._pointers.items()
@@ -192,57 +194,60 @@ class Watch:
             )  # fmt: skip
         return found
 
-    def _seen(self) -> dict[str, tuple[str, Stamp]]:
+
+def _seen(root: str, patterns: "Iterable[tuple[str, str]]") -> dict[str, tuple[str, Stamp]]:
+    try:
+        top = os.listdir(root)
+    except OSError:
+        return {}
+    names = frozenset(top)
+    found: dict[str, tuple[str, Stamp]] = {}
+    for pattern, mode in patterns:
+        first, slash, rest = pattern.partition("/")
+        known = [first] if not first or first in names else []
+        matching = [name for name in top if _fits(name, first)] if "*" in first else known
+        for name in matching:
+            path = name + slash + rest
+            if found.get(path, ("",))[0] != "protect":
+                _add(root, path, mode, found)
+    return found
+
+
+def _add(root: str, path: str, mode: str, found: dict[str, tuple[str, Stamp]]) -> None:
+    pending = [path]
+    followed: set[str] = set()
+    looked = 0
+    while pending:
+        here = pending.pop()
         try:
-            top = os.listdir(self._root)
-        except OSError:
-            return {}
-        names = frozenset(top)
-        found: dict[str, tuple[str, Stamp]] = {}
-        for pattern, mode in self._patterns:
-            first, slash, rest = pattern.partition("/")
-            known = [first] if not first or first in names else []
-            matching = [name for name in top if _fits(name, first)] if "*" in first else known
-            for name in matching:
-                path = name + slash + rest
-                if found.get(path, ("",))[0] != "protect":
-                    self._add(path, mode, found)
-        return found
-
-    def _add(self, path: str, mode: str, found: dict[str, tuple[str, Stamp]]) -> None:
-        pending = [path]
-        followed: set[str] = set()
-        looked = 0
-        while pending:
-            here = pending.pop()
-            try:
-                place = here if here.startswith("/") else f"{self._root}/{here}"
-                entry = os.lstat(place)
-                if entry.st_mode & 0o170000 == _LINK:
-                    target = self._led_to(place)
-                    if target and target not in followed:
-                        followed.add(target)
-                        pending.append(target)
-                elif entry.st_mode & 0o170000 == _DIRECTORY:
-                    below = sorted(os.listdir(place))
-                    looked += len(below)
-                    if looked > MOST_ENTRIES:
-                        found[here] = (mode, (entry.st_dev, entry.st_ino, entry.st_mtime_ns, looked))
-                        continue
-                    pending += [f"{here}/{name}" for name in below]
+            place = here if here.startswith("/") else f"{root}/{here}"
+            entry = os.lstat(place)
+            if entry.st_mode & 0o170000 == _LINK:
+                target = _led_to(root, place)
+                if target and target not in followed:
+                    followed.add(target)
+                    pending.append(target)
+            elif entry.st_mode & 0o170000 == _DIRECTORY:
+                below = sorted(os.listdir(place))
+                looked += len(below)
+                if looked > MOST_ENTRIES:
+                    found[here] = (mode, (entry.st_dev, entry.st_ino, entry.st_mtime_ns, looked))
                     continue
-            except OSError:
+                pending += [f"{here}/{name}" for name in below]
                 continue
-            found[here] = (
-                mode,
-                (entry.st_dev, entry.st_ino, entry.st_mode, entry.st_size, entry.st_mtime_ns, entry.st_ctime_ns),
-            )
+        except OSError:
+            continue
+        found[here] = (
+            mode,
+            (entry.st_dev, entry.st_ino, entry.st_mode, entry.st_size, entry.st_mtime_ns, entry.st_ctime_ns),
+        )
 
-    def _led_to(self, link: str) -> str:
-        """What a link leads to, relative to the worktree, where it lies: that is what the tool will read."""
-        target = inputs.resolved(link)
-        inside = target is not None and target.startswith(f"{self._root}/")
-        return target[len(self._root) + 1 :] if target is not None and inside else ""
+
+def _led_to(root: str, link: str) -> str:
+    """What a link leads to, relative to the worktree, where it lies: that is what the tool will read."""
+    target = inputs.resolved(link)
+    inside = target is not None and target.startswith(f"{root}/")
+    return target[len(root) + 1 :] if target is not None and inside else ""
 
 
 def _below(path: str, changes: tuple[Change, ...]) -> bool:
@@ -369,6 +374,26 @@ def made_since(
             break
     made = sorted(path[len(root) + 1 :] for path in repositories)
     return tuple(made), tuple(sorted(files)), tuple(sorted(unknown))
+
+
+def present(
+    root: str, known: frozenset[str], patterns: "Iterable[tuple[str, str]]"
+) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """What the end of a session would look at if all of it were new, tracked and ignored files alike.
+
+    Args:
+        root, known: as for `made_since`.
+        patterns: of hand-off files, with their modes.
+
+    Returns:
+        Paths, relative to `root`, of hand-off files, and of directories with too many of them; then, as `made_since`
+        has them, the repositories.
+    """
+    from policy.handoff import Patterns
+
+    own = [(pattern, mode) for pattern, mode in patterns if not pattern.startswith("/")]
+    repositories, deeper, _ = made_since(root, known, 0, Patterns(own), frozenset())
+    return tuple(dict.fromkeys((*_seen(root, own), *deeper))), repositories
 
 
 def _is_changed(path: str, since: int) -> bool:

@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from launcher.session import handoff_changes
 from launcher.vcs.git_config import UserConfig
 from launcher.vcs.worktrees import review
 from launcher.vcs.worktrees.models import Worktree
@@ -15,7 +16,7 @@ from policy.handoff import PROTECT, REPORT, Patterns
 from tests.support import repository
 from tests.support.repository import Place, committed, git
 
-PATTERNS = Patterns([(".envrc", PROTECT), (".vscode/tasks.json", PROTECT), ("package.json", REPORT)])
+NAMES = ((".envrc", PROTECT), (".vscode", PROTECT), ("package.json", REPORT))
 TOKEN = "ghp_" + "a1B2" * 9
 HOSTILE = ("<script>alert(1)<", "a\u202eb\x1b[31m", "diff --git a", "tab\tand\nline", '"quoted" \\')
 
@@ -27,7 +28,12 @@ def place(tmp_path: Path) -> Place:
 
 def read(made: Worktree, wanted: str = "") -> dict[str, Any]:
     """The review of a worktree."""
-    return review.read(made, PATTERNS, UserConfig(), (), wanted)
+    return review.read(made, Patterns(NAMES), UserConfig(), (), lying, wanted)
+
+
+def lying(root: str, known: frozenset[str]) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """Hand-off files and repositories."""
+    return handoff_changes.present(root, known, NAMES)
 
 
 def files(found: dict[str, Any], section: str, part: int = 0) -> dict[str, Any]:
@@ -137,6 +143,42 @@ def test_the_same_of_files_in_no_commit(place: Place) -> None:
     assert added(found["link"]) == ["/etc/shadow"]
     assert found["long"]["note"] == "large"
     assert found["file"]["kind"] == "D"
+
+
+def test_no_ignore_file_hides_what_runs(place: Place) -> None:
+    """An agent may have written it: hand-off files are shown anyway, those in directories full of them, too."""
+    made = place.service.add(place.app, "T")
+    root = Path(made.path)
+    for name in (".gitignore", ".envrc", "package.json", "deep/.envrc", "other", "deep/other", "[x] *.log/.envrc"):
+        (root / name).parent.mkdir(exist_ok=True)
+        (root / name).write_text("*\n")
+    (root / ".vscode").mkdir()
+    for number in range(handoff_changes.MOST_ENTRIES + 1):
+        (root / f".vscode/{number}").touch()
+    git("init", "-q", str(root / "made/by"), at=place.app)
+    (section,) = (each for each in read(made)["parts"][0]["sections"] if each["section"] == FILES)
+    assert all(each["mark"] == PROTECT for each in section["files"])
+    assert (len(section["files"]), section["count"], section["marked"]) == (review.MOST_FILES, 2_006, 2_005)
+    assert section["nested"] == ["made/by/"]
+    for number in range(handoff_changes.MOST_ENTRIES + 1):
+        (root / f".vscode/{number}").unlink()
+    wanted = [".envrc", "[x] *.log/.envrc", "deep/.envrc", "package.json", ".gitignore"]
+    assert list(files(read(made), FILES)) == wanted
+
+
+def test_what_runs_comes_before_any_number_of_other_files(place: Place) -> None:
+    """The list is cut behind it, and says how many files are left out."""
+    made = place.service.add(place.app, "T")
+    root = Path(made.path)
+    (root / "!").mkdir()
+    for number in range(review.MOST_FILES + 1):
+        (root / f"!/{number}").touch()
+    for name in (".envrc", "package.json", "run"):
+        (root / name).write_text("x\n")
+    (root / "run").chmod(0o755)
+    (section,) = (each for each in read(made)["parts"][0]["sections"] if each["section"] == FILES)
+    assert [each["path"] for each in section["files"]][:3] == [".envrc", "package.json", "run"]
+    assert (len(section["files"]), section["count"], section["marked"]) == (review.MOST_FILES, review.MOST_FILES + 4, 3)
 
 
 def test_only_so_many_lines_are_read(place: Place) -> None:

@@ -64,7 +64,9 @@ def _shown(
 ) -> HTMLResponse:  # fmt: skip
     lay_out(found["parts"], view, most=None if file else MOST_ROWS)
     marked = list(_marked(found["parts"]))
-    return page(request, "review.html", found=found, marked=marked, view=view, file=file, lines=lines)
+    more = sum(section["marked"] for part in found["parts"] for section in part["sections"])
+    more -= sum(bool(each["why"]) for each in marked)
+    return page(request, "review.html", found=found, marked=marked, more=more, view=view, file=file, lines=lines)
 
 
 def lay_out(parts: Sequence[dict[str, Any]], view: View, *, most: int | None) -> None:

@@ -8,8 +8,9 @@ import hashlib
 import json
 import os
 import shutil
+import stat
 import subprocess
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
 from launcher import programmes
@@ -27,6 +28,8 @@ from policy.handoff import PROTECT, REPORT, Patterns
 
 MOST_FILES = 1_000
 """Files of one part and section that are named."""
+MOST_NESTED = 50
+"""Repositories among the files that are named."""
 MOST_SHOWN = 100
 """Files whose lines are read where no single one is asked for."""
 _MOST_TOGETHER, _MOST_EACH = 4 << 20, 512 << 10
@@ -43,7 +46,14 @@ COMMITS, FILES = "commits", "files"
 _SETTINGS = (("core.bigFileThreshold", str(_MOST_ALONE)), ("diff.renames", "true"), ("core.safecrlf", "false"))
 _WORDS = ("diff", "--no-ext-diff", "--no-textconv", "--no-color", "--find-renames", "-l400", "--no-abbrev",
           "--src-prefix=a/", "--dst-prefix=b/", "--submodule=short", "--raw", "-z")  # fmt: skip
-_GITLINK = "160000"
+_GITLINK, _LINK, _EXECUTABLE = "160000", "120000", "100755"
+_ORDER = {PROTECT: 0, REPORT: 1, "": 2}
+_ARGUMENTS = 64 << 10
+"""Bytes of names that git is given at a time."""
+
+Lying = Callable[[str, frozenset[str]], tuple[tuple[str, ...], tuple[str, ...]]]
+"""A root of files, and those of the worktree and its submodules -> hand-off files and repositories that lie there,
+whatever an ignore file says: an agent may have written that (`launcher.session.handoff_changes.present`)."""
 
 
 def key_of(section: str, path: str) -> str:
@@ -52,7 +62,7 @@ def key_of(section: str, path: str) -> str:
 
 
 def read(
-    worktree: Worktree, patterns: Patterns, user: UserConfig, waiting: Sequence[str], wanted: str = ""
+    worktree: Worktree, patterns: Patterns, user: UserConfig, waiting: Sequence[str], lying: Lying, wanted: str = ""
 ) -> dict[str, Any]:
     """What a worktree would bring.
 
@@ -61,12 +71,14 @@ def read(
         patterns: of hand-off files.
         user: whose ignored files do not count.
         waiting: what is in the agent's private git directory and not harvested, in words.
+        lying: finds hand-off files that are ignored.
         wanted: key of the one file of which more is to be shown; "" for none.
 
     Returns:
         ``parts``: the worktree itself, then its submodules: ``name``, ``path`` from the root, ``base`` and ``head``,
         ``commits`` and ``commit_count``, ``problem``, and ``sections``: each with its ``section``, ``count`` of files,
-        ``nested`` (repositories that lie among the files), and ``files``, hand-off files first. A file has ``key``,
+        ``marked`` (how many of these have a mark or a ``why``), ``nested`` (repositories that lie among the files), and
+        ``files``, at most `MOST_FILES`, hand-off files first. A file has ``key``,
         ``path``, ``old_path``, ``kind`` (git's letter), modes, sizes, ``mark`` and ``why`` (`review_marks.first`),
         ``hunks`` (``title``, ``lines``: kind, number before and after, text, bytes left out, what looks secret, and
         where its language is known `patches.shade`),
@@ -79,7 +91,7 @@ def read(
         worktree = at_stake.with_populated(worktree)
     with jailed_git.many(), Scratch() as scratch:
         parts = [
-            _part(part, worktree, patterns, user, scratch.path(str(number)), wanted, there=there)
+            _part(part, worktree, patterns, user, lying, scratch.path(str(number)), wanted, there=there)
             for number, part in enumerate(worktree.parts)
         ]
     about = {"worktree_id": worktree.worktree_id, "ticket": worktree.ticket, "path": worktree.path,
@@ -97,7 +109,7 @@ def _clean(value: Any) -> Any:  # noqa: ANN401  # what JSON knows
 
 
 def _part(
-    part: Part, worktree: Worktree, patterns: Patterns, user: UserConfig, scratch: str, wanted: str, *,
+    part: Part, worktree: Worktree, patterns: Patterns, user: UserConfig, lying: Lying, scratch: str, wanted: str, *,
     there: bool,
 ) -> dict[str, Any]:  # fmt: skip
     inside = os.path.relpath(part.path, worktree.path)
@@ -122,9 +134,19 @@ def _part(
         place = os.fspath(part.path)
         if there and with_dir and os.path.realpath(place) == place and os.path.isdir(place):
             files = _bounded(JailedGit(git.git_dir, place, settings=(*_SETTINGS, *user.ignores)))
-            own, nested = _index(files, head, f"{scratch}/index")
-            section = reader.section(FILES, files, (head,), own, place)
-            found["sections"].append(section | {"nested": nested})
+            roots = [os.fspath(each.path) for each in worktree.parts]
+            hidden, nested = lying(place, frozenset(roots))
+            inner = tuple(f"{each[len(place) + 1 :]}/" for each in roots if each.startswith(f"{place}/"))
+            own = _index(files, head, f"{scratch}/index")
+            hidden, nested = (
+                tuple(name for name in names if not f"{name}/".startswith(inner)) for names in (hidden, nested)
+            )
+            left = reader.add_new(files, own, head, hidden)
+            section = reader.section(FILES, files, (head,), own, place, left)
+            if "..." in nested:
+                found["problem"] = "it is too large to be searched for hand-off files and repositories that are ignored"
+            named = [f"{name.removesuffix('/.git')}/" for name in nested if name != "..."]
+            found["sections"].append(section | {"nested": named[:MOST_NESTED]})
     except Refusal as refusal:
         if refusal.reference in ("worktree-obstructed", "git-dir-written"):
             raise
@@ -156,8 +178,8 @@ def _base(git: Git, part: Part, head: str) -> str:
     return part.base if known and git.contains(head, part.base) else head
 
 
-def _index(git: JailedGit, head: str, place: str) -> tuple[dict[str, str], list[str]]:
-    """An index of our own in which new files are known, as empty ones; and repositories that lie among the files.
+def _index(git: JailedGit, head: str, place: str) -> dict[str, str]:
+    """Variables of git's for an index of our own.
 
     The worktree's own is copied, so that git need not read what has not changed; one with conflicts is not.
     """
@@ -167,15 +189,32 @@ def _index(git: JailedGit, head: str, place: str) -> tuple[dict[str, str], list[
         shutil.copyfile(f"{git.git_dir}/index", f"{place}/index")
     if not os.path.exists(f"{place}/index") or git.run("ls-files", "--unmerged", "-z", environment=own).out:
         git.repository.run("read-tree", head, environment=own)
-    done = jailed_git.run_patiently(git, "ls-files", "--others", "--exclude-standard", "-z", environment=own)
-    names = [name for name in done.out.split(b"\0") if name]
-    empty = ("e69de29bb2d1d6434b8b29ae775ad8c2e48c5391" if len(head) == 40 else
-             "473a0f4c3be8a93681a267e3b1e9a7dcda1185436fe141f7749120a303721813")  # fmt: skip
-    new = [name for name in names if not name.endswith(b"/")][: MOST_FILES + 1]
-    lines = b"".join(b"100644 %s\t%s\0" % (empty.encode(), name) for name in new)
-    if lines:
-        git.repository.run("update-index", "--add", "--replace", "-z", "--index-info", input=lines, environment=own)
-    return own, [os.fsdecode(name) for name in names if name.endswith(b"/")][:50]
+    return own
+
+
+def _others(git: JailedGit, own: dict[str, str], *words: str) -> list[str]:
+    """Files that the index does not have; repositories among them are left out."""
+    done = jailed_git.run_patiently(git, "ls-files", "--others", "-z", *words, environment=own)
+    return [os.fsdecode(name) for name in done.out.split(b"\0") if name and not name.endswith(b"/")]
+
+
+def _batches(names: Iterable[str]) -> Iterator[list[str]]:
+    """The names, as many at a time as a command line takes."""
+    batch: list[str] = []
+    size = 0
+    for name in names:
+        if batch and size + len(name) > _ARGUMENTS:
+            yield batch
+            batch, size = [], 0
+        batch.append(name)
+        size += len(os.fsencode(name)) + 9  # its end, and where it is
+    if batch:
+        yield batch
+
+
+def _rank(mark: tuple[str, str] | None) -> int:
+    """The place of a file among others, the worst first."""
+    return len(_ORDER) if mark is None else _ORDER[mark[0]]
 
 
 class _Reader:
@@ -192,9 +231,43 @@ class _Reader:
         self._patterns = patterns
         self._wanted = wanted
 
+    def _marks(self, changes: Iterable[tuple[str, str, str]]) -> dict[str, tuple[str, str]]:
+        """Marks of paths of this part, each with its modes before and after."""
+        return review_marks.first(
+            ((self._prefix + path, review_marks.reason_of_mode(before, after)) for path, before, after in changes),
+            self._patterns,
+        )
+
+    def add_new(self, git: JailedGit, own: dict[str, str], head: str, hidden: Iterable[str]) -> tuple[int, int]:
+        """Makes new files known to the index, as empty ones, the worst first: so many that a section has room for.
+
+        Args:
+            git, own: as for `section`.
+            head: a commit, whose id is as long as others.
+            hidden: hand-off files and directories of such, which may be ignored, or known to the index.
+
+        Returns:
+            How many are left out, and how many of these are marked.
+        """
+        names = dict.fromkeys(_others(git, own, "--exclude-standard"))
+        for batch in _batches(name for name in hidden if name not in names):
+            names |= dict.fromkeys(_others(git, own, "--", *batch))
+        with Inside(git.work_tree) as inside:
+            marks = self._marks((name, "", _mode(inside, name)) for name in names)
+        ranks = {name: _rank(marks.get(self._prefix + name)) for name in names}
+        first = sorted(names, key=ranks.__getitem__)
+        empty = (b"e69de29bb2d1d6434b8b29ae775ad8c2e48c5391" if len(head) == 40 else
+                 b"473a0f4c3be8a93681a267e3b1e9a7dcda1185436fe141f7749120a303721813")  # fmt: skip
+        lines = b"".join(b"100644 %s\t%s\0" % (empty, os.fsencode(name)) for name in first[:MOST_FILES])
+        if lines:
+            git.repository.run("update-index", "--add", "--replace", "-z", "--index-info", input=lines, environment=own)
+        left = first[MOST_FILES:]
+        return len(left), sum(ranks[name] < len(_ORDER) for name in left)
+
     def section(
-        self, name: str, git: JailedGit, trees: tuple[str, ...], own: dict[str, str], place: str | None
-    ) -> dict[str, Any]:
+        self, name: str, git: JailedGit, trees: tuple[str, ...], own: dict[str, str], place: str | None,
+        left: tuple[int, int] = (0, 0),
+    ) -> dict[str, Any]:  # fmt: skip
         """The files of a section.
 
         Args:
@@ -202,22 +275,19 @@ class _Reader:
             trees: what is compared: two commits, or one with the files.
             own: variables of git's.
             place: root of the files; None where two commits are compared.
+            left: new files that the index has not, and how many of these are marked.
         """
         words = (*_WORDS, "--ignore-submodules=none" if place is None else "--ignore-submodules=all")
         done = jailed_git.run_patiently(git, *words, *trees, "--", environment=own)
         changes = parsed_changes(done.out)[0]
-        count = len(changes)
-        marks = review_marks.first(
-            ((self._prefix + each.path, review_marks.reason_of_mode(each.old_mode, each.new_mode)) for each in changes),
-            self._patterns,
-        )
-        order = {PROTECT: 0, REPORT: 1, "": 2}
-        changes.sort(key=lambda each: order.get(marks.get(self._prefix + each.path, ("none", ""))[0], 3))
+        count = len(changes) + left[0]
+        marks = self._marks((each.path, each.old_mode, each.new_mode) for each in changes)
+        changes.sort(key=lambda each: _rank(marks.get(self._prefix + each.path)))
         if self._wanted:
             changes = [each for each in changes if self._wanted == key_of(name, self._prefix + each.path)]
         files = [self._file(name, each, size, marks) for each, size in self._sized(changes[:MOST_FILES], git, place)]
         self._fill(files, git, (*words, "--patch", *trees), own)
-        return {"section": name, "count": count, "files": files, "nested": []}
+        return {"section": name, "count": count, "marked": len(marks) + left[1], "files": files, "nested": []}
 
     def _file(
         self, section: str, change: Change, sizes: tuple[int, int], marks: dict[str, tuple[str, str]]
@@ -287,6 +357,17 @@ def _read(out: bytes, most: int) -> list[tuple[str, dict[str, Any]]]:
         raise Refusal("review-unreadable", "what git says of the changes cannot be read", context=str(error)[:200],
                       hint="git diff, in a jail: paddock run --git readonly -- git diff") from None  # fmt: skip
     return found
+
+
+def _mode(inside: Inside, path: str) -> str:
+    """The mode of a file as git has it; "" for an ordinary one."""
+    try:
+        found = inside.status(path)
+    except OSError:
+        return ""
+    if found is not None and stat.S_ISLNK(found.st_mode):
+        return _LINK
+    return _EXECUTABLE if found is not None and found.st_mode & 0o100 else ""
 
 
 def _size(inside: Inside, path: str) -> int:
