@@ -305,7 +305,7 @@ class Exceptions(NamedTuple):
 def exceptions(plan: Plan) -> Exceptions:
     """A Plan's exceptions at and below its worktree; `denied` with sources, `writable` inside of what is read-only."""
     root = plan.worktree
-    empty = [path for path, source in plan.read_only if source == promises.UNPOPULATED]
+    empty = [path for path, source in plan.read_only if source == promises.UNPOPULATED and beneath(path, root)]
     read_only = [path for path, _ in plan.read_only if beneath(path, root) and path not in empty]
     read_only += [path for path, access, _ in plan.narrowed if access == "r" and beneath(path, root)]
     if promises.has_mounts(plan.backend):

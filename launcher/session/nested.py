@@ -105,7 +105,7 @@ def look(
     made: "Mapping[str, str]",
     host: "Host",
     agents: "Callable[[str], object]",
-) -> tuple[tuple[str, ...], tuple[str, ...], tuple[str, ...], tuple[str, ...]]:
+) -> tuple[tuple[str, ...], tuple[str, ...], tuple[str, ...], dict[str, str], tuple[str, ...]]:
     """What there is in trees that a command may write.
 
     Args:
@@ -117,12 +117,14 @@ def look(
 
     Returns:
         Git directories and pointers; those directories that no jail could write; what is to be protected of the others
-        (canonical); warnings.
+        (canonical); the checkouts in and around the trees that have a git directory no jail could write, with it;
+        warnings.
     """
     roots, mine = tuple(trees), frozenset(own)
     places: dict[str, None] = {}
     untouched: dict[str, None] = {}
     obeyed: dict[str, None] = {}
+    checkouts: dict[str, str] = {}
     warnings: list[str] = []
     left = MOST_ENTRIES
     for root in roots:
@@ -133,7 +135,11 @@ def look(
                 f"{MOST_ENTRIES} entries, hooks and configuration are not protected"
             )
         left = max(left - seen, 0)
-        above = _around(root, host)
+        above, entry = _around(root, host), _entry_around(root, host)
+        if entry and not any(beneath(entry, each) for each in mine):
+            git_dir = led_to(entry, host)
+            if git_dir is not None and not agents(git_dir):
+                checkouts[entry.removesuffix("/.git")] = git_dir
         for place in (*found, *([above] if above else ())):
             if place in places or any(beneath(place, each) for each in mine) or made.get(place) == _mark(place):
                 continue
@@ -147,6 +153,8 @@ def look(
                 obeyed[place] = None
             if git_dir is None or any(beneath(git_dir, each) for each in mine):
                 continue
+            if place.endswith("/.git") and not agents(git_dir):
+                checkouts[place.removesuffix("/.git")] = git_dir
             for directory in _of(git_dir, host):
                 if any(beneath(directory, tree) or beneath(tree, directory) for tree in roots):
                     places[directory] = None
@@ -158,7 +166,15 @@ def look(
                         continue
                     obeyed.update(dict.fromkeys(_obeyed(directory, host)))
     near = (path for path in obeyed if any(beneath(path, root) or beneath(root, path) for root in roots))
-    return tuple(places), tuple(untouched), tuple(near), tuple(warnings)
+    return tuple(places), tuple(untouched), tuple(near), checkouts, tuple(warnings)
+
+
+def _entry_around(root: str, host: "Host") -> str:
+    """The `.git` of the checkout in which a granted tree lies; "" where it has its own, or lies in none."""
+    here = root
+    while here and host.kind(f"{here}/.git") is None:
+        here = here.rpartition("/")[0]
+    return f"{here}/.git" if here not in ("", root) else ""
 
 
 def _around(root: str, host: "Host") -> str:

@@ -513,18 +513,25 @@ def _with_nested(
     """The rules and facts with what is known of other repositories where the command may write."""
     if rules.git == "shared":
         return rules, git
-    granted = filter(None, (machine.resolve(name) for name, _ in rules.write))
+    granted = tuple(filter(None, (machine.resolve(name) for name, _ in rules.write)))
     trees = dict.fromkeys((found.root, *(path for path in granted if not beneath(path, found.root))))
     own = [f"{root}/.git" for root in (found.root, *(sub.path for sub in found.submodules))]
     kept = os.path.dirname(state.home_of(places, worktree_id(found.root)))
     machine.depends_on_content(f"{kept}/{nested.NOTE}")
     agents = _agents(places, machine)
     by_sessions = {place: mark for place, mark in nested.made(kept).items() if agents(place)}
-    known, untouched, obeyed, warnings = nested.look(
+    known, untouched, obeyed, checkouts, warnings = nested.look(
         trees, (*own, *git.pointers, *git.inside), by_sessions, machine, agents
     )
     rules = rules._replace(warnings=(*rules.warnings, *warnings))
-    return rules, git._replace(nested=known, untouched=untouched, obeyed=obeyed)
+    empty, absent = repositories.unpopulated_in_others(checkouts, (found.root, *granted), machine)
+    return rules, git._replace(
+        nested=known,
+        untouched=untouched,
+        obeyed=obeyed,
+        unpopulated=(*git.unpopulated, *empty),
+        absent=(*git.absent, *absent),
+    )
 
 
 def _check_own_places(places: Places, trees: tuple[str, ...], machine: Machine) -> None:

@@ -5,9 +5,10 @@ with a part of the data. Layout and extensions: gitrepository-layout(5), git-con
 """
 
 import os
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from typing import NamedTuple, Protocol
 
+from launcher.session import nested
 from launcher.vcs import git_config
 from launcher.vcs.checkout import Checkout
 from launcher.vcs.checkout import common_dir as common_dir_of
@@ -53,23 +54,63 @@ def look_for_unpopulated(found: Checkout, inside: Iterable[str], pointers: Mappi
     empty: dict[str, Place] = {}
     absent: dict[str, Place] = {}
     directories, others = [], []
-    for root in sorted(known):
-        for name in host.gitlinks(around[root]):
-            place = f"{root}/{name}"
-            if place in known or not {"", ".", "..", ".git"}.isdisjoint(name.split("/")):
-                continue
-            if host.resolve(place) != place or host.kind(place) != "dir":
-                absent[place] = (root, around[root], place)
-                continue
-            entry = f"{place}/.git"
-            kind = host.kind(entry)
-            if kind == "dir":
-                directories.append(entry)
-            elif kind is not None and not _leads_into(found.root, entry, host):
-                others.append(entry)
-            else:
-                empty[place] = (root, around[root], place)
+    for where in _named({root: around[root] for root in sorted(known)}, host):
+        place = where[2]
+        if place in known:
+            continue
+        if not _is_directory(place, host):
+            absent[place] = where
+            continue
+        entry = f"{place}/.git"
+        kind = host.kind(entry)
+        if kind == "dir":
+            directories.append(entry)
+        elif kind is not None and not _leads_into(found.root, entry, host):
+            others.append(entry)
+        else:
+            empty[place] = where
     return Places(tuple(empty.values()), tuple(absent.values()), tuple(directories), tuple(others))
+
+
+def unpopulated_in_others(
+    checkouts: Mapping[str, str], granted: Collection[str], host: GitHost
+) -> tuple[tuple[Place, ...], tuple[Place, ...]]:
+    """The same in other repositories of the user's: empty places, and those that no mount can keep empty.
+
+    What is in a place is a repository by itself there, and looked at as one (`nested.look`).
+
+    Args:
+        checkouts: their roots and git directories, which no jail could write.
+        granted: canonical trees that the command may write.
+    """
+    empty: dict[str, Place] = {}
+    left: dict[str, Place] = {}
+    for where in _named(checkouts, host):
+        place = where[2]
+        entry = f"{place}/.git"
+        if not any(beneath(place, tree) for tree in granted) or nested.led_to(entry, host) is not None:
+            continue
+        # A pointer to nothing is put aside at the end, as the command may make what it names. And who grants the
+        # place, or what lies in it, wants it written.
+        dangling = host.kind(entry) is not None
+        if _is_directory(place, host) and not dangling and not any(beneath(tree, place) for tree in granted):
+            empty[place] = where
+        else:
+            left[place] = where
+    return tuple(empty.values()), tuple(left.values())
+
+
+def _named(around: Mapping[str, str], host: GitHost) -> Iterator[Place]:
+    """The places that the indexes of checkouts name, each given with its git directory."""
+    for root, git_dir in around.items():
+        for name in host.gitlinks(git_dir):
+            if {"", ".", "..", ".git"}.isdisjoint(name.split("/")):
+                yield root, git_dir, f"{root}/{name}"
+
+
+def _is_directory(place: str, host: Host) -> bool:
+    """Whether a place is a directory, reached by no link."""
+    return host.resolve(place) == place and host.kind(place) == "dir"
 
 
 def _leads_into(root: str, entry: str, host: Host) -> bool:

@@ -66,7 +66,7 @@ _LEAVING = r"(^|/)(\.{0,2}|\.git)(/|$)"
 # Started at the root of the jail, or git would read the repository's configuration to begin with. An index can only be
 # read with that; it goes to a programme for one thing alone.
 _READ = """
-entries() { git --git-dir="$dir" --work-tree=/ -c core.fsmonitor=false ls-files -z; }
+entries() { git --git-dir="$dir" --work-tree=/ -c core.fsmonitor=false ls-files -z "$@"; }
 here=$PWD; most=$0; leaving=$1; shift; cd /
 for name; do
     case $name in
@@ -74,12 +74,13 @@ for name; do
             complaint=$(git config --no-includes --list -z --file "$here/${name#c:}" 2>&1 >/dev/null); status=$?
             if [ "$status" = 0 ]; then git config --no-includes --list -z --file "$here/${name#c:}"
             else printf %s "$complaint"; fi;;
-        i:*)
-            dir=$here/${name#i:}; dir=${dir%/index}; status=0
+        [il]:*)
+            dir=$here/${name#?:}; dir=${dir%/index}; status=0
             if [ -d "$dir/objects" ] || [ -e "$dir/commondir" ]; then
                 complaint=$(entries 2>&1 >/dev/null); status=$?
-                if [ "$status" = 0 ]; then entries | grep -zaiEm 1 "$leaving"
-                else printf %s "$complaint"; fi
+                if [ "$status" != 0 ]; then printf %s "$complaint"
+                elif [ "${name%%:*}" = i ]; then entries | grep -zaiEm 1 "$leaving"
+                else entries --stage | grep -za '^160000 '; fi
             fi;;
         *)
             [ -r "$here/${name#t:}" ]; status=$?
@@ -97,6 +98,8 @@ _VARIABLES = (
 _MOST_SHOWN = 1 << 20
 _MOST_OF_TEXT = 2000
 _MOST_NAMED = 20
+_MOST_LINKS = 1_000
+"""Submodules that an index may name: a jail takes a mount for each that is not populated."""
 _MOST_SEARCHED = 2_000_000
 """Entries of a tree that are looked at for checkouts, and for repositories in them."""
 
@@ -181,7 +184,7 @@ def obeyed(place: str, tree: str, state: str) -> list[str]:
     for entry in entries:
         _check_kind(entry, place, shown)
     lines, checkouts = _read(entries, place)
-    _check_indexes(entries, place)
+    lines += _indexed(entries, place)
     _check_nested(place, {f"{place}/{around}".rstrip("/") for around in shown}, checkouts, tree, state)
     return lines
 
@@ -352,16 +355,24 @@ def _read(entries: list[_Entry], place: str) -> tuple[list[str], set[str]]:
     return list(_lines(entries, place, config, texts, contents)), checkouts
 
 
-def _check_indexes(entries: list[_Entry], place: str) -> None:
-    """Refuses an index with a path out of the checkout, or into a `.git`: git status enters a submodule there, too.
+def _indexed(entries: list[_Entry], place: str) -> Iterator[str]:
+    """The submodules that indexes name: git status enters each, which is why jails keep those that are empty so.
 
-    Git reads them by their repository's configuration, so that is looked at before.
+    Refuses an index with a path out of the checkout, or into a `.git`: git enters a submodule there, too. Git reads
+    them by their repository's configuration, so that is looked at before.
     """
-    indexes = dict.fromkeys(f"i:{entry.path}" for entry in entries if entry.kind == "f" and entry.name == "index")
-    for name, found in _contents(place, list(indexes)).items():
-        if found:
-            raise _indirect(place, name[2:], f"git itself puts no such path into an index: {found[0]}",
-                            f"rm {quoted(f'{place}/{name[2:]}')}, and git reset in a jail")  # fmt: skip
+    indexes = dict.fromkeys(entry.path for entry in entries if entry.kind == "f" and entry.name == "index")
+    contents = _contents(place, [f"{what}:{path}" for what in "il" for path in indexes])
+    for path in indexes:
+        if found := contents[f"i:{path}"]:
+            raise _indirect(place, path, f"git itself puts no such path into an index: {found[0]}",
+                            f"rm {quoted(f'{place}/{path}')}, and git reset in a jail")  # fmt: skip
+        links = dict.fromkeys(record.partition("\t")[2] for record in contents[f"l:{path}"])
+        if len(links) > _MOST_LINKS:
+            raise _unreadable(place, f"{path} names more than {_MOST_LINKS} submodules")
+        if links:
+            yield f"{path}:"
+            yield from (f"  {name}: a submodule, which git enters" for name in links)
 
 
 def _lines(

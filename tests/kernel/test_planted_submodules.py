@@ -374,3 +374,70 @@ def test_no_harvest_puts_a_submodule_where_an_agents_repository_is(with_submodul
     outside(here, "status")
     assert not ran.exists()
     assert (here.worktree / "new/more").exists()
+
+
+_IDENTITY = "export GIT_AUTHOR_NAME=A GIT_AUTHOR_EMAIL=a@b GIT_COMMITTER_NAME=A GIT_COMMITTER_EMAIL=a@b\n"
+_PLACES = ("held", "deep/er", "absent")
+_VENDORED = f"""{_IDENTITY}
+set -e
+git init -q vendor; cd vendor; git commit -q --allow-empty -m 'vendor: One.'
+for at in {" ".join(_PLACES)}; do git update-index --add --cacheinfo 160000,$(git rev-parse HEAD),$at; done
+mkdir -p held deep/er; git commit -q -m 'vendor: Submodules.'
+"""
+_PLANT_IN_EACH = f"""{_IDENTITY}
+top=$PWD
+for at in {" ".join(_PLACES)}; do
+    mkdir -p $at
+    (cd $at && git init -q . && git commit -q --allow-empty -m x && git config core.fsmonitor "touch $0; :")
+done
+mv deep away && mkdir -p deep/er && mv away/er/.git deep/er
+echo x >beside; echo x >deep/beside
+"""
+_BACKENDS = {"namespaces": {}, "guard": {"PADDOCK_NO_USERNS": "1"}, "bubblewrap": {"PADDOCK_NO_LANDLOCK": "1"}}
+
+
+def _planted_and_entered(here: Paddock, vendor: Path, backend: str, *options: str | Path) -> None:
+    """Has a session plant a repository in each place; the user's git in `vendor` executes nothing of it."""
+    need("bubblewrap" if backend == "bubblewrap" else "landlock")
+    ran = here.place / "ran"
+    plant = f"cd {vendor}; {_PLANT_IN_EACH}"
+    ended = here.run(*options, "--", "sh", "-c", plant, ran, env=_BACKENDS[backend])
+    assert (ended.returncode, (vendor / "deep/beside").exists()) == (0, True), ended.stderr
+    ran.unlink(missing_ok=True)  # by git in the jail
+    ok(here.who.run(["git", "status"], cwd=vendor))
+    assert not ran.exists()
+    assert [at for at in _PLACES if (vendor / at / ".git").exists()] == []
+    assert f"{vendor}/absent/.git was written by the command" in ended.stderr
+    ok(here.who.run(["sh", "-c", _PLANT_IN_EACH, ran], cwd=vendor))  # the twin: planted outside, git obeys it
+    ok(here.who.run(["git", "status"], cwd=vendor))
+    assert ran.exists()
+
+
+@pytest.mark.parametrize("backend", _BACKENDS)
+def test_nothing_is_planted_in_another_repository_of_the_users(paddock: Paddock, backend: str) -> None:
+    """His git enters the submodules that its index names as it does those of the worktree's own."""
+    ok(paddock.who.run(["sh", "-c", _VENDORED], cwd=paddock.worktree))
+    _planted_and_entered(paddock, paddock.worktree / "vendor", backend)
+
+
+@pytest.mark.parametrize("backend", ["namespaces", "bubblewrap"])
+def test_nothing_is_planted_in_a_repository_that_is_trusted(user_paddock: Paddock, backend: str) -> None:
+    """An agent made it; which submodules it names is shown."""
+    ok(user_paddock.run("--", "sh", "-c", _VENDORED))
+    shown = ok(user_paddock.call("trust", "vendor"))
+    assert all(f"    {at}: a submodule, which git enters\n" in shown for at in _PLACES), shown
+    _planted_and_entered(user_paddock, user_paddock.worktree / "vendor", backend)
+
+
+def test_nothing_is_planted_around_a_granted_directory(user_paddock: Paddock) -> None:
+    """A repository of the user's in which only a part is granted; where that is the place itself, it is put aside."""
+    here, vendor, ran = user_paddock, user_paddock.place / "vendor", user_paddock.place / "ran"
+    ok(here.who.run(["sh", "-c", _VENDORED], cwd=here.place))
+    options = ("--rw", vendor / "held", "--rw", vendor / "deep")
+    ended = here.run(*options, "--", "sh", "-c", f"cd {vendor}; {_PLANT_IN_EACH}", ran)
+    assert (vendor / "deep/beside").exists()
+    assert f"{vendor}/held/.git was written by the command" in ended.stderr
+    assert [at for at in _PLACES if (vendor / at / ".git").exists()] == []
+    ran.unlink(missing_ok=True)
+    ok(here.who.run(["git", "status"], cwd=vendor))
+    assert not ran.exists()
