@@ -73,6 +73,21 @@ def test_the_list_and_the_diff_of_a_worktree(browser: Paged, place: Place) -> No
     assert browser.get("/worktrees/none").status_code == 404
 
 
+def test_what_runs_is_shown_whatever_is_ignored_and_counted_where_the_list_is_cut(browser: Paged, place: Place) -> None:
+    """An agent writes ignore files, too; without them the page is the same."""
+    made = worktree(browser, place, "T-1")
+    for number in range(reviewing._MOST_TOLD + 1):
+        (Path(made.path) / f"d{number}").mkdir()
+        (Path(made.path) / f"d{number}/.envrc").touch()
+    (Path(made.path) / "Makefile").write_text("all:\n")
+    for ignored in ("", "*\n"):
+        (Path(made.path) / ".gitignore").write_text(ignored)
+        text = browser.get(f"/worktrees/{made.worktree_id}").text
+        marked = text.partition('id="marked"')[2].partition("</section>")[0]
+        assert marked.count("/.envrc</a>") == reviewing._MOST_TOLD
+        assert "and 2 more such files, too many" in marked
+
+
 def test_a_damaged_record_is_said_and_hides_no_other(browser: Paged, place: Place) -> None:
     """In the list, and in the review of its worktree."""
     made, _ = worktree(browser, place, "T-1"), worktree(browser, place, "T-2")
