@@ -124,6 +124,21 @@ def tree_of(trail: Trail, state: str | None = None) -> str:
     return _of_sessions(trail, state) or _tree_by(_entries_for(_read(state), trail), trail)
 
 
+def agents_choice(trail: Trail, worktree: str, *own: str) -> bool:
+    """Whether an agent, of a session in this worktree or of any on record, decides what a walk has found.
+
+    Args:
+        worktree: canonical root of all that the agent writes.
+        own: git directories, canonical, that count as no agent's beside the worktree's `.git`, unless by the record.
+    """
+    users = (f"{worktree}/.git", *own)
+    inside = any(
+        beneath(path, worktree) and not any(beneath(path, each) for each in users)
+        for path in (trail.reached, *(link for link, _ in trail.links))
+    )
+    return inside or bool(tree_of(trail))
+
+
 def of_sessions(git_dir: str, state: str) -> str:
     """The place of Paddock's own in which a git directory lies that sessions write: nobody can vouch for it there."""
     return _of_sessions(Names().walk(os.path.abspath(git_dir)), state)

@@ -323,3 +323,34 @@ def test_what_cannot_be_signed_as_it_is_is_not_taken(here: Paddock, keys: Path) 
     assert here.refused("worktree", "harvest").reference == "harvest-sign"  # as that session was told
     assert "2 commits harvested" in ok(here.call("worktree", "harvest", "--no-sign"))
     assert "\nheader of its own" in _host(here, "cat-file", "commit", "HEAD~1")
+
+
+def test_signing_obeys_nothing_that_another_session_made(here: Paddock, keys: Path) -> None:
+    """A file of the configuration, a programme, a link to one and one in PATH, all made after the user named them."""
+    other = here.worktree.with_name("two")
+    _host(here, "worktree", "add", "-q", str(other))
+    program = f"#!/bin/sh\ntouch {here.place}/canary\n"
+    makes = f"""
+    mkdir bin; printf '%s' {shlex.quote(program)} >bin/ssh-keygen; cp bin/ssh-keygen bin/keys; chmod 755 bin/*
+    printf '[gpg "ssh"]\\n\\tprogram = {other}/bin/keys\\n' >included
+    """
+    ok(here.run("--git", "readonly", "--", "sh", "-ec", makes, cwd=other))
+    links = keys / "links"
+    links.mkdir()
+    (links / "ssh-keygen").symlink_to(other / "bin/keys")
+    here.who.give(links)
+    work = ("--", "bash", "-ec", "date +%N >one; git add one; git commit -q -m one")
+    for key, value in (
+        ("include.path", f"{other}/included"), ("gpg.ssh.program", f"{other}/bin/keys"),
+        ("gpg.ssh.defaultKeyCommand", f"sh -c '{other}/bin/keys'"), ("user.signingKey", f"{other}/key"),
+    ):  # fmt: skip
+        before = _host(here, "config", "--global", "--default", "", key)
+        _host(here, "config", "--global", key, value)
+        assert "[git-config-in-worktree]" in here.run("--sign", *work).stderr, (key, value)
+        _host(here, "config", "--global", *([key, before] if before else ["--unset", key]))
+    path = {"PATH": f"{links}:{here.who.path}"}
+    assert here.refused("worktree", "harvest", "--sign", env=path).reference == "git-config-in-worktree"
+    path = {"PATH": f"{other}/bin:{here.who.path}"}
+    assert "harvested" in ok(here.call("worktree", "harvest", "--sign", env=path))
+    assert _host(here, "log", "--format=%G?").split()[:2] == ["G", "G"]
+    assert not (here.place / "canary").exists()

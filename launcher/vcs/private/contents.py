@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 from launcher.safefs import walk
 from launcher.safefs.guarded_files import Inside
-from launcher.vcs import disk, git_config
+from launcher.vcs import disk, git_config, written
 from launcher.vcs.git import Git
 from launcher.vcs.private import copied_settings, ref_files
 from policy.errors import Refusal
@@ -323,7 +323,7 @@ def _user_file(
     """The content of a file of the user's; None when there is none, or when an agent decides what is there."""
     seen = seen or disk.Seen()
     trail = seen.trail(path)
-    if trail.canonical is None or copied_settings.agents_choice(trail, worktree):
+    if trail.canonical is None or written.agents_choice(trail, worktree):
         return None
     content = seen.read(path, limit)
     if content is None:

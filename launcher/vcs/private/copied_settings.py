@@ -177,7 +177,7 @@ def effective(git_dir: str, worktree: str) -> Settings:
         return git_config.condition_holds(condition, file, git_dir=git_dir, home=home, branch=branch, urls=urls)
 
     def agents(trail: Trail) -> bool:
-        return agents_choice(trail, worktree)
+        return written.agents_choice(trail, worktree)
 
     def all_of(reader: git_config.Reader) -> list[git_config.Entry]:
         found = []
@@ -215,12 +215,6 @@ def effective(git_dir: str, worktree: str) -> Settings:
                 entries.append(("include.path", trail.canonical or os.path.normpath(place)))
     own = tuple((entry.key, entry.value) for entry in found if entry.own)
     return Settings(tuple(entries), home, own, reader.names)
-
-
-def agents_choice(trail: Trail, worktree: str) -> bool:
-    """Whether an agent, of a session in this worktree or of any on record, decides what a walk has found."""
-    inside = disk.decided_in(worktree, trail) and not beneath(trail.reached, f"{worktree}/.git")
-    return inside or bool(written.tree_of(trail))
 
 
 def shown(settings: Settings) -> list[Setting]:
