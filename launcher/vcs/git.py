@@ -205,6 +205,12 @@ _VANISHED = re.compile(
 _DIFFS = frozenset({"diff", "diff-files", "diff-index", "diff-tree", "format-patch", "log", "range-diff", "show"})
 
 
+_BEHIND_REF = re.compile(r"[~^:]|@\{")
+"""What ends the name of a ref in a revision (gitrevisions(7))."""
+_OBJECT = re.compile(r"[0-9a-fA-F]{40}|[0-9a-fA-F]{64}")
+"""A whole id, which git takes before any ref."""
+
+
 class Completed(NamedTuple):
     """A git process that has ended: exit status (-N: killed by signal N), standard output, end of standard error."""
 
@@ -490,6 +496,33 @@ class Git:
         if 1 in ok and ref_files.absent(self.common_dir, name):
             return ""
         return self.run("rev-parse", "--verify", "--quiet", "--end-of-options", name, ok=ok).out.decode().strip()
+
+    def commit_of(self, name: str) -> str:
+        """The commit that a word of the user's (gitrevisions(7)) stands for; "" when there is none.
+
+        Git takes a tag before a branch, and agents choose names of tags: where a word is several refs, none is guessed.
+
+        Refusals: ref-ambiguous.
+        """
+        base = _BEHIND_REF.split(name, maxsplit=1)[0]
+        start = name
+        if base not in ("", "HEAD", "@") and not base.startswith("refs/"):
+            places = [f"refs/{kind}{base}" for kind in ("heads/", "tags/", "remotes/", "")]
+            places.append(f"refs/remotes/{base}/HEAD")
+            known = self.refs(*places)
+            found = {place: known[place] for place in places if place in known}
+            if len({*found.values()}) > 1:
+                raise Refusal(
+                    "ref-ambiguous",
+                    f"{name} has several meanings",
+                    context=f"{', '.join(found)}; an agent may have chosen one of the names",
+                    hint=f"name the one that you mean: {next(iter(found))}",
+                )
+            if found and not _OBJECT.fullmatch(base):
+                start = f"{next(iter(found))}{name[len(base) :]}"
+        words = ("rev-parse", "--verify", "--quiet", "--end-of-options", f"{start}^{{commit}}")
+        done = self.run(*words, ok=(0, 1, 128))
+        return done.out.decode("ascii").strip() if done.status == 0 else ""
 
     def contains(self, newer: str, older: str) -> bool:
         """Whether a commit has another one in its history, or is it; False also where one of the two is missing."""

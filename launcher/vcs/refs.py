@@ -17,6 +17,9 @@ from typing import Self
 from launcher.vcs.git import Git, GitFailed, kill
 from policy.errors import Refusal
 
+AGENTS = "agent"
+"""What names of worktrees' branches begin with, before a slash, where nobody asks for another."""
+
 ANSWER_PATIENCE = 120.0
 """Seconds to wait for an answer: nothing of what git is asked for takes long, but on a slow disk."""
 

@@ -228,14 +228,10 @@ def resolved(rows: list[tuple[int, Row]], path: str) -> list[tuple[int, Row]]:
 def _commit(repository: str, name: str) -> tuple[str, str] | Refusal:
     try:
         root = checkout.find(repository, Present(), exact=False).root
-        git = Git.open(root)
-        words = ("rev-parse", "--verify", "--quiet", "--end-of-options", f"{name}^{{commit}}")
-        done = git.run(*words, ok=(0, 1, 128))
+        commit = Git.open(root).commit_of(name)
     except Refusal as refusal:
         return refusal
-    if done.status:
-        return Refusal("commit-unknown", f"there is no commit {name} in {root}")
-    return root, done.out.decode("ascii").strip()
+    return (root, commit) if commit else Refusal("commit-unknown", f"there is no commit {name} in {root}")
 
 
 # What people see: what is continued, a bar, and what came of it.

@@ -191,7 +191,7 @@ def test_the_checkout_stays_where_the_user_has_it(planted: Planted, what: str) -
 
 HOSTILE = (
     "main", "origin/fork", "deadbeef", "ORIG_HEAD", "refs/heads/x", "two-b/below", "v0", "x" * 200, "refs-remotes/a",
-    "@", "AUTO_MERGE", "there", "deep", "wide/below",
+    "@", "AUTO_MERGE", "there", "deep", "wide/below", "agent/NEXT",
 )  # fmt: skip
 
 
@@ -210,7 +210,7 @@ def test_no_name_of_the_agents_means_what_the_user_has(planted: Planted) -> None
         (git / "refs/heads" / name).parent.mkdir(parents=True, exist_ok=True)
         (git / "refs/heads" / name).write_text(f"{made}\n")
     (git / "refs/tags").mkdir(exist_ok=True)
-    for name in ("two-b", "origin/there", "main"):
+    for name in ("two-b", "origin/there", "main", "agent/LATER"):
         (git / "refs/tags" / name).parent.mkdir(parents=True, exist_ok=True)
         (git / "refs/tags" / name).write_text(f"{made}\n")
     tree = planted.agent("rev-parse", "HEAD:src")
@@ -224,9 +224,10 @@ def test_no_name_of_the_agents_means_what_the_user_has(planted: Planted) -> None
     assert "refs/heads/good" in refs
     own = {f"refs/heads/{name}" for name in HOSTILE} | {"refs/heads/fork/main", "refs/heads/origin/there"}
     assert own & set(refs) == {"refs/heads/main", "refs/heads/refs-remotes/a"} & set(refs)
+    assert "refs/tags/one/agent/LATER" in refs
     assert not [ref for ref in refs if ref.endswith(("/no-commit", "/missing", "/link"))]
     assert not [ref for ref in refs if ref.startswith("refs/tags/") and not ref.startswith("refs/tags/one/")
-                and ref.removeprefix("refs/tags/") in ("two-b", "origin/there", "main")]  # fmt: skip
+                and ref.removeprefix("refs/tags/") in ("two-b", "origin/there", "main", "agent/LATER")]  # fmt: skip
 
 
 def test_hand_off_files_of_further_branches_are_told_and_refused(planted: Planted) -> None:

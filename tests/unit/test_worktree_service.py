@@ -157,6 +157,27 @@ def test_a_start_can_be_named(plain: Place) -> None:
         assert raised.value.reference == "commit-unknown"
 
 
+def test_a_start_is_never_a_tag_that_is_called_as_a_branch_is(plain: Place) -> None:
+    """A name of several refs is refused, also with what follows it, unless all are one commit; in full each can be."""
+    first = git("rev-parse", "HEAD", at=plain.app)
+    git("branch", "both", at=plain.app)
+    git("tag", "both", at=plain.app)
+    assert plain.service.add(plain.app, "T-1", Options(start="both")).main.base == first
+    committed(plain.app, later="")
+    git("tag", "--force", "both", at=plain.app)
+    git("branch", "--force", "both", first, at=plain.app)
+    for start in ("both", "both~0", "both^{}", "both@{0}"):
+        with pytest.raises(Refusal) as raised:
+            plain.service.add(plain.app, "T-2", Options(start=start))
+        assert raised.value.reference == "ref-ambiguous"
+    assert plain.service.add(plain.app, "T-2", Options(start="refs/heads/both")).main.base == first
+    git("tag", "agent/T-3", at=plain.app)
+    with pytest.raises(Refusal) as raised:
+        plain.service.add(plain.app, "T-3", Options())
+    assert raised.value.reference == "ref-ambiguous"
+    assert "refs/heads/agent/T-3" not in git("for-each-ref", "--format=%(refname)", at=plain.app).split()
+
+
 def test_places_and_names_that_cannot_be_are_refused(plain: Place) -> None:
     """Nothing is overwritten, nothing lies inside the parent, and no name is made up."""
     (plain.root / "taken").mkdir()

@@ -1,7 +1,8 @@
 """What an agent made beside its own branch, and under which names the user gets it: branches, tags, stashes.
 
 A name that an agent chooses must never mean something else than what the user has under it, now or after his next
-fetch (gitrevisions(7) has the order in which a name is looked up). Where it would, the worktree's name comes before it.
+fetch or ticket (gitrevisions(7) has the order in which a name is looked up). Where it would, the worktree's name comes
+before it.
 """
 
 import os
@@ -13,7 +14,7 @@ from launcher.vcs.harvest import agent_refs
 from launcher.vcs.harvest.agent_refs import HEADS, TAGS, plausible
 from launcher.vcs.private import record
 from launcher.vcs.private.contents import given_oids, given_place
-from launcher.vcs.refs import Taken
+from launcher.vcs.refs import AGENTS, Taken
 from policy.pasted import quoted
 
 MOST = 100
@@ -109,7 +110,12 @@ class Names:
         if not plausible(HEADS + name) or not _fits(name):
             return False
         first = name.partition("/")[0]
-        if first in self._remotes or first in _OF_GIT or (first.isupper() and first.endswith("HEAD")):
+        if (
+            first == AGENTS
+            or first in self._remotes
+            or first in _OF_GIT
+            or (first.isupper() and first.endswith("HEAD"))
+        ):
             return False
         if _HEX.issuperset(name.lower()) and len(name) >= 4:
             return False  # it would be read as the beginning of a commit's id

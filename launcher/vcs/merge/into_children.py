@@ -32,7 +32,7 @@ def named(
         start: the directory that relative paths begin at.
         root_of: the root of the worktree that has a name other than its branch's (a ticket); None for no worktree.
 
-    Refusals: child-unknown, child-ambiguous, child-is-trunk, child-twice.
+    Refusals: child-unknown, child-ambiguous, ref-ambiguous, child-is-trunk, child-twice.
     """
     git = Git(target.git_dir)
     known = _Known(git, worktrees(git), git.refs("refs/heads") if len(words) > 1 else {})
@@ -122,7 +122,7 @@ def _one(known: _Known, word: str, start: str, root_of: Callable[[str], str | No
     full = word if word.startswith("refs/") else f"refs/heads/{word}"
     root = root_of(word) if full is not word else None
     ticket = _at(root, listed) if root is not None else None
-    commit = branches.get(full) or _commit(git, full)
+    commit = branches.get(full) or git.commit_of(full)
     if ticket is not None and commit not in ("", ticket.commit):
         raise Refusal(
             "child-ambiguous",
@@ -133,7 +133,7 @@ def _one(known: _Known, word: str, start: str, root_of: Callable[[str], str | No
     if ticket is not None:
         return ticket
     for name in (full, word):
-        commit = commit or _commit(git, name)  # a revision: 1234 is rather a ticket than an object
+        commit = commit or git.commit_of(name)  # a revision: 1234 is rather a ticket than an object
         if commit:
             branch = next((each for each in listed if each.branch == name), None)
             return Source(word.removeprefix("refs/heads/"), commit, _place(branch) if branch else None)
@@ -153,12 +153,6 @@ def _at(path: str, listed: Sequence[Listed]) -> Source | None:
             label = each.branch.removeprefix("refs/heads/") or os.path.basename(root)
             return Source(label, each.commit, _place(each))
     return None
-
-
-def _commit(git: Git, name: str) -> str:
-    words = ("rev-parse", "--verify", "--quiet", "--end-of-options", f"{name}^{{commit}}")
-    found = git.run(*words, ok=(0, 1, 128))
-    return found.out.decode().strip() if found.status == 0 else ""
 
 
 def _place(listed: Listed) -> Place | None:

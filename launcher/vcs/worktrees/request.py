@@ -9,6 +9,7 @@ from launcher.vcs import written
 from launcher.vcs.checkout import Checkout
 from launcher.vcs.disk import Names
 from launcher.vcs.git import Git
+from launcher.vcs.refs import AGENTS
 from launcher.vcs.worktrees import admin_files, models, module_stores
 from launcher.vcs.worktrees.models import Options, Part, State, Unpopulated, Worktree
 from policy.errors import Refusal, printable
@@ -24,8 +25,8 @@ def propose(git: Git, parent: Checkout, ticket: str, options: Options) -> Worktr
         parent: the parent worktree.
         ticket: as the caller names it.
 
-    Refusals: ticket-name, worktree-exists, worktree-place, git-unsupported, commit-unknown, branch-name, branch-exists,
-        branch-in-use, directory-unknown, submodule-unknown, submodule-unavailable.
+    Refusals: ticket-name, worktree-exists, worktree-place, git-unsupported, commit-unknown, ref-ambiguous, branch-name,
+        branch-exists, branch-in-use, directory-unknown, submodule-unknown, submodule-unavailable.
     """
     name = models.slug(ticket)
     _supported(git, parent)
@@ -118,7 +119,7 @@ def place(parent: Checkout, wanted: str | None, name: str) -> str:
 
 def _branch(git: Git, name: str, options: Options) -> tuple[str, str, bool]:
     """Branch, commit to start from, and whether the branch is to be made."""
-    branch = options.branch if options.branch is not None else f"agent/{name}"
+    branch = options.branch if options.branch is not None else f"{AGENTS}/{name}"
     ref = f"refs/heads/{branch}"
     if branch.startswith("-") or not branch.isprintable() or git.run("check-ref-format", ref, ok=(0, 1)).status:
         raise Refusal("branch-name", f"{branch!r} is not a valid branch name", hint="see git check-ref-format --help")
@@ -136,16 +137,23 @@ def _branch(git: Git, name: str, options: Options) -> tuple[str, str, bool]:
             "branch-in-use", f"branch {branch} is checked out at {where}",
             hint="name another --branch, or work in that worktree",
         )  # fmt: skip
+    if not exists and git.ref(f"refs/tags/{branch}"):
+        raise Refusal(
+            "ref-ambiguous",
+            f"there is a tag {branch}",
+            context="git would take it for the branch; an agent may have chosen its name",
+            hint=f"name another --branch, or remove it: git tag -d {quoted(branch)}",
+        )
     start = ref if exists else options.start if options.start is not None else "HEAD"
-    ended = git.run("rev-parse", "--verify", "--quiet", "--end-of-options", f"{start}^{{commit}}", ok=(0, 1, 128))
-    if ended.status:
+    commit = git.commit_of(start)
+    if not commit:
         raise Refusal(
             "commit-unknown",
             f"{git.git_dir} has no commits yet" if start == "HEAD" else f"there is no commit {start} in {git.git_dir}",
             context="a worktree needs a commit to start from",
             hint="commit something first, or name another with --from",
         )
-    return branch, ended.out.decode("ascii").strip(), not exists
+    return branch, commit, not exists
 
 
 def _sparse(git: Git, base: str, directories: tuple[str, ...]) -> None:
