@@ -128,9 +128,9 @@ def test_a_push_obeys_nothing_that_sessions_made_in_any_tree(here: Paddock, back
     (here.who.home / "mine").write_text("[user]\n\tname = Tester\n")
     for key, value in (
         ("core.sshCommand", "ssh -v"), ("credential.helper", "!/bin/echo"), ("include.path", f"{here.who.home}/mine"),
-        ("safe.directory", other), ("alias.x", f"!{other}/tools/tool"), ("core.hooksPath", f"{other}/tools"),
+        ("safe.directory", str(other)), ("alias.x", f"!{other}/tools/tool"), ("core.hooksPath", f"{other}/tools"),
     ):  # fmt: skip
-        _host(here, "config", "--global", key, str(value))
+        _host(here, "config", "--global", key, value)
     planted = {"PATH": f"{other}/tools:{here.who.path}", "SSH_ASKPASS": f"{other}/tools/tool"}
     ended = here.call("worktree", "harvest", "--push", "origin", env=planted)
     assert ended.returncode == 0, ended.stderr
