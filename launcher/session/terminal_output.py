@@ -6,9 +6,16 @@ sequence passes if it only changes what stands there now, if Paddock sets anew w
 So everything else is left out: the palette and the default colours, fonts, pictures, which lie above the text, another
 terminal's mode (VT52, Tektronix), pages, printers, the window's size. Only what is whole passes, in the one form that
 all terminals read alike: no control characters within, no C1.
+
+A terminal types its answers, and one that comes late is typed at the user's prompt. So only those questions pass whose
+answers are numbers, or words of the terminal's own: none that gives back what the command has chosen (the title, the
+clipboard, the name of a notification).
 """
 
 import re
+
+_ENQUIRY = b"\x05"
+"""Which terminals answer with a text that their user has set, and no programme of our time asks."""
 
 _MOST_SEQUENCE = 4 << 10
 _MOST_STRING = 1 << 20
@@ -45,10 +52,11 @@ _PASSING = re.compile(
         | \[\?(?:MODE(?:;MODE)*)[hl]
         | \[6n                                                              # not 5n: an answer to that is for Paddock
         | \[(?:4|20)(?:;(?:4|20))*[hl]                                      # inserting, what a line feed is
-        | \[(?:1[1-9]|2[0-3])(?:;[0-9]*)*t                                  # reports, the stack of titles
-        | \](?: (?:[012789]|22|52|99|133|633|777)(?:;TEXT*)? | 12;[#-:A-Za-z0-9]+ | 112 ) END
+        | \[(?:1[1-9]|2[23])(?:;[0-9]*)*t                                   # sizes, the stack of titles
+        | \](?: (?:[012789]|133|633|777)(?:;TEXT*)? | 22;(?!\?)TEXT* | 52;[a-z0-9]*;[A-Za-z0-9+/=!]* ) END
+        | \](?: 99;(?![^;]*(?:[?]|report|alive|c=1))TEXT* | 12;[#-:A-Za-z0-9]+ | 112 ) END
         | \](?: 4(?:;[0-9]+;\?)+ | 1[0-9](?:;\?)+ ) END                     # what the colours are
-        | P[$+]q[ -~]* END                                                  # questions to the terminal
+        | P(?: \$q(?:[mrst] | [ ]q | "[pq] | \$[|}~] | \*[x|]) | \+q[0-9A-Fa-f;]* ) END  # what is set, what it can
     )""".replace(b"MODE", _MODE)
     .replace(b"TEXT", rb"(?:[\x20-\x7e\x80-\xc1\xc3-\xff]|\xc2[\xa0-\xbf])")
     .replace(b"END", rb"(?:\x07|\x1b\\)"),
@@ -103,6 +111,7 @@ class TerminalOutput:
 
     def passing(self, data: bytes) -> bytes:
         """What the terminal gets of `data`; a sequence may be whole with the next call only."""
+        data = data.replace(_ENQUIRY, b"")
         if not self._rest and self._string is None and b"\x1b" not in data and b"\xc2" not in data:
             return data
         data, self._rest = self._rest + data, b""

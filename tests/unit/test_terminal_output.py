@@ -13,7 +13,8 @@ PASSES = (
     b"\x1b[22;0t\x1b[14t\x1b[18t\x1b(0\x0e\x0f\x1b(B\x1b#6\x1b=\x1b>\x1b%G\x1b[?1;9J",
     "\x1b]0;\N{EIGHT SPOKED ASTERISK} title\x07\x1b]8;id=1;https://a.example\x1b\\link\x1b]8;;\x1b\\".encode(),
     b"\x1b]52;c;aGk=\x1b\\\x1b]9;4;1;50\x07\x1b]133;A\x07\x1b]7;file://h/d\x07\x1b]12;#ff0000\x07\x1b]112\x07",
-    b"\x1b]10;?\x07\x1b]11;?\x1b\\\x1b]4;1;?;2;?\x07\x1bP$qm\x1b\\\x1bP+q544e\x1b\\",
+    b"\x1b]10;?\x07\x1b]11;?\x1b\\\x1b]4;1;?;2;?\x07\x1bP$qm\x1b\\\x1bP$q q\x1b\\\x1bP+q544e;524742\x1b\\",
+    b"\x1b[22;2t\x1b[23;2t\x1b]22;pointer\x07\x1b]99;i=1:d=0;done\x1b\\\x1b]99;;what?\x1b\\",
 )
 
 
@@ -43,6 +44,13 @@ OTHER_TERMINALS = (
     b"\x1b[1*z", b"\x1bP1$tx\x1b\\", b"\x1bX\x1b\\", b"\x1b^x\x1b\\", b"\x1bktitle\x1b\\",
 )  # fmt: skip
 
+TYPED_BACK = (
+    b"\x1b[20t", b"\x1b[21t", b"\x1b[21;0t", b"\x1b]52;c;?\x07", b"\x1b]52;;?\x1b\\", b"\x1b]22;?__current__\x07",
+    b"\x1b]99;i=rm:p=?;\x1b\\", b"\x1b]99;i=rm:a=focus,report;x\x1b\\", b"\x1b]99;c=1:i=rm;x\x1b\\", b"\x05",
+    b"\x1bP$q;rm -rf ~\x1b\\", b"\x1bP+qrm -rf ~\x1b\\",
+)  # fmt: skip
+"""Questions whose answers the terminal types, with a text that the command or the user has chosen."""
+
 
 UNDONE_BY_NOTHING = (
     b"\x1b[?1003;5;1047s", b"\x1b[?1003;5;1047r", b"\x1b[?s", b"\x1b[?2r", b"\x1b[>3p", b"\x1b[>0t", b"\x1b[>0T",
@@ -50,7 +58,7 @@ UNDONE_BY_NOTHING = (
 )  # fmt: skip
 
 
-@pytest.mark.parametrize("data", [*COLOURS, *FONTS_AND_PICTURES, *OTHER_TERMINALS, *UNDONE_BY_NOTHING])
+@pytest.mark.parametrize("data", [*COLOURS, *FONTS_AND_PICTURES, *OTHER_TERMINALS, *UNDONE_BY_NOTHING, *TYPED_BACK])
 @pytest.mark.parametrize("size", [3, 4096])
 def test_what_would_show_later_text_otherwise_does_not_pass(data: bytes, size: int) -> None:
     """And could not be set back; the text around it does."""
@@ -58,6 +66,7 @@ def test_what_would_show_later_text_otherwise_does_not_pass(data: bytes, size: i
     data = b"a" + data + b"b"
     passed = b"".join(output.passing(data[at : at + size]) for at in range(0, len(data), size))
     assert b"\x1b" not in passed
+    assert b"\x05" not in passed
     if size > 3:
         assert passed == b"ab"
 
