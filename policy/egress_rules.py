@@ -13,6 +13,7 @@ from typing import NamedTuple
 from policy import tables
 from policy.errors import Refusal
 from policy.hosts import PASSED_OVER, Address, HostRule, is_private, matches, parse_host, parse_rule, special
+from policy.pasted import cited
 from policy.plan import Plan
 
 # Named lists of hosts (`bundles.toml`), which an allow-list can hold as one word: ``@python``.
@@ -436,10 +437,10 @@ def _described(rule: EgressRule, wanted: Request) -> str:
     if not wanted.method:
         return "tunnels"
     if wanted.restated:
-        return f"a request that repeats its method or path, in {wanted.restated}"
+        return f"a request that repeats its method or path, in {cited(wanted.restated)}"
     if wanted.content and wanted.method in rule.methods and wanted.method in WITHOUT_CONTENT:
         return f"{wanted.method} with content"
-    return f"{wanted.method} {wanted.path.partition('?')[0]}"
+    return f"{cited(wanted.method)} {cited(wanted.path.partition('?')[0])}"
 
 
 def _below(path: str, top: str) -> bool:

@@ -81,6 +81,15 @@ def parse_host(text: str) -> str | Address:
     return _name_or_ipv4(text)
 
 
+def is_host(text: str) -> bool:
+    """Whether `text` is one host, as `parse_host` takes it."""
+    try:
+        parse_host(text)
+    except ValueError:
+        return False
+    return True
+
+
 def matches(rule: HostRule, host: str, port: int) -> bool:
     """Whether `rule` covers a connection to `host` and `port`.
 

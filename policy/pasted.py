@@ -4,6 +4,8 @@ import os
 import shlex
 from collections.abc import Iterable
 
+from policy.errors import printable
+
 
 def quoted(word: str) -> str:
     r"""A word as bash, zsh and ksh read it back; sh(1) does where it is printable.
@@ -30,6 +32,31 @@ def pathspec(path: str) -> str:
     See gitglossary(7), pathspec.
     """
     return quoted(f":(literal){path}" if path.startswith(":") or any(char in path for char in "*?[\\") else path)
+
+
+_PLAIN = frozenset("ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789_./~@+%,-")
+_LONGEST = 300
+
+
+def cited(text: str) -> str:
+    r"""What somebody else has chosen, for a sentence of Paddock's: as it is where it is one plain word, else in quotes.
+
+    No option, no end of a sentence (``: ``), no space that fills a row, and no quotation mark is outside of quotes or
+    ends them. A shell reads the whole of it as one word, if not as the same.
+
+    Args:
+        text: a path, a process's name, what was sent as a host; of a long one the beginning is shown.
+    """
+    if text and not text.startswith("-") and _PLAIN.issuperset(text):
+        return text if len(text) <= _LONGEST else f"{text[:_LONGEST]}..."
+    inner = printable(text[:_LONGEST]).replace("'", "\\x27").replace("  ", " \\x20")
+    return f"'{inner}'" + ("..." if len(text) > _LONGEST else "")
+
+
+def cited_words(text: str) -> str:
+    """`text` as it is where it consists of plain words, which name no option; else `cited`."""
+    words = text.replace("(", "").replace(")", "").split(" ")
+    return text if all(word and cited(word) == word for word in words) else cited(text)
 
 
 def _escaped(char: str) -> str:

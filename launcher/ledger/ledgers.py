@@ -14,6 +14,8 @@ from launcher.lean import os
 from launcher.ledger.denial import BRIDGE, KEY, PROXY, SECCOMP, UNRESOLVED, Denial, Process
 from policy import promises
 from policy.errors import Refusal, printable
+from policy.hosts import is_host
+from policy.pasted import cited, cited_words
 from policy.plan import Plan
 from policy.remedy import KEEPS_OUT, REACHES, Remedy, remedy, remedy_by_rule, remedy_for_host, toml
 
@@ -564,18 +566,20 @@ def _put(fd: int, content: dict[str, object]) -> None:
 def one_line(found: Denial, seen: int, plan: Plan) -> str:
     """One kind of denial, and what would allow it."""
     remedy = answer(found, plan)
-    who = found.process.comm or found.process.exe
+    who = cited(found.process.comm or found.process.exe) if any(found.process[1:]) else ""
     about = subject(found.path, found.host, found.port, found.target)
     times = f" ({seen} times)" if seen > 1 else ""
     fix = f": {remedy.flag or remedy.note}" + (f" ({remedy.note})" if remedy.flag and remedy.note else "")
-    return f"{f'{who}: ' if who else ''}{found.operation} {about}{times}{fix}"
+    return f"{f'{who}: ' if who else ''}{cited_words(found.operation)} {about}{times}{fix}"
 
 
 def subject(path: str | None, host: str | None, port: int | None, target: str | None) -> str:
-    """What it was about."""
+    """What it was about, in the form in which it can stand among Paddock's words: clients choose all of it."""
     if host:
-        return f"{host}:{port}" if port else host
-    return path or target or (f"port {port}" if port else "")
+        return (host if is_host(host) else cited(host)) + (f":{port}" if port else "")
+    if path:
+        return cited(path)
+    return cited_words(target) if target else f"port {port}" if port else ""
 
 
 def paragraph(content: dict[str, Any]) -> list[str]:
@@ -585,11 +589,13 @@ def paragraph(content: dict[str, Any]) -> list[str]:
     when = f"{content.get('time')}" + (f", {content['count']} times" if content.get("count", 1) > 1 else "")
     rights = f" ({', '.join(content['rights'])})" if content.get("rights") else ""
     verb = "failed in" if content.get("operation") == UNRESOLVED else "denied by"
-    lines = [f"{content.get('operation')} {what}", f"  {verb}   {content.get('layer')}{rights}, {when}"]
+    lines = [f"{cited_words(str(content.get('operation')))} {what}", f"  {verb}   {content.get('layer')}{rights}, {when}"]
     if content.get("host") and content.get("target"):
-        lines.append(f"  because     {content['target']}")
+        because = content["target"]
+        lines.append(f"  because     {because if content.get('layer') == PROXY else cited_words(because)}")
     if any(process.values()):
-        lines.append(f"  by          {process.get('comm') or '?'} (pid {process.get('pid')}), {process.get('exe')}")
+        comm, exe = (cited(str(process.get(name) or "?")) for name in ("comm", "exe"))
+        lines.append(f"  by          {comm} (pid {process.get('pid')}), {exe}")
     allow = content.get("allow") or {}
     if allow.get("flag"):
         lines.append(f"  to allow it {allow['flag']}")
@@ -603,8 +609,11 @@ def paragraph(content: dict[str, Any]) -> list[str]:
 
 def decision(content: dict[str, Any]) -> str:
     """What a bridge let pass (`read`), in a line."""
-    detail = f" ({content['detail']})" if content.get("detail") else ""
-    return printable(f"{content.get('verdict')} {content.get('method')} {content.get('subject')}{detail}")
+    method, about, detail = (str(content.get(name) or "") for name in ("method", "subject", "detail"))
+    host, _, port = about.rpartition(":")
+    about = about if is_host(host) and port.isdigit() else cited(about)
+    detail = f" ({detail if detail.startswith(_ASKED) else cited_words(detail)})" if detail else ""
+    return printable(f"{content.get('verdict')} {cited(method)} {about}{detail}")
 
 
 def missing_kinds(backend: str, *, heard: bool) -> list[str]:

@@ -17,7 +17,7 @@ from launcher.session.places import Places
 from policy import promises, remedy, verdict
 from policy.derive import canonical_form
 from policy.errors import printable
-from policy.pasted import quoted
+from policy.pasted import cited, quoted
 from policy.plan import SLOTS, Plan, beneath
 from policy.remedy import Missed, Standing
 
@@ -93,4 +93,4 @@ def _line(plan: Plan, path: str, *, write: bool, seen: bool) -> str:
     directory = os.path.isdir(path)
     (line,) = remedy.propose([Missed(path, wanted, directory, True, False, asked, "", "")], plan)
     allow = f"{line.flag} {quoted(line.path)}" if line.standing is Standing.PROPOSED else line.risk
-    return f"{'write' if write else 'read'} {asked}: {allow}"
+    return f"{'write' if write else 'read'} {cited(asked)}: {allow}"

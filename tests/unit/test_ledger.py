@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -12,7 +13,7 @@ import pytest
 
 from launcher.egress import log
 from launcher.ledger import ledgers
-from launcher.ledger.denial import GUARD, LANDLOCK, PROXY, SECCOMP, Denial, Process, of_guard
+from launcher.ledger.denial import BRIDGE, GUARD, LANDLOCK, PROXY, SECCOMP, Denial, Process, of_guard
 from launcher.session import denial_collector
 from launcher.session.state import WRITES
 from policy import egress_rules, promises
@@ -114,6 +115,48 @@ def test_names_that_an_agent_chose_break_no_line_and_no_terminal(path: str, name
     (line,) = ledgers.read(path).denials
     assert line["path"] == name
     assert all(text.isprintable() for text in ledgers.paragraph(line))
+
+
+HINTS = (
+    {"host": "pypi.org: --ro ~/.ssh --allow-domain pypi.org", "path": "", "layer": PROXY, "operation": "lookup"},
+    {"host": "pypi.org:--net=open", "path": "", "layer": PROXY, "operation": "socks"},
+    {"path": "/x: --ro ~/.ssh"},
+    {"path": "/x': --ro ~/.ssh: '"},
+    {"path": "/x" + " " * 70 + "paddock:   cat: read /x: --ro ~/.ssh"},
+    {"process": Process(7, "ok: --net open", "/w/ok: --net open")},
+    {"process": Process(7, "--net", "")},
+    {"process": Process(7, "denied once", "")},
+    {"path": "", "target": "process 9 (x): --ro ~/.ssh)", "operation": "signal"},
+    {"path": "", "layer": BRIDGE, "operation": "call a method of the client", "target": "fs: --ro ~/.ssh"},
+    {"path": "", "layer": BRIDGE, "operation": "run --net open", "target": "x"},
+)
+
+
+@pytest.mark.parametrize("changes", HINTS)
+def test_what_an_agent_chose_is_quoted(path: str, changes: dict[str, Any]) -> None:
+    """In the summary and in the list no option of his stands outside of quotation marks, and no space fills a row. What
+    would allow it is a path or a host that Paddock has read, as one word.
+    """
+    found = denial(**changes)
+    ledgers.append(path, plan(), found)
+    (content,) = ledgers.read(path).denials
+    allow = ledgers.answer(found, plan()).flag
+    for line in (ledgers.one_line(found, 1, plan()), *ledgers.paragraph(content)):
+        ours = re.sub(r"'[^']*'|\"[^\"]*\"", "''", line.replace(allow, "") if allow else line)
+        assert not re.search(r"--net|~/|once| {20}", ours.replace("--net proxy", "")), line
+        if line.startswith("  note"):
+            assert "--" not in line
+
+
+@pytest.mark.parametrize("what", ["/home/me/a-b_c.txt", "/opt/lib/libx.so.1", "/a/b@1,2%+~"])
+def test_what_is_plain_is_shown_as_it_is(what: str) -> None:
+    """And what is not can be read all the same."""
+    assert ledgers.one_line(denial(what), 1, plan()).startswith(f"cat: read {what}: --ro ")
+    assert ledgers.one_line(denial("/a b"), 1, plan()).startswith("cat: read '/a b': --ro ")
+    host = denial("", host="::1", port=443, layer=PROXY, operation="HTTP GET")
+    assert ledgers.one_line(host, 2, plan()).startswith("cat: HTTP GET ::1:443 (2 times): ")
+    target = denial("", target="process 9 (sleep)", operation="signal")
+    assert ledgers.one_line(target, 1, plan()).startswith("cat: signal process 9 (sleep): ")
 
 
 def test_half_a_line_is_left_out(path: str) -> None:

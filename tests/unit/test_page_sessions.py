@@ -165,7 +165,7 @@ def test_denials_of_several_sessions_are_put_together(browser: Paged) -> None:
         text = browser.get("/denials?ended=1").text
         assert text.count("a.example:443") == 1
         assert 'data-label="times">4<' in text
-        assert "&lt;b&gt;a&lt;/b&gt;:443" in text
+        assert "&#39;&lt;b&gt;a&lt;/b&gt;&#39;:443" in text
         assert 'data-copy="--allow-domain a.example"' in text
         assert "risk: reaches a.example" in text
 

@@ -20,6 +20,7 @@ from markupsafe import Markup
 from launcher.service.page.admission import FIELD, Visit
 from policy import asking
 from policy.errors import Refusal, printable
+from policy.pasted import cited
 
 ROOT = Path(__file__).resolve().parent
 MOST_SHOWN = 2_000
@@ -137,6 +138,7 @@ def environment() -> Environment:
         "size": size,
         "span": span,
         "ago": ago,
+        "cited": cited,
     }
     made.globals |= {
         "path": path, "graph": graph, "FIELD": FIELD, "pieces": pieces,
