@@ -24,6 +24,7 @@ from launcher.egress.exchange import (
     valid_token,
 )
 from launcher.egress.gateway import Denied, Failed
+from launcher.egress.log import requested
 from launcher.egress.outside import Upstream
 from launcher.loop import Timeout, current, send_all, sleep
 from policy.egress_rules import Request, Verdict
@@ -113,9 +114,10 @@ async def serve(exchange: Exchange, first: bytes, origin: Request | None = None)
             behind = connection.trailing_data[0]
             await exchange.connect(head.wanted, "connect", answer=_ESTABLISHED, first=behind)
             return True
+        operation = requested(head.wanted.method)
         if exchange.vendors is not None:
-            exchange.vendors.ends_tls(head.wanted, head.wanted.method, exchange.client)  # never for a request in clear
-        server, through = await exchange.gateway.open(head.wanted, head.wanted.method, exchange.client)
+            exchange.vendors.ends_tls(head.wanted, operation, exchange.client)  # never for a request in clear
+        server, through = await exchange.gateway.open(head.wanted, operation, exchange.client)
     except h11.RemoteProtocolError as error:
         await bad(exchange, error.error_status_hint, str(error), "")
     except Bad as error:

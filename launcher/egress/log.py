@@ -14,6 +14,7 @@ import time
 from launcher.jail import hygiene, processes
 from launcher.ledger.denial import PROXY, Process
 from policy.egress_rules import Verdict
+from policy.pasted import cited
 
 FILE = "egress.jsonl"
 
@@ -34,8 +35,15 @@ _AT_ONCE = 2.0
 _LONGEST = 1500
 """Bytes of an answer; the path of a programme is cut to fit."""
 
+_MOST_METHOD = 40
+
 _ESTABLISHED = 1
 _CLOSE_WAIT = 8
+
+
+def requested(method: str) -> str:
+    """The operation of a plain request. The client chooses its method, so it is none of Paddock's words for others."""
+    return f"HTTP {cited(method[:_MOST_METHOD])}"
 
 
 class Log:
@@ -56,7 +64,7 @@ class Log:
         """Writes one decision.
 
         Args:
-            operation: ``connect``, ``socks``, or an HTTP method.
+            operation: ``connect``, ``socks`` or another word of Paddock's; of a plain request, `requested`.
             host: canonical, or as sent when it is no host.
             port: 0 when there is none.
             verdict: what was decided, by which rule, why, and what would allow it.

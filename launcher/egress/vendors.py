@@ -28,6 +28,7 @@ from launcher.egress import http
 from launcher.egress.exchange import ClientLeft, Exchange, http_answer
 from launcher.egress.gateway import Denied, Failed, Gateway
 from launcher.egress.held_logins import Held, Tokens, Unusable
+from launcher.egress.log import requested
 from launcher.egress.spending import Exceeded, Spending, Tally
 from launcher.egress.tls import Stream, trusting
 from launcher.ledger.denial import KEY
@@ -488,7 +489,7 @@ class Vendors:
 
     async def _opened(self, exchange: Exchange, ready: "Ready") -> Connection:
         """A connection to the vendor. Raises `Denied` and `Failed`."""
-        sock, _ = await self._gateway.open(ready.origin, ready.method, exchange.client)
+        sock, _ = await self._gateway.open(ready.origin, requested(ready.method), exchange.client)
         vendor = Connection(sock, ready.origin, ready.tls)
         try:
             if self._context is not None and ready.tls:

@@ -12,9 +12,11 @@ import pytest
 
 from launcher.egress import gateway
 from launcher.egress.gateway import Bounds, Unreachable, dial
-from launcher.egress.log import FILE, Log
+from launcher.egress.log import FILE, Log, last_fault
+from launcher.ledger import ledgers
 from policy.egress_rules import Verdict
 from policy.hosts import Address
+from policy.pasted import cited
 from tests.support.install import ROOT
 from tests.support.proxied import AUTH, PATIENCE, asked, echo, lines, looped, opened, prompt, proxy, run, server
 
@@ -180,10 +182,28 @@ def test_a_decision_is_one_line_of_json(tmp_path: Path) -> None:
     first, second = lines(tmp_path)  # without a token: nothing, because every client of some kinds begins like that
     assert first.pop("time") > 0
     assert first == {
-        "operation": "GET", "host": "evil.example", "port": 80, "decision": "deny", "rule": "", "layer": "proxy",
+        "operation": "HTTP GET", "host": "evil.example", "port": 80, "decision": "deny", "rule": "", "layer": "proxy",
         "reason": "no rule allows evil.example:80", "suggestion": "--allow-domain evil.example:80",
     }  # fmt: skip
     assert "token" in second["reason"]
+
+
+@pytest.mark.parametrize("method", ["GET", "resolve", "key", "fault", "lost", "connect", "--net"])
+def test_a_method_is_no_word_of_paddocks(tmp_path: Path, method: str) -> None:
+    """Whatever the client calls it, it was refused, by a rule that can be added, and no fault of the proxy's."""
+
+    async def test() -> None:
+        async with proxy(tmp_path) as port:
+            head = f"{method} http://evil.example/x HTTP/1.1\r\nHost: evil.example\r\n".encode()
+            assert b" 403 " in (await asked(port, head + AUTH + b"\r\n"))[:20]
+
+    run(test())
+    assert last_fault(str(tmp_path)) == ""
+    (found,), lost = ledgers.read_proxy_log(f"{tmp_path}/{FILE}")
+    assert (found.operation, found.harmless, lost) == (f"HTTP {cited(method)}", False, 0)
+    paragraph = "\n".join(ledgers.paragraph(ledgers.proxied(found)))
+    assert "denied by   proxy" in paragraph
+    assert "to allow it --allow-domain evil.example:80" in paragraph
 
 
 def test_the_log_has_an_end(tmp_path: Path) -> None:
