@@ -26,6 +26,11 @@ KEEP_FILES = 200
 KEEP_BYTES = 64 << 20
 KEEP_SECONDS = 30 * 24 * 3600
 
+MOST_BYTES = 4 << 20
+"""Of one ledger, all writers of its session together; what finds no room is only counted."""
+MOST_LINE = 32 << 10
+"""Bytes of one line: texts in a longer one are cut. A ledger is full where one more would not fit."""
+
 
 class Kept(NamedTuple):
     """One ledger on disk."""
@@ -78,17 +83,41 @@ def path_of(state: str, session: str) -> str | None:
 
 
 def prune(state: str, now: float) -> None:
-    """Removes ledgers beyond `KEEP_FILES`, `KEEP_BYTES` and `KEEP_SECONDS`, the oldest first."""
-    size = 0
-    for index, one in enumerate(kept(state)):
+    """Removes ledgers beyond `KEEP_SECONDS`, `KEEP_FILES` and `KEEP_BYTES`.
+
+    Of too many, or too much, whoever has most loses his oldest: no session pushes another one's out by its own.
+    """
+    found: dict[Kept, int] = {}
+    for one in kept(state):
         try:
-            size += os.stat(one.path).st_size
-            old = one.started < (now - KEEP_SECONDS) * 1e9
-            # The newest is kept however large it is: somebody is about to read it.
-            if index and (index >= KEEP_FILES or size > KEEP_BYTES or old):
-                os.unlink(one.path)
+            found[one] = os.stat(one.path).st_size
         except FileNotFoundError:
             continue  # another launch was quicker
+    candidates = list(found)[:0:-1]  # the oldest first, and never the newest: somebody is about to read it
+    leaving = [one for one in candidates if one.started < (now - KEEP_SECONDS) * 1e9]
+    left = [one for one in candidates if one not in set(leaving)]
+    files: dict[str, int] = {}
+    sizes: dict[str, int] = {}
+    for one in found.keys() - set(leaving):
+        files[_owner(one)] = files.get(_owner(one), 0) + 1
+        sizes[_owner(one)] = sizes.get(_owner(one), 0) + found[one]
+    while left and (sum(files.values()) > KEEP_FILES or sum(sizes.values()) > KEEP_BYTES):
+        held = files if sum(files.values()) > KEEP_FILES else sizes
+        one = max(left, key=lambda each: held[_owner(each)])  # the first of several: the oldest
+        left.remove(one)
+        leaving.append(one)
+        files[_owner(one)] -= 1
+        sizes[_owner(one)] -= found[one]
+    for one in leaving:
+        try:
+            os.unlink(one.path)
+        except FileNotFoundError:
+            continue
+
+
+def _owner(one: Kept) -> str:
+    """Whose ledger it is: a session of the file tools has one for each jail that was made for it."""
+    return one.session.rpartition("-")[0] if one.session.startswith("files-") else one.session
 
 
 def lines(path: str) -> Iterator[dict[str, Any]]:
@@ -125,12 +154,14 @@ class Contents(NamedTuple):
         denials: with their counts added up.
         end: what was said at the end.
         decisions: what a bridge let pass (`launcher.bridges.acp.rulings.Decisions`), and people (`read_answers`).
+        full: there may have been more, for which it had no room.
     """
 
     facts: dict[str, Any]
     denials: list[dict[str, Any]]
     end: dict[str, Any]
     decisions: list[dict[str, Any]]
+    full: bool = False
 
 
 def read(path: str) -> Contents:
@@ -152,7 +183,7 @@ def read(path: str) -> Contents:
             merge(found, content)
         elif kind == "decision":
             decisions.append(content)
-    return Contents(facts, list(found.values()), end, decisions)
+    return Contents(facts, list(found.values()), end, decisions, _is_full(path))
 
 
 def merge(found: dict[str, dict[str, Any]], content: dict[str, Any]) -> None:
@@ -262,7 +293,8 @@ def so_far(state: str, session: str) -> Contents | None:
         return None
     if contents.end:  # it is about to end, and the proxy's lines are in its ledger
         return contents
-    return Contents(contents.facts, [*contents.denials, *refused.values()], {}, [*contents.decisions, *answers])
+    denials, decisions = [*contents.denials, *refused.values()], [*contents.decisions, *answers]
+    return contents._replace(denials=denials, end={}, decisions=decisions)
 
 
 def follow(state: str, session: str, lives: Callable[[], bool], show: Callable[[dict[str, Any]], None]) -> None:
@@ -414,9 +446,10 @@ class Ledger:
             self._counts[key] = (known[0], known[1] + denial.seen)
         elif len(self._counts) >= MOST_KINDS:
             self.beyond += denial.seen
-        else:
+        elif self._write(line(denial, answer(denial, self._plan))):
             self._counts[key] = (denial, 0)
-            self._write(line(denial, answer(denial, self._plan)))
+        else:
+            self.beyond += denial.seen
 
     def note(self, content: dict[str, Any]) -> None:
         """Writes a line of another kind."""
@@ -436,10 +469,10 @@ class Ledger:
         """
         now = time.time()
         for denial, more in self._counts.values():
-            if more:
-                self._write(line(denial._replace(time=now, seen=more), answer(denial, self._plan)))
+            if more and not self._write(line(denial._replace(time=now, seen=more), answer(denial, self._plan))):
+                lost += more
         if self._fd != -1 or lost or self.beyond:
-            self._write({"kind": "end", "time": stamp(now), "lost": lost + self.beyond, "notes": list(notes)})
+            self._write({"kind": _END, "time": stamp(now), "lost": lost + self.beyond, "notes": list(notes)})
 
     def close(self) -> None:
         """Closes the file."""
@@ -447,10 +480,10 @@ class Ledger:
             os.close(self._fd)
             self._fd = -1
 
-    def _write(self, content: dict[str, object]) -> None:
+    def _write(self, content: dict[str, object]) -> bool:
         if self._fd == -1:
             self._fd = _opened(self.path, self.facts)
-        _put(self._fd, content)
+        return _put(self._fd, content)
 
 
 def facts_of(session: str, plan: Plan) -> dict[str, object]:
@@ -459,8 +492,10 @@ def facts_of(session: str, plan: Plan) -> dict[str, object]:
             "backend": plan.backend, "net": plan.net, "pid": os.getpid()}  # fmt: skip
 
 
-def append(path: str, plan: Plan, denial: Denial, facts: dict[str, object] | None = None) -> None:
+def append(path: str, plan: Plan, denial: Denial, facts: dict[str, object] | None = None) -> bool:
     """Adds one denial to the ledger of a live session, from another process than the session's own launcher.
+
+    Returns whether it was written: a ledger can be full.
 
     Args:
         path: from `path_of`; made when it is missing.
@@ -470,10 +505,10 @@ def append(path: str, plan: Plan, denial: Denial, facts: dict[str, object] | Non
     Raises:
         OSError: the ledger cannot be written.
     """
-    note(path, facts, line(denial, answer(denial, plan)))
+    return note(path, facts, line(denial, answer(denial, plan)))
 
 
-def note(path: str, facts: dict[str, object] | None, content: dict[str, object]) -> None:
+def note(path: str, facts: dict[str, object] | None, content: dict[str, object]) -> bool:
     """Adds one line to the ledger of a live session, as `append` does.
 
     Args:
@@ -486,7 +521,7 @@ def note(path: str, facts: dict[str, object] | None, content: dict[str, object])
     """
     fd = _opened(path, facts)
     try:
-        _put(fd, content)
+        return _put(fd, content)
     finally:
         os.close(fd)
 
@@ -497,6 +532,7 @@ def _opened(path: str, facts: dict[str, object] | None) -> int:
         try:
             return os.open(path, _FLAGS)
         except FileNotFoundError:
+            prune(os.path.dirname(os.path.dirname(path)), time.time())
             try:
                 fd = create(path)
             except FileExistsError:
@@ -531,6 +567,8 @@ def answer(denial: Denial, plan: Plan) -> Remedy:
     if denial.hint and (denial.layer == BRIDGE or denial.harmless):
         return Remedy(note=denial.hint)
     if denial.path.startswith("/"):
+        if len(denial.path) >= PATH_MAX:  # it may be the beginning of what was asked for
+            return Remedy(note="no option allows it: no path can be so long")
         return remedy(plan, denial.path, denial.wanted)
     if denial.operation == KEY:
         return KEEPS_OUT.get(denial.hint) or Remedy(note=denial.hint)
@@ -555,9 +593,43 @@ def stamp(seconds: float) -> str:
     return f"{whole}.{int(seconds * 1000) % 1000:03d}Z"
 
 
-def _put(fd: int, content: dict[str, object]) -> None:
+PATH_MAX = 4096
+"""Of Linux, with the byte that ends a path."""
+
+_END = "end"
+_MOST_TEXT, _MOST_ITEMS = 100, 5
+
+
+def _put(fd: int, content: dict[str, object]) -> bool:
+    """Writes a line, unless the ledger is full: whether it did. The last line has room always."""
+    data = _packed(content)
+    if len(data) > MOST_LINE:
+        allow = {"flag": "", "toml": "", "note": "too long to be shown whole"}
+        data = _packed({name: allow if name == "allow" else _cut(value) for name, value in content.items()})
+    if content["kind"] != _END and os.fstat(fd).st_size > MOST_BYTES - MOST_LINE:
+        return False
     # One write of one line: with O_APPEND nobody's line ends up in another's.
-    os.write(fd, json.dumps(content, ensure_ascii=True, separators=(",", ":")).encode() + b"\n")
+    os.write(fd, data)
+    return True
+
+
+def _packed(content: dict[str, object]) -> bytes:
+    return json.dumps(content, ensure_ascii=True, separators=(",", ":")).encode() + b"\n"
+
+
+def _cut(value: object) -> object:
+    if isinstance(value, dict):
+        return {name: _cut(each) for name, each in value.items()}
+    if isinstance(value, list | tuple):
+        return [_cut(each) for each in value[:_MOST_ITEMS]]
+    return f"{value[:_MOST_TEXT]}..." if isinstance(value, str) and len(value) > _MOST_TEXT else value
+
+
+def _is_full(path: str) -> bool:
+    try:
+        return os.stat(path).st_size > MOST_BYTES - MOST_LINE
+    except FileNotFoundError:
+        return False
 
 
 # Denials in words, for people.

@@ -99,6 +99,8 @@ def _show(contents: ledgers.Contents) -> None:
         messages.show("\n".join([style.styled(first, style.YELLOW), *more]))
     if lost := contents.end.get("lost"):
         messages.show(f"lost: {lost} denial{'' if lost == 1 else 's'}, only counted")
+    if contents.full:
+        messages.show("not recorded: what came when the ledger was full")
     for note in contents.end.get("notes", ()):
         messages.show(f"not recorded: {printable(str(note))}")
 

@@ -100,6 +100,24 @@ def test_every_line_has_its_answer(user_paddock: Paddock) -> None:
     assert (paddock.worktree / "a").read_text() == "\U0001f600"
 
 
+def test_refused_paths_fill_no_disk(user_paddock: Paddock) -> None:
+    """However long they are, a line of the ledger is short, and what no path can be has no option; a path has one."""
+    paddock = user_paddock
+
+    async def ask() -> None:
+        async with over_stdio(paddock, "--session", "agent=.") as call:
+            for path in ("/" + "\x01" * 8000, "/" + "\x01/" * 2100, f"{paddock.place}/set"):
+                assert (await call("read", file_path=path)).error == "SANDBOX_VIOLATION"
+
+    anyio.run(ask)
+    (ledger,) = (paddock.state / "ledgers").glob("files-agent-*.jsonl")
+    assert max(map(len, ledger.read_bytes().splitlines())) < 32 << 10
+    told = map(json.loads, paddock.call("denials", ledger.name.partition(".")[0], "--json").stdout.splitlines())
+    assert [each["allow"]["flag"] for each in told if each["layer"] == "validator"] == [
+        "", "", f"--ro {paddock.place}/set"
+    ]  # fmt: skip
+
+
 def test_a_worktree_elsewhere_can_be_named(user_paddock: Paddock) -> None:
     """`--session ID=DIR` serves another directory than the current one (`--worktree`: test_files_modes.py). `paddock
     denials` tells of what was refused, with what would allow it; once for each path and tool.

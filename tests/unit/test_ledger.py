@@ -6,6 +6,7 @@ import re
 import shutil
 import subprocess
 import sys
+import time
 from pathlib import Path
 from typing import Any
 
@@ -97,6 +98,34 @@ def test_there_are_bounds(path: str, monkeypatch: pytest.MonkeyPatch) -> None:
     assert (len(contents.denials), contents.end["lost"]) == (5, 15)
 
 
+def test_a_ledger_has_an_end_in_bytes(path: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whoever writes, and however long each line would be; what had no room is counted, and the last line has room."""
+    monkeypatch.setattr(ledgers, "MOST_BYTES", 1 << 17)
+    long = "\x01" * 4000
+    with ledgers.Ledger(path, plan(), {"session": "review", "command": long * 10}) as ledger:
+        ledger.add(denial("/first"))
+        assert len(Path(path).read_bytes()) < ledgers.MOST_LINE
+        kept = [ledgers.append(path, plan(), denial(f"/{number}/{long}")) for number in range(2)]
+        kept += [ledgers.append(path, plan(), denial(f"/{number}/{'x' * 3000}")) for number in range(20)]
+        assert (kept[0], kept[-1]) == (True, False)
+        ledger.add(denial("/no/room"))
+        ledger.add(denial("/first"))
+        ledger.end(0, ("a note",))
+    assert all(len(line) <= ledgers.MOST_LINE for line in Path(path).read_bytes().splitlines(keepends=True))
+    assert os.stat(path).st_size <= ledgers.MOST_BYTES
+    contents = ledgers.read(path)
+    assert (contents.full, len(contents.denials), contents.end["lost"]) == (True, 1 + sum(kept), 2)
+    assert contents.denials[0]["allow"]["flag"] == "--ro /first"
+    assert contents.denials[1]["allow"]["flag"] == ""  # of a part of a path nothing is said
+    assert contents.denials[3]["allow"]["flag"] == f"--ro /0/{'x' * 3000}"
+
+
+def test_what_is_no_path_has_no_option(path: str) -> None:
+    """The longest that can be one has."""
+    for size, flag in ((4095, True), (4096, False)):
+        assert bool(ledgers.answer(denial("/" + "x" * (size - 1)), plan()).flag) is flag
+
+
 def test_another_process_appends(path: str) -> None:
     """To the same file, or to a new one, with what would allow it."""
     ledgers.append(path, plan(), denial())
@@ -184,6 +213,26 @@ def test_the_oldest_are_removed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
     ledgers.prune(str(tmp_path), 1000 * day)
     assert [one.session for one in ledgers.kept(str(tmp_path))] == ["s0"]
     assert (tmp_path / "ledgers/mine").exists()
+
+
+@pytest.mark.parametrize("bound", ["KEEP_FILES", "KEEP_BYTES"])
+@pytest.mark.parametrize("names", ["noisy", "files-noisy-{:08x}"])
+def test_no_session_pushes_out_anothers(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, bound: str, names: str
+) -> None:
+    """Who has most loses his oldest, whatever he calls each, also with the first line of one that is new."""
+    monkeypatch.setattr(ledgers, bound, 30)
+    for number in range(40):
+        name = "quiet" if number == 3 else names.format(number)
+        fd = ledgers.create(ledgers.path_for(str(tmp_path), name, time.time_ns()))
+        os.write(fd, b"x\n")
+        os.close(fd)
+    ledgers.append(ledgers.path_for(str(tmp_path), "new", time.time_ns()), plan(), denial())
+    left = [one.session for one in ledgers.kept(str(tmp_path))]
+    assert left.count("quiet") == 1
+    assert names.format(39) in left
+    assert len(left) < 32
+    assert left[0] == "new"
 
 
 def test_a_name_that_came_again_means_the_latest(tmp_path: Path) -> None:

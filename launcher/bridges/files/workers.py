@@ -483,7 +483,10 @@ class Denials:
 
     def add(self, call: Call) -> None:
         """A call was refused for its path."""
-        path = os.path.normpath(os.path.join(self._plan.worktree, call.path.replace("\0", "")))
+        path = call.path.replace("\0", "")
+        if len(path) < ledgers.PATH_MAX:  # else no kernel takes it, and a part of it would be another path
+            path = os.path.normpath(os.path.join(self._plan.worktree, path))
+        path = path[: ledgers.PATH_MAX]
         with self._lock:
             key = (call.tool, path)
             if key in self._known or len(self._known) >= MOST_KINDS or self._broken:
@@ -492,7 +495,7 @@ class Denials:
             # A live session may have one by now, made by whoever was first to refuse something.
             ledger = ledgers.path_of(self._state, self._session)
             try:
-                ledgers.append(
+                self._broken = not ledgers.append(
                     ledger or ledgers.path_for(self._state, self._session, self._started),
                     self._plan,
                     Denial(
