@@ -4,8 +4,6 @@ import os
 import shlex
 from collections.abc import Iterable
 
-from policy.errors import printable
-
 
 def quoted(word: str) -> str:
     r"""A word as bash, zsh and ksh read it back; sh(1) does where it is printable.
@@ -49,7 +47,8 @@ def cited(text: str) -> str:
     """
     if text and not text.startswith("-") and _PLAIN.issuperset(text):
         return text if len(text) <= _LONGEST else f"{text[:_LONGEST]}..."
-    inner = printable(text[:_LONGEST]).replace("'", "\\x27").replace("  ", " \\x20")
+    inner = "".join(char if char.isprintable() else ascii(char)[1:-1] for char in text[:_LONGEST])
+    inner = inner.replace("'", "\\x27").replace("  ", " \\x20")
     return f"'{inner}'" + ("..." if len(text) > _LONGEST else "")
 
 

@@ -661,7 +661,10 @@ def paragraph(content: dict[str, Any]) -> list[str]:
     when = f"{content.get('time')}" + (f", {content['count']} times" if content.get("count", 1) > 1 else "")
     rights = f" ({', '.join(content['rights'])})" if content.get("rights") else ""
     verb = "failed in" if content.get("operation") == UNRESOLVED else "denied by"
-    lines = [f"{cited_words(str(content.get('operation')))} {what}", f"  {verb}   {content.get('layer')}{rights}, {when}"]
+    lines = [
+        f"{cited_words(str(content.get('operation')))} {what}",
+        f"  {verb}   {content.get('layer')}{rights}, {when}",
+    ]
     if content.get("host") and content.get("target"):
         because = content["target"]
         lines.append(f"  because     {because if content.get('layer') == PROXY else cited_words(because)}")

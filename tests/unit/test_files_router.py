@@ -1,20 +1,30 @@
 """The router: it answers whatever happens, and takes its workers for strangers."""
 
 import shutil
+import threading
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
 
+import anyio
+import anyio.to_thread
+import httpx2
 import pytest
 
+from launcher.bridges.files import mcp_server
 from launcher.bridges.files import router as shell
+from launcher.bridges.files.mcp_server import SESSION_HEADER, THREADS, application, ending
 from launcher.bridges.files.router import MOST_CALLS, Mode, Router, Sessions
 from launcher.bridges.files.scope import Scope
+from launcher.bridges.files.tool_calls import Answer, Call
 from launcher.bridges.files.workers import Room
 from policy.errors import Refusal
 from policy.sandbox_context import WorktreeSandboxContext
 from tests.support.file_tools import Stand, boundaries, error_of, routed
+
+PATIENCE = 60.0
 
 
 @pytest.fixture
@@ -197,6 +207,67 @@ def test_compatible_calls_use_files_as_before(root: Path, tmp_path: Path) -> Non
         assert error_of(router.call("read", {"file_path": "../other"}, "one", None)) == "SANDBOX_VIOLATION"
     finally:
         router.close()
+
+
+class Held:
+    """A room whose calls wait."""
+
+    def __init__(self, go: threading.Event, begun: threading.Semaphore) -> None:
+        self.process = self
+        self.usable = True
+        self._go = go
+        self._begun = begun
+
+    def call(self, call: Call, *, sweep: bool = False) -> Answer:
+        self._begun.release()
+        assert self._go.wait(PATIENCE)
+        return Answer("late")
+
+    def close(self) -> None:
+        self.usable = False
+
+    def refused(self, call: Call) -> None:
+        raise AssertionError("nothing is refused here")
+
+    def command(self, line: str, directory: str) -> list[str]:
+        raise AssertionError("no commands here")
+
+
+def test_no_number_of_sessions_keeps_another_waiting(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Several have all the calls that they may, none of which ends: another one's is answered, and theirs beyond."""
+    monkeypatch.setattr(mcp_server.metadata, "version", lambda name: "0")  # nothing is installed here
+    hogs = [f"hog{number}" for number in range(1 + THREADS // MOST_CALLS)]
+    go, begun = threading.Event(), threading.Semaphore(0)
+    contexts = dict.fromkeys((*hogs, "one"), boundaries(root))
+    router = Router(
+        Sessions(contexts.get), lambda name, found: Stand(Scope(context=found)) if name == "one" else Held(go, begun)
+    )
+    served = application(router)
+    body = {"jsonrpc": "2.0", "id": 1, "method": "tools/call",
+            "params": {"name": "read", "arguments": {"file_path": "file"}}}  # fmt: skip
+
+    async def read(session: str) -> str:
+        headers = {SESSION_HEADER: session, "Accept": "application/json, text/event-stream"}
+        transport = httpx2.ASGITransport(app=served)
+        async with httpx2.AsyncClient(transport=transport, base_url="http://127.0.0.1:1", timeout=PATIENCE) as http:
+            answer = (await http.post("/mcp", json=body, headers=headers)).json()
+        return str(answer["result"]["content"][0]["text"])
+
+    async def ask() -> None:
+        async with served.router.lifespan_context(served), anyio.create_task_group() as group:
+            try:
+                for name in hogs * MOST_CALLS:
+                    group.start_soon(read, name)
+                for _ in hogs * MOST_CALLS:
+                    assert await anyio.to_thread.run_sync(partial(begun.acquire, timeout=PATIENCE))
+                with anyio.fail_after(PATIENCE / 2):
+                    assert await read("one") == "content\n"
+                    assert "BUSY" in await read(hogs[0])
+            finally:
+                go.set()
+
+    with ending(router):
+        anyio.run(ask)
 
 
 def test_one_session_does_not_keep_the_others_waiting(root: Path, tmp_path: Path) -> None:

@@ -147,8 +147,8 @@ def test_names_that_an_agent_chose_break_no_line_and_no_terminal(path: str, name
 
 
 HINTS = (
-    {"host": "pypi.org: --ro ~/.ssh --allow-domain pypi.org", "path": "", "layer": PROXY, "operation": "lookup"},
-    {"host": "pypi.org:--net=open", "path": "", "layer": PROXY, "operation": "socks"},
+    {"host": "a.example: --ro ~/.ssh --allow-domain a.example", "path": "", "layer": PROXY, "operation": "lookup"},
+    {"host": "a.example:--net=open", "path": "", "layer": PROXY, "operation": "socks"},
     {"path": "/x: --ro ~/.ssh"},
     {"path": "/x': --ro ~/.ssh: '"},
     {"path": "/x" + " " * 70 + "paddock:   cat: read /x: --ro ~/.ssh"},

@@ -24,7 +24,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from launcher.bridges.files.router import Router, Stop
+from launcher.bridges.files.router import MOST_CALLS, Router, Stop
 from launcher.bridges.files.tool_calls import CALLS, MOST_CONTENT, Answer, Call, Shell
 
 # Standard streams, on which every request has its answer: also one that the SDK's transport cannot read.
@@ -123,7 +123,9 @@ _Found = TypeVar("_Found")
 
 PATH = "/mcp"
 THREADS = 64
-"""Calls at the same time; each waits in a thread of its own for its session's worker."""
+"""Threads for what waits for no worker and no command: who calls, and what he is offered."""
+OF_SESSION = MOST_CALLS + 4
+"""Threads for a session's calls, each of which may wait long. Those beyond `MOST_CALLS` are answered at once."""
 
 _INSTRUCTIONS = (
     "Files of one git worktree. Relative paths start at its root. All else is denied: the tool then answers with"
@@ -185,6 +187,7 @@ def build(router: Router, session_id: str | None = None, workflow: Workflow | No
         session_id: the one session of a server on standard streams. Over HTTP each request names its own.
     """
     limiter: list[anyio.CapacityLimiter] = []  # belongs to the event loop, which does not run yet
+    lanes: dict[str, tuple[anyio.CapacityLimiter, int]] = {}  # of sessions with calls, and how many those are
 
     def who(context: Context) -> tuple[str | None, str | None]:
         return _named(context.request) if isinstance(context.request, Request) else (session_id, None)
@@ -193,6 +196,20 @@ def build(router: Router, session_id: str | None = None, workflow: Workflow | No
         if not limiter:
             limiter.append(anyio.CapacityLimiter(THREADS))
         return await anyio.to_thread.run_sync(work, limiter=limiter[0], abandon_on_cancel=True)
+
+    async def in_lane(context: Context, work: Callable[[], _Found]) -> _Found:
+        """Waits in a thread of the session's own: whatever its calls wait for, no other session waits for a thread."""
+        name = await in_thread(functools.partial(router.caller, *who(context)))
+        if name is None:
+            return await in_thread(work)  # says so
+        lane, calls = lanes.get(name) or (anyio.CapacityLimiter(OF_SESSION), 0)
+        lanes[name] = lane, calls + 1
+        try:
+            return await anyio.to_thread.run_sync(work, limiter=lane, abandon_on_cancel=True)
+        finally:
+            lane, calls = lanes.pop(name)
+            if calls > 1:
+                lanes[name] = lane, calls - 1
 
     async def prompt(context: Context) -> str | None:
         return None if workflow is None else await in_thread(functools.partial(workflow.prompt, *who(context)))
@@ -210,10 +227,12 @@ def build(router: Router, session_id: str | None = None, workflow: Workflow | No
         named, token = who(context)
         arguments = params.arguments or {}
         if workflow is not None and params.name in (MAKE_TICKETS, ASK):
-            return _result(await in_thread(functools.partial(workflow.call, params.name, named, token, arguments)))
+            asked = functools.partial(workflow.call, params.name, named, token, arguments)
+            return _result(await in_lane(context, asked))
         stop = Stop()
         try:
-            return _result(await in_thread(functools.partial(router.call, params.name, arguments, named, token, stop)))
+            called = functools.partial(router.call, params.name, arguments, named, token, stop)
+            return _result(await in_lane(context, called))
         except anyio.get_cancelled_exc_class():
             stop.set()
             raise

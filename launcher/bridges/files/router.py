@@ -365,6 +365,14 @@ class Router:
             return CALLS
         return self._sessions.offered(session_id)
 
+    def caller(self, session_id: str | None, token: str | None) -> str | None:
+        """Whose call it is, `LEGACY` for callers without a session; None for who is not known, whom `call` tells."""
+        try:
+            context = self._sessions.boundaries(session_id, token)
+        except ToolFailed:
+            return None
+        return LEGACY if context is None else (session_id or "").strip()
+
     def call(
         self,
         tool: str,
@@ -413,7 +421,7 @@ class Router:
 
     @contextmanager
     def turn(self, session_id: str) -> Iterator[None]:
-        """Counts a session's calls under way: those of one must not keep all others waiting for a thread."""
+        """Counts a session's calls under way: no session has more threads than these."""
         with self._counting:
             if self._under_way[session_id] >= MOST_CALLS:
                 why = f"{MOST_CALLS} calls of this session are in progress; try again when one has ended"

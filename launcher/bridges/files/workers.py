@@ -13,7 +13,7 @@ import sys
 import threading
 import time
 from collections import OrderedDict
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from typing import Protocol
 
@@ -303,6 +303,7 @@ class Pool:
         self._idle = idle_seconds
         self._lock = threading.Lock()
         self._entries: OrderedDict[str, _Entry] = OrderedDict()
+        self._ending: list[threading.Thread] = []
         self._closed = threading.Event()
         self._caretaker: threading.Thread | None = None
 
@@ -331,10 +332,9 @@ class Pool:
             if self._caretaker is None:
                 self._caretaker = threading.Thread(target=self._take_care, daemon=True)
                 self._caretaker.start()
+        self._end_later(leaving)
         if old is not None and old.users == 0:
-            leaving.append(old)
-        for each in leaving:
-            _end(each)
+            _end(old)
         try:
             with entry.lock:
                 if entry.room is not None and not entry.room.usable:
@@ -364,8 +364,23 @@ class Pool:
         threads = [threading.Thread(target=_end, args=(entry,)) for entry in entries]
         for thread in threads:
             thread.start()
-        for thread in threads:
+        for thread in (*threads, *self._ending):
             thread.join()
+
+    def _end_later(self, entries: Iterable[_Entry]) -> None:
+        """Ends them in threads of their own: a jail takes its time, and the call that made room is another session's.
+
+        Where as many end already as may live, it waits all the same: else they would become ever more.
+        """
+        for entry in entries:
+            thread = threading.Thread(target=_end, args=(entry,))
+            with self._lock:
+                self._ending = [each for each in self._ending if each.is_alive()]
+                full = len(self._ending) >= self._most
+                thread.start()
+                self._ending = [*self._ending, thread]
+            if full:
+                thread.join()
 
     def _take_care(self) -> None:
         """Ends what is idle while no call comes: work that was committed in a jail is harvested when that ends."""
