@@ -6,6 +6,7 @@ import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
+from importlib import metadata
 from pathlib import Path
 
 import anyio
@@ -13,7 +14,6 @@ import anyio.to_thread
 import httpx2
 import pytest
 
-from launcher.bridges.files import mcp_server
 from launcher.bridges.files import router as shell
 from launcher.bridges.files.mcp_server import SESSION_HEADER, THREADS, application, ending
 from launcher.bridges.files.router import MOST_CALLS, Mode, Router, Sessions
@@ -235,7 +235,7 @@ class Held:
 
 def test_no_number_of_sessions_keeps_another_waiting(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Several have all the calls that they may, none of which ends: another one's is answered, and theirs beyond."""
-    monkeypatch.setattr(mcp_server.metadata, "version", lambda name: "0")  # nothing is installed here
+    monkeypatch.setattr(metadata, "version", lambda name: "0")  # nothing is installed here
     hogs = [f"hog{number}" for number in range(1 + THREADS // MOST_CALLS)]
     go, begun = threading.Event(), threading.Semaphore(0)
     contexts = dict.fromkeys((*hogs, "one"), boundaries(root))
