@@ -261,9 +261,10 @@ class Decisions:
         self._known.add(key)
         return True
 
-    def _write(self, write: Callable[[], None]) -> None:
+    def _write(self, write: Callable[[], bool]) -> None:
         try:
-            write()
+            if not write():
+                self._say_once("further decisions are not written to the ledger: it is full")
         except OSError as error:
             self._say_once(f"the ledger cannot be written: {error.strerror}")
 
