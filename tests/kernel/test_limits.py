@@ -292,7 +292,7 @@ def test_who_stops_the_launcher_stops_everything_that_would_be_watched(
     """A command that stops itself at a terminal stops the launcher; what else runs is stopped before, ended later."""
     del bomb  # its programme is in the worktree
     script = f"{PYTHON} bombs.py spin 20 & {PYTHON} bombs.py spin-without-first 20 & sleep 0.6; kill -STOP $$; wait"
-    line = paddock.words("run", "--session", session, "--limit", "cpu_time=1", "--", "sh", "-c", script)
+    line = paddock.words("run", "--session", session, "--limit", "cpu_time=2", "--", "sh", "-c", script)
     setting = shlex.join(f"{name}={value}" for name, value in backend.items())
     with Console(paddock.who, paddock.worktree) as console:
         console.type(f"{setting} {shlex.join(line)} & echo launcher $!.; fg\n")
@@ -309,7 +309,7 @@ def test_who_stops_the_launcher_stops_everything_that_would_be_watched(
         ) and time.monotonic() < deadline:
             os.sched_yield()
         console.type('fg; echo "<$?>"\n')
-        console.expect("--limit cpu_time=1")
+        console.expect("--limit cpu_time=2")
         console.expect("<137>")
     assert len(below) > 3
     assert running == []
