@@ -3,8 +3,11 @@
 Vendors say in their answers how many tokens a request took (Anthropic's Messages, OpenAI's Responses and Chat
 Completions, Gemini). The last word of an answer counts, before the client has it. Of a stream that says nothing, or
 that nobody read to its end, the tokens are estimated from its size, and of a request whose answer nobody waited for
-those of its content, so that a client cannot choose not to be counted. With a budget, an answer is waited for when its
-client is not there any more, and any that reports nothing is estimated, unless the request only reads.
+those of its content.
+
+With a budget of tokens, requests pass that only read, and those of which an answer is known to report what they took:
+not what a vendor works on in the background. The answer is read to its end, also when its client is not there any more,
+because a model's hidden thoughts are in no size. What it does not report counts as what has been set aside for it.
 
 What a request will take is known afterwards. So that many at once do not pass together, each that is under way has so
 many tokens of the budget set aside as it could take: one for each byte of its content, and the largest answer there is.
@@ -21,6 +24,7 @@ from collections.abc import Callable, Mapping
 from typing import Any, NoReturn
 
 from launcher.loop import Signal, Timeout
+from policy.egress_rules import Request, normal_path
 
 _MINUTE = 60.0
 _LONGEST = 1 << 20
@@ -44,21 +48,40 @@ _WIDTH = 200
 """Of the file's one line, so that a shorter one covers a longer one."""
 
 _READING = (b"GET", b"HEAD")
-_COUNTING = re.compile(rb"(/count_tokens|/input_tokens|:countTokens)$")
+_COUNTING = re.compile(rb"(/messages/count_tokens|/responses/input_tokens|:countTokens)$")
+
+_REPORTING = re.compile(
+    rb"(/messages|/responses(/compact)?|(?<!/async/chat)/completions|/embeddings|:(generate|streamGenerate)Content)$"
+)
+"""Where a vendor's answer says what the request took. Nothing else is known to: not batches, files, runs of assistants,
+images, speech, videos, fine-tuning."""
+
+_LATER = ("background", "deferred")
+"""In a request's content (OpenAI's, xAI's): the answer is a receipt, and the work goes on without it."""
+
+LARGEST = 1 << 26
+"""Bytes of content that are looked at as a whole; agents send less."""
 
 _DONE, _LAST = b"[DONE]", ("message_stop", "response.completed")
 """The last event of a stream, as a whole or by its type; some clients hang up then."""
 
-_TELLING = re.compile(rb"\"usage|message_stop|response\.completed")
+_TELLING = re.compile(rb"\"usage|message_stop|response\.completed|response\.failed|\"error\"")
 """In whatever event says something here. Whether it does, its JSON tells: a model's text can hold these words, too."""
+
+_FAILED = ("error", "response.failed")
+"""Types of events by which a vendor ends a stream that it cannot go on with."""
 
 _LINE_END = re.compile(rb"\r\n|\n|\r")
 
-_INPUT = ("input_tokens", "prompt_tokens", "promptTokenCount")
+_INPUT = ("input_tokens", "prompt_tokens", "promptTokenCount", "toolUsePromptTokenCount")
 _CACHED = ("cache_creation_input_tokens", "cache_read_input_tokens")
 _OUTPUT = ("output_tokens", "completion_tokens", "candidatesTokenCount")
 _THOUGHT = ("thoughtsTokenCount",)
 _TOTAL = ("total_tokens", "totalTokenCount")
+
+_SAYING = (("input_tokens", *_TOTAL), ("output_tokens", *_TOTAL))
+"""What tells of all tokens in, and of all out. A client can have Google report some kinds alone (`fields=`), and others
+leave thoughts out of the answer's tokens: but for Anthropic, who has no total, that alone tells of them all."""
 
 
 class Exceeded(Exception):
@@ -109,8 +132,14 @@ class Spending:
 
     def reads(self, method: bytes, target: bytes) -> bool:
         """Whether a request only asks for what is there; vendors count tokens for nothing, too, at plain paths."""
-        path = target.partition(b"?")[0]
-        return method in _READING or (bool(_COUNTING.search(path)) and not re.search(b"[;%]", path))
+        return method in _READING or _ends(target, _COUNTING)
+
+    def counts(self, wanted: Request) -> bool:
+        """Whether a budget of tokens can bound a request: it takes none, or its answer is known to tell how many."""
+        method, target = wanted.method.encode(), normal_path(wanted.path).encode()
+        if method in _READING:
+            return not wanted.content
+        return self.reads(method, target) or (method == b"POST" and _ends(target, _REPORTING))
 
     async def begin(self, method: bytes, headers: Mapping[bytes, bytes]) -> int:
         """Counts a request that is to be made, and may wait until there is room beside those that are under way.
@@ -211,19 +240,20 @@ class Tally:
     """One request's bytes, and its answer's tokens.
 
     Attributes:
-        sent: bytes of the request's content so far.
+        sent: bytes of the request's content that the vendor has so far.
         left: the client does not wait for the answer.
         begun: the answer's head is there.
+        strict: what the answer does not report took the most that it could have; else a whole one took nothing then.
         counted: what `Spending.add` has counted of it: as `end` has it.
     """
 
-    def __init__(self, *, silent: bool = True) -> None:
-        """Nothing is known yet. `silent`: a whole answer that reports nothing took nothing."""
+    def __init__(self, *, strict: bool = False) -> None:
+        """Nothing is known yet."""
         self.sent = 0
         self.left = self.begun = False
-        self._silent = silent
+        self.strict = strict
         self.counted = (0, 0, 0)
-        self._stream = self._readable = self._complete = self._free = False
+        self._stream = self._readable = self._complete = self._free = self._failed = False
         self._events = Events()
         self._text = b""
         self._size = 0
@@ -248,7 +278,7 @@ class Tally:
                 self._hear(event)
             return
         self._text += data
-        if data.rstrip().endswith(b"}"):
+        if data.rstrip().endswith(b"]" if self._text.startswith(b"[") else b"}"):
             self._look(self._text)
         if len(self._text) > _LONGEST:
             self._text, self._readable = b"", False
@@ -263,9 +293,9 @@ class Tally:
             self._look(self._text)
 
     @property
-    def short(self) -> bool:
-        """The vendor has made the whole answer, which tells what it took: that is read, whoever waits for it."""
-        return self._readable and not self._stream
+    def awaited(self) -> bool:
+        """Whether the answer is read to its end, whoever waits for it; a stream costs more then."""
+        return self._readable and (self.strict or not self._stream)
 
     @property
     def told(self) -> tuple[int, int, int]:
@@ -275,13 +305,15 @@ class Tally:
     def end(self) -> tuple[int, int, int]:
         """Tokens in, tokens out, and how many of them are estimated."""
         known = any(self._tokens)
-        if known and all(self._said) and (self._complete or not self._stream):
+        if known and all(self._said) and (self._complete or not self._stream) and not self._failed:
             return self.told
-        silent = self._silent and self.short and self._complete and not known
-        if self._free or (not self._size and not self.left) or silent:
+        silent = not self.strict and self._readable and not self._stream and self._complete and not known
+        nothing = not self._size and not (self.left and self.sent) and not (self.strict and self.begun)
+        if self._free or nothing or silent:
             return 0, 0, 0  # an error, a list of models, a count of tokens
-        given = self._tokens[0] or self.sent // _PER_TOKEN
-        made = max(self._tokens[1], self._size // _PER_TOKEN)
+        most = self.strict and not self._failed
+        given = self._tokens[0] or self.sent // (1 if most else _PER_TOKEN)
+        made = max(self._tokens[1], self._size // _PER_TOKEN, _ANSWER if most else 0)
         return given, made, made + (0 if self._tokens[0] else given)
 
     def _hear(self, event: bytes) -> None:
@@ -298,14 +330,21 @@ class Tally:
             found = json.loads(text) if _TELLING.search(text) else None
         except (ValueError, RecursionError):
             return None
-        for usage in _usages(found):
-            given = _sum(usage, _INPUT) + _sum(usage, _CACHED)
-            made = max(_sum(usage, _OUTPUT) + _sum(usage, _THOUGHT), _sum(usage, _TOTAL) - given)
-            self._tokens = [max(self._tokens[0], given), max(self._tokens[1], made)]
-            # A client can have a vendor report a part alone (`fields=` in Gemini): the other one is estimated then.
-            for part, names in enumerate((_INPUT, _OUTPUT)):
-                self._said[part] |= any(type(usage.get(name)) is int for name in (*names, *_TOTAL))
+        for one in _dicts(found if isinstance(found, list) else [found]):  # Gemini's stream is a list without `alt=sse`
+            self._failed |= one.get("type") in _FAILED or isinstance(one.get("error"), dict)
+            for top in _dicts([one, one.get("message"), one.get("response")]):
+                for usage in _dicts([top.get("usage"), top.get("usageMetadata")]):
+                    self._count(usage, _dicts(top.get("tool_usage")))
         return found
+
+    def _count(self, usage: dict[str, Any], tools: list[dict[str, Any]]) -> None:
+        """Counts a report, and what is reported beside it. Of several, as those of a stream, the largest counts."""
+        # Anthropic's sum leaves out what a summary of the conversation took, or another model's advice.
+        turns = _dicts(usage.get("iterations"))
+        for part in range(2):
+            whole = max(_taken(usage)[part], sum(_taken(turn)[part] for turn in turns))
+            self._tokens[part] = max(self._tokens[part], whole + sum(_taken(tool)[part] for tool in tools))
+            self._said[part] |= any(type(usage.get(name)) is int for name in _SAYING[part])
 
 
 class Events:
@@ -340,11 +379,38 @@ class Events:
         return found
 
 
-def _usages(found: Any) -> list[dict[str, Any]]:  # noqa: ANN401  # JSON
-    """Where the APIs have them: at the top, or in the message or response that an event is about."""
-    tops = [found, *(found.get(name) for name in ("message", "response"))] if isinstance(found, dict) else []
-    places = [top.get(name) for top in tops if isinstance(top, dict) for name in ("usage", "usageMetadata")]
-    return [usage for usage in places if isinstance(usage, dict)]
+def later(content: bytes | bytearray) -> str:
+    """Why no budget could bound a request with this content; "" where one can."""
+    try:
+        found = json.loads(content.decode(), object_pairs_hook=_put_off)
+    except (ValueError, RecursionError):
+        return "the content is not JSON, so no budget could tell what it asks for"
+    if isinstance(found, tuple) and found:
+        return f"work in the background ({found[0]}), whose tokens no answer reports"
+    return ""
+
+
+def _put_off(pairs: list[tuple[str, Any]]) -> tuple[str, ...]:
+    """Of an object, nothing but the names that put work off: a large one takes no memory, and of two none is hidden."""
+    return tuple(name for name, value in pairs if name.casefold() in _LATER and value not in (None, False))
+
+
+def _ends(target: bytes, form: re.Pattern[bytes]) -> bool:
+    """Whether a request's path ends so, in plain letters."""
+    path = target.partition(b"?")[0]
+    return form.search(path) is not None and not re.search(b"[;%]", path)
+
+
+def _dicts(found: Any) -> list[dict[str, Any]]:  # noqa: ANN401  # JSON
+    """The objects in a list, or those that are an object's values."""
+    values = found.values() if isinstance(found, dict) else found if isinstance(found, list) else ()
+    return [one for one in values if isinstance(one, dict)]
+
+
+def _taken(usage: dict[str, Any]) -> tuple[int, int]:
+    """Tokens in and out, as a report has them."""
+    given = _sum(usage, _INPUT) + _sum(usage, _CACHED)
+    return given, max(_sum(usage, _OUTPUT) + _sum(usage, _THOUGHT), _sum(usage, _TOTAL) - given)
 
 
 def _sum(usage: dict[str, Any], names: tuple[str, ...]) -> int:

@@ -29,7 +29,7 @@ from launcher.egress.exchange import ClientLeft, Exchange, http_answer
 from launcher.egress.gateway import Denied, Failed, Gateway
 from launcher.egress.held_logins import Held, Tokens, Unusable
 from launcher.egress.log import requested
-from launcher.egress.spending import Exceeded, Spending, Tally
+from launcher.egress.spending import LARGEST, Exceeded, Spending, Tally, later
 from launcher.egress.tls import Stream, trusting
 from launcher.ledger.denial import KEY
 from launcher.loop import Task, Timeout, current, receive, running, send_all
@@ -81,6 +81,9 @@ _NO_ISSUER = frozenset((2, 18, 19, 20, 21))
 
 _NO_TOKEN = "the request shows no token of this session's login; to log in, do so outside of the jail"
 _COMPRESSED = "a compressed request, whose tokens no budget could bound; have the client send it as it is"
+_UNCOUNTED = "a request whose answer is not known to report its tokens, which no budget could bound"
+_TOO_LONG = f"a request of more than {LARGEST >> 20} MiB, so no budget could tell what it asks for"
+_NO_BUDGET = "without --budget tokens"
 _NO_PHANTOM = "the request shows no key of this session"
 _UNKNOWN = "start Paddock with SSL_CERT_FILE naming a file with the authority's certificate; paddock help keys"
 _HINT = "the key in this environment is good in this session alone; paddock help keys"
@@ -408,6 +411,8 @@ class Vendors:
             raise self._refused(exchange, origin, "batches are worked on after the session")
         if shown and self._spending.counts_tokens and any(_is_encoded(name, value) for name, value in headers):
             raise self._refused(exchange, origin, _COMPRESSED)
+        if shown and self._spending.counts_tokens and not self._spending.counts(head.wanted):
+            raise self._refused(exchange, origin, _UNCOUNTED, _NO_BUDGET)
         if host is not None and not shown:
             verdict = self._plain.decide(head.wanted)
             if verdict.allowed and head.wanted.content and not ambient:
@@ -484,8 +489,8 @@ class Vendors:
         raise Foreign(_NO_PHANTOM)
 
     @staticmethod
-    def _refused(exchange: Exchange, origin: Request, why: str) -> Denied:
-        return exchange.gateway.denied(origin, KEY, Verdict(False, "", why), exchange.client)
+    def _refused(exchange: Exchange, origin: Request, why: str, suggestion: str = "") -> Denied:
+        return exchange.gateway.denied(origin, KEY, Verdict(False, "", why, suggestion), exchange.client)
 
     async def _opened(self, exchange: Exchange, ready: "Ready") -> Connection:
         """A connection to the vendor. Raises `Denied` and `Failed`."""
@@ -511,7 +516,8 @@ class Vendors:
     ) -> bool:
         """Passes one request and its answer on; whether the client's connection can carry another one."""
         final = ready.request
-        tally = Tally(silent=not self._spending.counts_tokens or self._spending.reads(final.method, final.target))
+        strict = ready.counted and self._spending.counts_tokens
+        tally = Tally(strict=strict and not self._spending.reads(final.method, final.target))
         writer = vendor.writer
 
         async def pass_on(event: h11.Event) -> None:
@@ -519,11 +525,12 @@ class Vendors:
             try:
                 await exchange.send(b"" if tally.left else data)
             except OSError:
-                if not tally.short:
+                if not tally.awaited:
                     raise
                 tally.left = True  # and what the vendor says to the end is counted
 
-        await vendor.send(writer.send(ready.request) or b"")
+        if not tally.strict:
+            await vendor.send(writer.send(ready.request) or b"")
         upload = running().spawn(self._upload(exchange, connection, vendor, ready, tally, current()))
         events = http.Events(writer)
         try:
@@ -544,7 +551,7 @@ class Vendors:
                     ]
                     if isinstance(event, h11.Response):
                         tally.answered(event.status_code, dict(event.headers))
-                        if tally.left and not tally.short:
+                        if tally.left and not tally.awaited:
                             raise ClientLeft
                         if event.status_code == _UNAUTHORIZED and ready.login is not None:
                             ready.login.refused(dict(ready.request.headers)[b"authorization"])
@@ -556,7 +563,7 @@ class Vendors:
                     if ready.counted:
                         self._spending.add(tally, last=False)
                     await pass_on(event)
-                    if tally.left and not tally.short:  # it is too long to be one that tells
+                    if tally.left and not tally.awaited:  # it is too long to be one that tells
                         raise ClientLeft
                 elif isinstance(event, h11.EndOfMessage):
                     tally.complete()
@@ -592,20 +599,37 @@ class Vendors:
         tally: Tally,
         download: Task,
     ) -> None:
-        """Passes a request's body on; then ends the download once the client has left: nobody pays for more then."""
+        """Passes a request's body on; then ends the download once the client has left: nobody pays for more then.
+
+        Where the answer has to report its tokens, the vendor gets nothing before all of it is there and judged.
+        """
         events = http.Events(connection)
         whole = False
+        content = bytearray()
         try:
+            if tally.strict and connection.they_are_waiting_for_100_continue:
+                await exchange.send(connection.send(h11.InformationalResponse(status_code=100, headers=[])) or b"")
             while True:
                 event = await events.next()
                 if event is h11.NEED_DATA:
                     connection.receive_data(await exchange.receive())
                 elif isinstance(event, h11.Data):
-                    tally.sent += len(event.data)
                     if ready.counted:
                         self._spending.sent(len(event.data))
+                    if tally.strict:
+                        content += event.data
+                        if len(content) > LARGEST:
+                            raise self._refused(exchange, ready.origin, _TOO_LONG, _NO_BUDGET)
+                        continue
+                    tally.sent += len(event.data)
                     await vendor.send(vendor.writer.send(event) or b"")
                 elif isinstance(event, h11.EndOfMessage):
+                    if tally.strict:
+                        if why := later(content):
+                            raise self._refused(exchange, ready.origin, why, _NO_BUDGET)
+                        tally.sent = len(content)
+                        await vendor.send(vendor.writer.send(ready.request) or b"")
+                        await vendor.send(vendor.writer.send(h11.Data(data=bytes(content))) or b"")
                     # Without the fields behind the content, which nobody has judged.
                     await vendor.send(vendor.writer.send(h11.EndOfMessage()) or b"")
                     whole = True
@@ -617,12 +641,17 @@ class Vendors:
             tally.left = True
             # What a vendor has as a whole it may answer, and charge, as a whole: with a budget that is waited for.
             waits = whole and not tally.begun and ready.counted and self._spending.counts_tokens
-            if not tally.short and not waits:
+            if not tally.awaited and not waits:
                 download.cancel()
         except Exceeded as error:
             with suppress(OSError):
                 if connection.our_state is h11.SEND_RESPONSE:
                     await self._exceeded(exchange, error, ready.origin)
+            download.cancel()
+        except Denied as refusal:
+            with suppress(OSError):
+                if connection.our_state is h11.SEND_RESPONSE:
+                    await exchange.dismiss(http.denied(refusal.verdict))
             download.cancel()
         except h11.RemoteProtocolError as error:
             with suppress(OSError):

@@ -107,10 +107,11 @@ def test_an_agent_works_by_a_phantom_and_the_key_is_nowhere_in_its_jail(
 
     Where nobody chose what an editor's file tools are for, it writes by its own, and asks for no permission either. It
     is told what its user brings, and starts his server (that none of it is there otherwise: `test_agents_acp.py`); the
-    same agents with other keys bring nothing.
+    same agents with other keys bring nothing. A budget of tokens holds up none of them, and nothing is estimated.
     """
     need("userns")
     agent, brought = make(scene), set[str]()
+    agent = replace(agent, options=(*agent.options, "--budget", "tokens=20M"))
     if make.__name__ in agent_home.AGENTS:
         agent_home.furnish(scene, make.__name__)
         agent = replace(agent, options=(*agent.options, "--bring", "agents"))
@@ -119,6 +120,8 @@ def test_an_agent_works_by_a_phantom_and_the_key_is_nowhere_in_its_jail(
     told = agent_scene.talk(scene, agent, script, tmp_path / "stderr", environment=vendors)
     assert (told.stop_reason, told.editor.allowed) == ("end_turn", []), told.stderr
     assert told.status == 0 or (make is gemini and told.status == 143), told.stderr
+    assert "tokens in, " in told.stderr
+    assert "estimated" not in told.stderr
     assert agent_home.told(scene) == brought, told.stderr
     assert (scene.worktree / "made.txt").read_text() == "made\n"
     seen = [(request.path, request.headers) for request in scene.model.requests]

@@ -27,9 +27,10 @@ CURL = 'curl -sS -H "Authorization: Bearer $TOKEN"'
 
 @dataclass
 class Api:
-    """A vendor's API: what each request brought, and to what it would be upgraded."""
+    """A vendor's API: what each request brought, and to what it would be upgraded; and what it answers."""
 
     port: int
+    says: bytes = b"served\n"
     seen: list[tuple[str, str | None]] = field(default_factory=list)
     upgrades: list[str | None] = field(default_factory=list)
 
@@ -57,9 +58,9 @@ class _Handler(BaseHTTPRequestHandler):
         self.server.api.seen.append((self.path, self.headers["Authorization"]))
         self.server.api.upgrades.append(self.headers["Upgrade"])
         self.send_response(200)
-        self.send_header("Content-Length", "7")
+        self.send_header("Content-Length", f"{len(self.server.api.says)}")
         self.end_headers()
-        self.wfile.write(b"served\n")
+        self.wfile.write(self.server.api.says)
 
     do_POST = do_GET
 
@@ -405,23 +406,44 @@ def test_a_budget_ends_what_a_key_is_good_for(paddock: Paddock, api: Api, launch
 
 
 @AS_A_USER
+def test_an_answer_that_hides_what_it_took_passes_no_budget(paddock: Paddock, api: Api, launch: Launch) -> None:
+    """Gemini's stream that is a list, and what is left where a client has asked for some parts of it alone."""
+    told = {"promptTokenCount": 10, "candidatesTokenCount": 2, "thoughtsTokenCount": 30_000, "totalTokenCount": 30_012}
+    for says, counted in (([{"usageMetadata": told}], "30,002 out"),
+                          ({"usageMetadata": dict(list(told.items())[:2])}, "128,000 out")):  # fmt: skip
+        api.seen.clear()
+        api.says = json.dumps(says).encode() + b"\n"
+        line = f"for i in 1 2 3; do {CURL} -d {{}} $API_URL/chat/m:streamGenerateContent; done"
+        ended = in_jail(paddock, launch, line, api.option, "--budget", "tokens=1k")
+        assert len(api.seen) == 1, ended.stdout
+        assert f"1 request with the key in TOKEN: 10 tokens in, {counted}" in ended.stderr
+
+
+@AS_A_USER
 def test_no_way_round_a_budget_reaches_the_vendor(paddock: Paddock, api: Api, launch: Launch) -> None:
-    """No path of batches in other letters, no upgraded connection, nothing compressed; the same in plain words does."""
+    """No path of batches in other letters, no upgraded connection, nothing compressed, nothing whose answer reports no
+    tokens; the same in plain words does.
+    """
     line = f"""
-        {CURL} -d x $API_URL/chat/%62atches; {CURL} -d x $API_URL/chat/bat%43hes\\;x
-        {CURL} -d x -H 'Content-Encoding: gzip' $API_URL/chat
-        {CURL} -H 'Connection: Upgrade' -H 'Upgrade: websocket' $API_URL/chat; {CURL} -d x $API_URL/%63hat/%7e
+        {CURL} -d {{}} $API_URL/chat/%62atches; {CURL} -d {{}} $API_URL/chat/bat%43hes\\;x
+        {CURL} -d {{}} -H 'Content-Encoding: gzip' $API_URL/chat/completions
+        {CURL} -d '{{"background":true}}' $API_URL/chat/completions; {CURL} -d {{}} $API_URL/chat/videos
+        {CURL} -H 'Connection: Upgrade' -H 'Upgrade: websocket' $API_URL/chat
+        {CURL} -d {{}} $API_URL/%63hat/completions
     """
     ended = in_jail(paddock, launch, line, api.option, "--budget", "tokens=2M")
-    assert api.seen == [("/v1/chat", f"Bearer {KEY}"), ("/v1/chat/~", f"Bearer {KEY}")], ended.stdout
+    assert api.seen == [("/v1/chat", f"Bearer {KEY}"), ("/v1/chat/completions", f"Bearer {KEY}")], ended.stdout
     assert api.upgrades == [None, None]
     assert ended.stdout.count("batches are worked on after the session") == 2
     assert "have the client send it as it is" in ended.stdout
+    assert "work in the background" in ended.stdout
+    assert "not known to report its tokens" in ended.stdout
+    assert ended.stdout.count("ask the user to start Paddock without --budget tokens") == 2
     ended = in_jail(paddock, launch, line, api.option, "--budget", "upload=1M")
-    assert ended.stdout.count("served\n") == 3
-    assert api.upgrades == [None] * 5
+    assert ended.stdout.count("served\n") == 5
+    assert api.upgrades == [None] * 7
     in_jail(paddock, launch, line, api.option)
-    assert api.upgrades[5:] == [None, "websocket", None]
+    assert api.upgrades[7:] == [None, None, None, "websocket", None]
 
 
 def test_a_budget_that_nothing_can_hold_is_refused(user_paddock: Paddock) -> None:
