@@ -361,7 +361,7 @@ def test_a_letter_that_comes_before_the_host_could_be_read_is_nobodys(
         at.type("o")
         held = at.expect(r"(?s)^(.*?)\x18")[1]  # what erases the question
         assert held == ""
-        at.expect("200 <0>")
+        at.expect(r"(?s)200.* <0>")  # the question of the other one may be drawn between
         assert at.status() == 0
     assert reached(world, before) == 1
 
