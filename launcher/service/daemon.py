@@ -108,6 +108,8 @@ _KEEP_ALIVE = 75
 _MOST_DESCRIPTORS = 65_536
 _LEAST_DESCRIPTORS = 1_024
 _STATUS_SECONDS = 5.0
+_AGAIN_SECONDS = 0.1
+"""Until sessions that did not answer are asked again."""
 
 
 class Server(application.Server):
@@ -346,7 +348,7 @@ class Service:
             if (line := self.status()) != told:
                 systemd.status(line)
                 told = line
-            await asyncio.sleep(pause)
+            await asyncio.sleep(_AGAIN_SECONDS if self.recovery.later else pause)
 
     async def _hear(self, audit: Audit) -> None:
         """Passes the kernel's audit records on to sessions' launchers, once some arrive."""

@@ -68,22 +68,30 @@ class Directories:
         if os.fsencode(directory) not in known.split(b"\0"):
             walk.replace(path, known + os.fsencode(directory) + b"\0")
 
-    def session(self, name: str, request: str, client_uid: int) -> str:
-        """The directory for a new session's shim, with its record (`launcher.service.shim.main`)."""
+    def session(self, name: str, request: str, client_uid: int) -> tuple[str, int]:
+        """The directory for a new session's shim, with its record (`launcher.service.shim.main`), and its lock.
+
+        The lock is the shim's, which holds it to its end. As long as the directory is locked, the session may begin.
+        """
         path = f"{self.sessions}/{name}"
         fresh = f"{self.sessions}/.{name}"
         content = json.dumps({"request": request, "client_uid": client_uid, "created": time.time()})
+        lock = -1
         try:
             for each in (path, fresh):
                 if os.path.lexists(each):  # of one whose shim is gone: its name would not be free else
                     remove_tree(each)
             os.mkdir(fresh, 0o700)
+            lock = os.open(fresh, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC | os.O_NOFOLLOW)
+            fcntl.flock(lock, fcntl.LOCK_EX)
             Path(fresh, SHIM_RECORD).write_text(content)
             os.rename(fresh, path)
         except OSError as error:
+            if lock != -1:
+                os.close(lock)
             remove_tree(fresh)
             raise unusable(path, error) from None
-        return path
+        return path, lock
 
     def end(self, name: str) -> dict[str, Any] | None:
         """The final record of a session's shim; None when it wrote none."""

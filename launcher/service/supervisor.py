@@ -282,7 +282,7 @@ class Supervisor:
             raise exists(request.name)
         self.store.create(request, client_uid, key, digest)
         try:
-            directory = self._own.session(request.name, recorded(request), client_uid)
+            directory, lock = self._own.session(request.name, recorded(request), client_uid)
         except Refusal:
             self.store.forget(request.name, live=True)
             raise
@@ -290,7 +290,7 @@ class Supervisor:
         self.events.moved(request.name, SessionState.CREATED, "accepted")
         live = Live(request.name, directory, self.session(request.name).model_dump(mode="json"))
         self.live[live.name] = live
-        live.task = self._spawn(self._launch(live, request, options.get("--env")), f"session {live.name}")
+        live.task = self._spawn(self._launch(live, request, options.get("--env"), lock), f"session {live.name}")
         return self.session(live.name), True
 
     def options_of(self, request: SessionRequest) -> dict[str, str | list[str] | bool]:
@@ -303,7 +303,7 @@ class Supervisor:
         task.add_done_callback(self._tasks.discard)
         return task
 
-    async def _launch(self, live: Live, request: SessionRequest, given: object) -> None:
+    async def _launch(self, live: Live, request: SessionRequest, given: object, lock: int) -> None:
         environment = self._environment if request.environment is None else dict(request.environment)
         try:
             self.registration.accepted(request)
@@ -314,7 +314,7 @@ class Supervisor:
                 shim = self.pool.take()
                 content = request.model_dump(mode="json", exclude={"environment"})
                 taken = shim.send(
-                    "launch", request=content, words=request.words("--session", live.name), session=live.about,
+                    "launch", lock, request=content, words=request.words("--session", live.name), session=live.about,
                     environment=environment, open_files=self._open_files, settings=self._of_shims(),
                     declared=self._declared, given=given if isinstance(given, list) else [],
                     logs=self.log_of(live.name), directory=live.directory,
@@ -334,6 +334,8 @@ class Supervisor:
         except Exception as error:
             log.exception("session %s", live.name)
             self._refused(live, failure(error))
+        finally:
+            os.close(lock)
 
     def _refused(self, live: Live, refusal: Refusal) -> None:
         outcome = Outcome(reason=Reason.REFUSED, status=refusal.exit_code, refusal=refusal.as_dict())

@@ -484,11 +484,10 @@ def declared_credentials(places: Places) -> tuple[str, ...]:
 #
 # Sessions belong to their shims, so a service that was killed, restarted or upgraded has taken none with it. A shim
 # is found by its directory below the runtime directory: one that answers is adopted, one that is over has left its
-# end there, and what is neither was killed, or died with the machine. All of that is put right before the first
-# request is served, except harvests and merges, which take their time (`collecting`).
+# end there, and what is neither was killed, or died with the machine; but as long as its directory is locked, it is
+# only just starting, and is asked again. All else is put right before the first request is served, except harvests and
+# merges, which take their time (`collecting`).
 
-_YOUNG_SECONDS = 3.0
-"""Within which a shim that was told to begin is sure to listen."""
 _WHY = "its processes were killed while no service was running"
 
 
@@ -534,7 +533,6 @@ class Recovery:
         if not self.later:
             return
         for name in list(self.later):
-            del self.later[name]
             self._take_over(name)
         self._sweep()
 
@@ -550,9 +548,11 @@ class Recovery:
         try:
             if not self._find(name):
                 self._lose(self._supervisor.store.required(name))
+            self.later.pop(name, None)
         except (OSError, Refusal) as error:
             why = error.message if isinstance(error, Refusal) else error.strerror or str(error)
-            log.warning("session %s does not answer now: %s", name, why)
+            if self.later.get(name) != why:
+                log.warning("session %s does not answer now: %s", name, why)
             self.later[name] = why
 
     def _find(self, name: str) -> bool:
@@ -565,8 +565,8 @@ class Recovery:
         if row is None or SessionState(row["state"]).final:
             remove_tree(directory)
             return True
-        live = Live(name, directory, session_of(row).model_dump(mode="json"))
-        live.moves = row["moves"]
+        live = self._live(row)
+        held = state.is_locked(directory)  # before the look: what is not, does not change any more
         if (end := self._own.end(name)) is not None:
             self._supervisor.live[name] = live
             self._supervisor.heard(live, end["about"], end["moves"])
@@ -574,12 +574,11 @@ class Recovery:
             return True
         try:
             shim = Shim.join(directory)
-        except ConnectionRefusedError:
-            return False
-        except FileNotFoundError as error:
-            if time.time() - row["created"] < _YOUNG_SECONDS:
+        except (ConnectionRefusedError, FileNotFoundError) as error:
+            if held:
+                self._supervisor.live[name] = live  # can be stopped, as one that waits for its turn
                 raise OSError(error.errno, "it is just starting") from None
-            if name in state.live_sessions(self._places):
+            if isinstance(error, FileNotFoundError) and name in state.live_sessions(self._places):
                 raise OSError(error.errno, "its directory is missing, so it is about to end by itself") from None
             return False
         shim.group = self._groups.of(shim.pid) or row["cgroup"]
@@ -591,6 +590,12 @@ class Recovery:
         name = row["name"]
         if row["cgroup"]:
             self._groups.kill(row["cgroup"])
-        live = Live(name, f"{self._own.sessions}/{name}", session_of(row).model_dump(mode="json"))
-        self._supervisor.lose(live, _WHY)
+        self._supervisor.lose(self._live(row), _WHY)
         self.lost.append(name)
+
+    def _live(self, row: sqlite3.Row) -> Live:
+        if (known := self._supervisor.live.get(row["name"])) is not None:
+            return known
+        live = Live(row["name"], f"{self._own.sessions}/{row['name']}", session_of(row).model_dump(mode="json"))
+        live.moves = row["moves"]
+        return live

@@ -321,7 +321,7 @@ def live_sessions(places: Places) -> list[str]:
         names = os.listdir(sessions)
     except OSError:
         return []
-    return sorted(name for name in names if not name.startswith(".") and _lives(f"{sessions}/{name}"))
+    return sorted(name for name in names if not name.startswith(".") and is_locked(f"{sessions}/{name}"))
 
 
 def sweep(places: Places) -> None:
@@ -332,13 +332,14 @@ def sweep(places: Places) -> None:
     swap.originals(places.state)
 
 
-def _lives(directory: str) -> bool:
+def is_locked(directory: str) -> bool:
+    """Whether a process holds the lock of its directory."""
     try:
         descriptor = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC | os.O_NOFOLLOW)
     except OSError:
         return False
     try:
-        # Shared, so that those who ask at the same time do not take each other for the session.
+        # Shared, so that those who ask at the same time do not take each other for the holder.
         fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
     except OSError:
         return True

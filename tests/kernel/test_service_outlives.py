@@ -68,10 +68,15 @@ def killed(service: Served) -> None:
     service.start()
 
 
-def restarted(service: Served) -> None:
-    """Ends the service as an operator does who keeps its sessions, and starts another one."""
+def left(service: Served) -> None:
+    """Ends the service as an operator does who keeps its sessions."""
     os.kill(service.pid, signal.SIGUSR1)
     assert service.end() == 0
+
+
+def restarted(service: Served) -> None:
+    """The same, and starts another one."""
+    left(service)
     service.start()
 
 
@@ -224,6 +229,69 @@ def test_a_session_whose_group_was_not_written_down_goes_on(service: Served) -> 
         found = service.get("/v1/sessions/young").json
         assert (found["state"], found["pid"]) == ("running", before)
         killed(service)
+
+
+@contextlib.contextmanager
+def about_to_begin(service: Served, end: Callable[[Served], None], *, seconds: float) -> Iterator[psutil.Process]:
+    """A session `late`, accepted `seconds` before the service's `end`, whose process has its launch, but does not
+    listen within the block; and `queued`, which waits for its turn behind it.
+    """
+    service.settings(helpers=1, most_starting=1, stdin_seconds=0.2, term_seconds=0.5)
+    service.reload()
+    (shim,) = (each for each in psutil.Process(service.pid).children() if "shim" in each.cmdline())
+    shim.suspend()
+    try:
+        for name in ("late", "queued"):
+            words = {"name": name, "command": ["sh", "-c", "echo ready; exec sleep 1000"]}
+            assert service.post("/v1/sessions", {**words, "directory": str(service.paddock.worktree)}).status == 201
+        until(lambda: not service.get("/v1/health").json["helpers"])
+        end(service)
+        with contextlib.closing(sqlite3.connect(service.paddock.state / "service/service.db")) as database, database:
+            database.execute("UPDATE session SET created = created - ?", (seconds,))
+        yield shim
+    finally:
+        shim.resume()
+
+
+@pytest.mark.parametrize(
+    ("end", "seconds", "queued"), [(Served.kill, 0, "lost"), (Served.kill, 60, "lost"), (left, 60, "running")]
+)
+def test_a_session_that_was_about_to_begin_belongs_to_the_next_service(
+    service: Served, end: Callable[[Served], None], seconds: float, queued: str
+) -> None:
+    """However long it takes to listen, and has waited before: it is not lost as long as its process may come.
+
+    One that no process was told to begin is lost at once.
+    """
+    with about_to_begin(service, end, seconds=seconds):
+        service.start()
+        assert service.get("/v1/sessions/late").json["state"] == "created"
+        if queued == "lost":
+            assert service.get("/v1/sessions/queued").json["state"] == "lost"
+    until(lambda: service.get("/v1/sessions/late").json["state"] == "running")
+    until(lambda: service.get("/v1/sessions/queued").json["state"] == queued)
+
+
+@pytest.mark.parametrize("seconds", [0, 60])
+def test_ending_in_order_ends_what_was_about_to_begin(service: Served, seconds: float) -> None:
+    """The service waits for it: nothing else would end it, before another service is started."""
+    with about_to_begin(service, Served.kill, seconds=seconds) as shim:
+        service.start()
+        os.kill(service.pid, signal.SIGTERM)
+        until(lambda: "the service is ending" in service.said.read_text())
+    assert service.end() == 0
+    until(lambda: not alive(shim))
+    service.start()
+    assert service.get("/v1/sessions/late").json["outcome"]["reason"] == "service-stopped"
+
+
+@AS_A_USER
+def test_a_session_that_is_about_to_begin_can_be_stopped(service: Served) -> None:
+    """By the service that has not reached it yet."""
+    with about_to_begin(service, Served.kill, seconds=0):
+        service.start()
+        assert service.post("/v1/sessions/late/stop", {}).status == 200
+    assert service.over("late")["outcome"]["reason"] == "stopped"
 
 
 @pytest.mark.parametrize(

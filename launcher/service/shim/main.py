@@ -3,7 +3,8 @@
 It forks the session's launcher, owns its streams, log and attached clients, restarts and ends it, and tells whichever
 service is there what happened. A service that starts later finds it by its socket, catches up and goes on.
 
-``<runtime>/sessions/<name>/`` (mode 0700) is its directory:
+``<runtime>/sessions/<name>/`` (mode 0700) is its directory, locked (flock(2)) from before it has this name until the
+shim has ended:
 
     record     what the service that accepted the session knows of it; values of variables are left out
     socket     of the shim (`launcher.service.packets`)
@@ -49,9 +50,7 @@ def main(descriptor: int, run: Callable[..., int]) -> NoReturn:
         poll = select.poll()
         poll.register(channel, select.POLLIN)
         poll.poll()
-        content, descriptors = packets.receive(channel)
-        for fd in descriptors:
-            os.close(fd)
+        content, _ = packets.receive(channel)  # a launch brings the lock of its directory, which stays open to the end
         if content is None:
             os._exit(0)
         if content["op"] == "launch":
