@@ -10,10 +10,11 @@ import threading
 import time
 from pathlib import Path
 
+import psutil
+
 from tests.support import paddock, served
 from tests.support.identity import Who
 from tests.support.install import Installed
-from tests.support.paddock import below
 from tests.support.served import Served, alive
 
 KILLS = int(os.environ.get("PADDOCK_KILLS", "3"))
@@ -76,18 +77,23 @@ class Load:
                 return
 
 
-def victims(family: set[int], generator: random.Random) -> list[int]:
+def below(service: Served) -> set[psutil.Process]:
+    """Every process below the service: each that it is, not its number, which may be another test's a minute later."""
+    return set(psutil.Process(service.pid).children(recursive=True))
+
+
+def victims(family: set[psutil.Process], generator: random.Random) -> list[psutil.Process]:
     """Some of the service's processes and its sessions': shims, launchers, the first processes of jails, git."""
-    kinds: dict[str, list[int]] = {}
-    for pid in family:
+    kinds: dict[str, list[psutil.Process]] = {}
+    for each in family:
         try:
-            words = Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")
-            jailed = Path(f"/proc/{pid}/status").read_text().partition("NSpid:")[2].split("\n")[0].split()
+            words = Path(f"/proc/{each.pid}/cmdline").read_bytes().split(b"\0")
+            jailed = Path(f"/proc/{each.pid}/status").read_text().partition("NSpid:")[2].split("\n")[0].split()
         except OSError:
             continue
         kind = "git" if words[0].endswith(b"git") else "jail" if len(jailed) > 1 else "own"
-        kinds.setdefault(kind, []).append(pid)
-    return [generator.choice(pids) for pids in kinds.values() if generator.random() < 0.7]
+        kinds.setdefault(kind, []).append(each)
+    return [generator.choice(found) for found in kinds.values() if generator.random() < 0.7]
 
 
 def test_killed_again_and_again(who: Who, installed: Installed, place: Path) -> None:
@@ -106,7 +112,7 @@ def test_killed_again_and_again(who: Who, installed: Installed, place: Path) -> 
     accepted: list[str] = []
     generator = random.Random(KILLS)
     top = ""
-    everything: set[int] = set()
+    everything: set[psutil.Process] = set()
     gc = "while :; do git repack -adq; git gc -q --prune=now; git prune --expire=now; sleep 0.2; done"
     with who.start(["sh", "-c", gc], cwd=made.main) as busy, contextlib.ExitStack() as stack:
         stack.callback(busy.kill)  # else a failure waits for it
@@ -116,29 +122,27 @@ def test_killed_again_and_again(who: Who, installed: Installed, place: Path) -> 
             load = Load(service, f"paddock-kill-{os.getpid()}-{kill}", kill)
             load.start()
             time.sleep(generator.uniform(0.05, 2.5))
-            family = set(below(service.pid))
-            for pid in victims(family, generator):
-                try:
-                    os.kill(pid, signal.SIGKILL)
-                except ProcessLookupError:
-                    continue
-            everything |= family | set(below(service.pid))
+            family = below(service)
+            for each in victims(family, generator):
+                with contextlib.suppress(psutil.NoSuchProcess):
+                    each.kill()
+            everything |= family | below(service)
             if generator.random() < 0.7:
                 os.kill(service.pid, signal.SIGSTOP)  # so that what is below it is known when it dies
-                everything |= set(below(service.pid))
+                everything |= below(service)
                 service.kill()
                 load.join()
             else:
                 load.stop()
-                everything |= set(below(service.pid))
+                everything |= below(service)
                 assert service.end() == 0
             accepted += load.accepted
 
         service.start()
-        everything |= set(below(service.pid))
+        everything |= below(service)
         assert service.end() == 0
         deadline = time.monotonic() + served.PATIENCE
-        while (left := [pid for pid in everything if alive(pid)]) and time.monotonic() < deadline:
+        while (left := [each.pid for each in everything if alive(each)]) and time.monotonic() < deadline:
             time.sleep(0.02)
         shown = ["ps", "-wwo", "pid,ppid,stat,wchan:30,etime,args", "-p", ",".join(map(str, left))]
         assert not left, subprocess.run(shown, capture_output=True, text=True, check=False).stdout

@@ -240,10 +240,11 @@ def with_repository(running: Served) -> Served:
     return found
 
 
-def alive(pid: int) -> bool:
-    """Whether a process runs (one that only waits to be reaped does not)."""
+def alive(process: int | psutil.Process) -> bool:
+    """Whether a process runs (one that only waits to be reaped does not); by its number, whichever has that now."""
     try:
-        return psutil.Process(pid).status() not in (psutil.STATUS_ZOMBIE, psutil.STATUS_DEAD)
+        found = psutil.Process(process) if isinstance(process, int) else process
+        return found.is_running() and found.status() not in (psutil.STATUS_ZOMBIE, psutil.STATUS_DEAD)
     except psutil.NoSuchProcess:
         return False
 
