@@ -13,7 +13,7 @@ The keys are the command's at once where it has the terminal for input and outpu
 make | less``, they may be a pager's: there the launcher's job is in the background of its terminal, and takes the keys
 when it first asks for them (SIGTTIN, SIGTTOU).
 
-Loaded where a standard stream is a terminal.
+Loaded where a standard stream is a terminal, or the session has one: a command finds that as /dev/tty.
 """
 
 import fcntl
@@ -22,7 +22,7 @@ import termios
 
 from launcher.jail import hygiene, init, processes
 from launcher.lean import os
-from launcher.session import messages, stops
+from launcher.session import messages, stops, terminal
 from launcher.session.relayed import Relay
 from policy.errors import EXIT_REFUSED, Refusal
 
@@ -45,8 +45,6 @@ else:
 # A process can only stop, and be continued, where somebody of its session is its parent in another process group
 # (setpgid(2), orphaned groups). What becomes of the launcher is told the front, in the caller's job
 # (`own_terminal`), which ends the leader with itself.
-#
-# Loaded where a standard stream is a terminal.
 
 
 _WAKE_AGAIN = 0.05
@@ -208,7 +206,7 @@ _ASKING = (_signal.SIGTTIN, _signal.SIGTTOU)
 def enter(
     after_failure: "Callable[[bytes], None] | None" = None, allow: "Callable[[Question], str] | None" = None
 ) -> int:
-    """Comes back in a child process whose terminal is its own, or at once where no standard stream is a terminal.
+    """Comes back in a child process whose terminal is its own, or at once where no terminal is in reach.
 
     To be called once, single-threaded, before anything is made that belongs to this process. The calling process does
     not come back: it ends as the child does, 128+N when signal N ended that.
@@ -225,9 +223,9 @@ def enter(
     Refusals: no-terminal.
     """
     hygiene.fill_standard_fds()
-    terminals = [fd for fd in (0, 1, 2) if os.isatty(fd)]
-    if not terminals:
+    if not terminal.in_reach():
         return -1
+    terminals = [fd for fd in (0, 1, 2) if os.isatty(fd)]
     keys = terminals[:2] == [0, 1]
     try:
         master, slave = os.openpty()
@@ -278,16 +276,13 @@ def enter(
 
 def _caller(terminals: list[int]) -> tuple[int, int]:
     """Descriptors of the caller's terminal, to read and to write."""
-    target = next(fd for fd in (1, 2, 0) if fd in terminals)
-    streams = 0 if 0 in terminals else target, target
-    try:
-        own = os.open("/dev/tty", os.O_RDWR | os.O_NOCTTY | os.O_CLOEXEC)
-    except OSError:
-        return streams  # it controls nothing, so there is no job control, either
-    if any(_device(fd) == _device(own) for fd in terminals):
+    own = terminal.controlling()
+    if own != -1 and (not terminals or any(_device(fd) == _device(own) for fd in terminals)):
         return own, own  # what was meant for another one is shown there, too
-    os.close(own)
-    return streams
+    target = next(fd for fd in (1, 2, 0) if fd in terminals)
+    if own != -1:
+        os.close(own)
+    return 0 if 0 in terminals else target, target  # it controls nothing, so there is no job control, either
 
 
 def _device(fd: int) -> bytes:

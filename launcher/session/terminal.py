@@ -35,6 +35,25 @@ START_TIMEOUT = 60.0
 """Seconds until the jail must be built. Only a mount or a file system that hangs takes so long."""
 
 
+def controlling() -> int:
+    """A new descriptor of this session's terminal, -1 where it has none."""
+    try:
+        return os.open("/dev/tty", os.O_RDWR | os.O_NOCTTY | os.O_CLOEXEC)
+    except OSError:
+        # ENXIO: no controlling terminal. Anything else leaves it as little to manage.
+        return -1
+
+
+def in_reach() -> bool:
+    """Whether a terminal could be reached by what is started here, on a standard stream or as /dev/tty."""
+    if any(os.isatty(fd) for fd in (0, 1, 2)):
+        return True
+    own = controlling()
+    if own != -1:
+        os.close(own)
+    return own != -1
+
+
 class Listener:
     """What is to be done about a running jail, and by whom; the defaults do nothing.
 
@@ -280,11 +299,7 @@ class Terminal:
 
     def __init__(self) -> None:
         self._inner = 0
-        try:
-            self.fd = os.open("/dev/tty", os.O_RDWR | os.O_NOCTTY | os.O_CLOEXEC)
-        except OSError:
-            # ENXIO: no controlling terminal. Anything else leaves it as little to manage.
-            self.fd = -1
+        self.fd = controlling()
 
     def close(self) -> None:
         """Closes the terminal."""

@@ -21,10 +21,10 @@ notes = open("notes", "w", buffering=1)
 if os.fork():
     os.read(os.open("go", os.O_RDONLY), 1)
     os._exit(0)
-os.setsid()
 told = os.open("told", os.O_RDWR)
+fds = [*filter(os.isatty, (0, 1, 2)), os.open("/dev/tty", os.O_RDWR), told]
+os.setsid()
 open("ready", "w").close()  # once it has left the session, in which Ctrl-Z would stop it
-fds = [0, 1, 2, told]
 while told not in (ready := select.select(fds, [], [], 60)[0]):
     for fd in ready:
         print("got", os.read(fd, 1000), file=notes)
@@ -56,12 +56,13 @@ def fifo(paddock: Paddock, name: str) -> Path:
 
 
 @AS_A_USER
+@pytest.mark.parametrize("elsewhere", ["", "</dev/null >/dev/null 2>&1"], ids=["streams", "no stream"])
 @pytest.mark.parametrize("how", ["stopped", "background"])
-def test_what_is_typed_at_the_shell_stays_there(paddock: Paddock, console: Console, how: str) -> None:
+def test_what_is_typed_at_the_shell_stays_there(paddock: Paddock, console: Console, how: str, elsewhere: str) -> None:
     """A process of the jail that has left its session, and job control with it, reads no password that is typed while
-    the run is stopped, or in the background.
+    the run is stopped, or in the background. Nor where the terminal is none of its streams, and reached as /dev/tty.
     """
-    type_a_password(paddock, console, how)
+    type_a_password(paddock, console, how, elsewhere)
 
 
 @AS_A_USER
@@ -70,15 +71,14 @@ def test_what_is_typed_at_the_shell_stays_there(paddock: Paddock, console: Conso
 def test_it_stays_there_with_bubblewrap_too(paddock: Paddock, console: Console, how: str) -> None:
     """The third backend."""
     need("bubblewrap")
-    type_a_password(paddock, console, how, "--backend", "bubblewrap")
+    type_a_password(paddock, console, how, "", "--backend", "bubblewrap")
 
 
-def type_a_password(paddock: Paddock, console: Console, how: str, *options: str) -> None:
+def type_a_password(paddock: Paddock, console: Console, how: str, elsewhere: str, *options: str) -> None:
     """At a shell whose run is stopped, or in the background, and has a thief in it."""
     ready, _, told, done = (fifo(paddock, name) for name in ("ready", "go", "told", "done"))
-    console.type(
-        line(paddock, "/usr/bin/python3", "-c", THIEF, options=options) + (" &" if how == "background" else "") + "\n"
-    )
+    thief = line(paddock, "/usr/bin/python3", "-c", THIEF, options=options)
+    console.type(f"{thief} {elsewhere} {'&' if how == 'background' else ''}\n")
     ready.read_bytes()
     if how == "stopped":
         console.type(CTRL_Z)
