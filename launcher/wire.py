@@ -62,14 +62,10 @@ def frame(kind: bytes, payload: bytes = b"") -> bytes:
 class Decoder:
     """Puts frames together from the pieces that a stream delivers."""
 
-    def __init__(self, most: int = MOST_PAYLOAD, ahead: bytes = b"") -> None:
-        """Args: bytes that a payload may have; what was read before."""
+    def __init__(self, most: int = MOST_PAYLOAD) -> None:
+        """Args: bytes that a payload may have."""
         self._most = most
-        self._pending = bytearray(ahead)
-
-    def twin(self) -> "Decoder":
-        """Another one that has read as much as this one."""
-        return Decoder(self._most, bytes(self._pending))
+        self._pending = bytearray()
 
     @property
     def is_within(self) -> bool:

@@ -109,9 +109,14 @@ def send_command(pid: int, signal: int, stop: int = 0) -> None:
         signal: one of `FORWARDED`, or SIGCONT to continue the command.
         stop: with SIGCONT, the stop to end; if the command has run since, it is left alone. 0: whatever its state.
     """
+    queue(pid, COMMAND, signal | stop << 8)
+
+
+def queue(pid: int, signal: int, value: int) -> None:
+    """Sends a signal with a value (sigqueue(3)). A process that has ended is no error."""
     sigqueue = ctypes.CDLL(None, use_errno=True)["sigqueue"]
     sigqueue.argtypes = (ctypes.c_int, ctypes.c_int, ctypes.c_void_p)
-    sigqueue(pid, COMMAND, signal | stop << 8)
+    sigqueue(pid, signal, value)
 
 
 def run_init(

@@ -14,7 +14,7 @@ from launcher import wire
 from launcher.jail import hygiene, init, minder, processes, reports
 from launcher.session import state
 from launcher.session.places import Places
-from launcher.session.relayed import Relay
+from launcher.session.relayed import Relay, can_be_resumed, stop
 from policy.errors import EXIT_REFUSED, Refusal, unusable
 
 TYPE_CHECKING = False
@@ -386,21 +386,13 @@ class _Client:
     def _stop_too(self) -> None:
         """Stops as the command did, so that the shell takes over; when continued, lets the command go on."""
         signal, self._stop = self._stop, 0
-        from launcher.session import stops, terminal
+        from launcher.session import terminal
 
-        own = terminal.Terminal()
-        resumable = stops.can_be_resumed(signal, own.fd if self._relay is None else 1)
-        own.close()
-        if not resumable:
+        if not can_be_resumed(signal, terminal=terminal.in_reach()):
             return  # left to whoever stopped it
         if self._relay is not None:
             self._relay.pause()
-        # Sent while blocked: the terminal's own signal may be pending, and two would stop twice. Where stopping
-        # is impossible (orphaned process group) nothing happens here, and the command goes on at once.
-        os.kill(os.getpid(), signal)
-        _signal.pthread_sigmask(_signal.SIG_UNBLOCK, {signal})
-        _signal.pthread_sigmask(_signal.SIG_BLOCK, {signal})
-        _signal.sigtimedwait({_signal.SIGCONT}, 0)  # answered right here
+        stop(signal)
         if self._relay is not None:
             self._relay.resume()
         self._pass_on(_signal.SIGCONT, group=True)

@@ -89,16 +89,6 @@ class Generous:
             self._watch.attach(self._first)
         return self._watch.look()
 
-    def pause(self) -> None:
-        """See `Watchdog.pause`; only limits that were asked for are worth it."""
-        if self._other is not None:
-            self._other.pause()
-
-    def resume(self) -> None:
-        """See `Watchdog.resume`."""
-        if self._other is not None:
-            self._other.resume()
-
     def report_lines(self) -> list[str]:
         """What the user should be told at the end."""
         if not self.passed:

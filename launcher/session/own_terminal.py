@@ -5,9 +5,10 @@ would read what the user types at his shell, once the run is stopped or in the b
 So the launch goes on in a child at a pseudoterminal, as under sudo(8) and script(1), and this process stands between
 the two (`relayed`) and ends with it.
 
-Three processes: this one in the caller's job, the leader of the other terminal's session, which starts the launcher as
-a shell starts a job, so that it can stop (`lead`), and the launcher. When the launcher stops, this process stops
-as it did. When the command goes on or ends by itself then, the leader wakes this process.
+Three processes: this one in the caller's job, the leader of the other terminal's session, which watches over the
+launcher as a shell over a job (`lead`), and the launcher. When the command stops, the launcher tells the leader, and
+the leader this process, which stops as well (`_Front`). When it goes on or ends by itself then, the leader wakes this
+process. Stops are numbered: who was continued, or woken, says of which stop, and a later one stands.
 
 The keys are the command's at once where it has the terminal for input and output. Elsewhere, as in ``paddock run --
 make | less``, they may be a pager's: there the launcher's job is in the background of its terminal, and takes the keys
@@ -22,8 +23,8 @@ import termios
 
 from launcher.jail import hygiene, init, processes
 from launcher.lean import os
-from launcher.session import messages, stops, terminal
-from launcher.session.relayed import Relay
+from launcher.session import messages, terminal
+from launcher.session.relayed import Relay, can_be_resumed, stop
 from policy.errors import EXIT_REFUSED, Refusal
 
 TYPE_CHECKING = False
@@ -43,18 +44,24 @@ else:
 # The leader of a session that was made for a run: it watches over the launcher as a shell does over its job.
 #
 # A process can only stop, and be continued, where somebody of its session is its parent in another process group
-# (setpgid(2), orphaned groups). What becomes of the launcher is told the front, in the caller's job
+# (setpgid(2), orphaned groups). What becomes of the launcher and its command is told the front, in the caller's job
 # (`own_terminal`), which ends the leader with itself.
 
 
 _WAKE_AGAIN = 0.05
 """Seconds between two SIGCONT for a front that may be stopping just now."""
 
-# Messages of a kind and a number, from the leader: the launcher's process id, a signal or a status.
-JOB = b"J"
-STOPPED, GOES_ON, ENDED, KILLED = b"S", b"C", b"E", b"K"
-# And to it: a kind, and a signal.
-AWAKE, FOREGROUND, ONE, GROUP = b"A", b"F", b"s", b"g"
+# Messages of a kind and a number. A stop is what the init says of it: the signal, and above that the stop's number.
+#
+# From the launcher to the leader: the command has stopped, or goes on. And back: the stop to end, 0 for any.
+STOPPED, GOES_ON = b"S", b"C"
+# From the leader to the front: the launcher's process id, a stop, the launcher's status or the signal that ended it.
+JOB, ENDED, KILLED = b"J", b"E", b"K"
+# And back: the stop to end, also with the terminal for the launcher's job; a signal.
+FOREGROUND, ONE, GROUP = b"F", b"s", b"g"
+
+_HELD = 1 << 21
+"""The number of a stop that is the launcher's own: more than the init gives (`init.Init`)."""
 
 
 def lead(
@@ -79,12 +86,16 @@ def lead(
         os.setsid()
         fcntl.ioctl(slave, termios.TIOCSCTTY, 0)
         own = os.getpid()
+        ours, theirs = _socket.socketpair(_socket.AF_UNIX, _socket.SOCK_SEQPACKET)
         launcher = os.fork()
         if launcher == 0:
             processes.tie_to_parent(own)
             channel.close()
+            ours.close()
             _become_job(slave, terminals, keys=keys)
+            terminal.leader = Link(theirs)
             return True
+        theirs.close()
     except BaseException:
         os._exit(1)
     try:
@@ -93,7 +104,7 @@ def lead(
         init.leave_streams()
         if asker != -1:
             os.close(asker)
-        _Leader(front, channel, slave, launcher).run()
+        _Leader(front, channel, ours, slave, launcher).run()
     finally:
         os._exit(1)
 
@@ -117,34 +128,56 @@ def _own_group(pid: int) -> None:
         return  # it has ended already
 
 
+class Link:
+    """The launcher's end of the line to the leader."""
+
+    def __init__(self, channel: "_socket.socket") -> None:
+        self._channel = channel
+        self.fd = channel.fileno()
+
+    def tell(self, stop: int) -> None:
+        """Says which stop the command is in; 0: it goes on."""
+        send(self._channel, STOPPED if stop else GOES_ON, stop)
+
+    def asked(self) -> int:
+        """The number of the stop that shall end; 0 for any."""
+        return received(self._channel)[1]
+
+
 class _Leader:
-    def __init__(self, front: int, channel: "_socket.socket", slave: int, launcher: int) -> None:
+    def __init__(
+        self, front: int, channel: "_socket.socket", link: "_socket.socket", slave: int, launcher: int
+    ) -> None:
         self._front = front
         self._channel = channel
+        self._link = link
         self._slave = slave
         self._launcher = launcher
+        self._stop = 0  # the number of what the front was told and has not answered
+        self._next = 0  # what it is to be told then
         self._waking = False
-        self._asked = False
         init.block_signals()
         self._signals = init.open_signals()
 
     def run(self) -> "NoReturn":
         """Until the launcher has ended and the front has heard of it, with which this process ends."""
         poll = select.poll()
-        for fd in (self._channel.fileno(), self._signals):
+        for fd in (self._channel.fileno(), self._link.fileno(), self._signals):
             poll.register(fd, select.POLLIN)
         self._tell(JOB, self._launcher)
         self._reap()
         while True:
             events = poll.poll(_WAKE_AGAIN * 1000 if self._waking else None)
             if self._waking:
-                os.kill(self._front, _signal.SIGCONT)  # it cannot be gone: this process ends with it
+                init.queue(self._front, _signal.SIGCONT, self._stop)
             for fd, _ in events:
                 if fd == self._signals:
                     init.read_signals(fd)  # SIGCHLD, and what the terminal sends to the leader of its session
                     self._reap()
-                else:
-                    self._on_message()
+                elif fd == self._channel.fileno():
+                    self._on_front()
+                elif not self._on_launcher():
+                    poll.unregister(fd)
 
     def _reap(self) -> None:
         while self._launcher:
@@ -152,35 +185,62 @@ class _Leader:
             if pid == 0:
                 return
             if os.WIFSTOPPED(code):
-                self._waking = self._asked = False
-                os.tcsetpgrp(self._slave, os.getpgrp())  # SIGTTOU is blocked
-                self._tell(STOPPED, os.WSTOPSIG(code))
+                if not self._stop:  # else it is continued with the command
+                    self._stopped(os.WSTOPSIG(code) | _HELD << 8)
             elif os.WIFCONTINUED(code):
-                if not self._asked:
-                    self._waking = True
-                    self._tell(GOES_ON, 0)
-                self._asked = False
+                self._waking |= self._stop == _HELD
             else:
                 self._launcher = 0
                 self._waking = True
                 ended = os.waitstatus_to_exitcode(code)
                 self._tell(*((ENDED, ended) if ended >= 0 else (KILLED, -ended)))
 
-    def _on_message(self) -> None:
-        kind, signal = received(self._channel)
+    def _on_launcher(self) -> bool:
+        """False at the end."""
+        kind, stop = received(self._link)
+        if kind == STOPPED:
+            self._stopped(stop)
+        elif kind == GOES_ON:
+            self._next, self._waking = 0, self._stop != 0
+        return bool(kind)
+
+    def _stopped(self, stop: int) -> None:
+        if self._stop:  # is over; a front that is stopping by it just now would not hear of another one
+            self._next, self._waking = stop, True
+            return
+        self._stop = stop >> 8
+        os.tcsetpgrp(self._slave, os.getpgrp())  # SIGTTOU is blocked
+        self._tell(STOPPED, stop)
+
+    def _on_front(self) -> None:
+        kind, number = received(self._channel)
         if not kind:
             os._exit(1)
-        if kind == AWAKE:
-            self._waking = False
-        elif not self._launcher:
+        if not self._launcher:
             return
-        elif kind == ONE:
-            os.kill(self._launcher, signal)
-        else:
-            self._asked |= signal == _signal.SIGCONT
-            if kind == FOREGROUND:
-                os.tcsetpgrp(self._slave, self._launcher)
-            os.killpg(self._launcher, signal)
+        if kind == ONE:
+            os.kill(self._launcher, number)
+        elif kind == GROUP:
+            os.killpg(self._launcher, number)
+        elif number in (0, self._stop):  # else it has been answered before
+            self._go_on(number, foreground=kind == FOREGROUND)
+
+    def _go_on(self, stop: int, *, foreground: bool) -> None:
+        over = self._waking
+        if stop:
+            self._stop, self._waking = 0, False
+        if self._next:
+            stop, self._next = self._next, 0
+            self._stopped(stop)
+            return
+        if foreground and os.tcgetpgrp(self._slave) == os.getpgrp():
+            os.tcsetpgrp(self._slave, self._launcher)
+        if not over:
+            os.killpg(self._launcher, _signal.SIGCONT)
+        try:
+            send(self._link, GOES_ON, stop)
+        except OSError:
+            return  # the launcher has ended just now
 
     def _tell(self, kind: bytes, number: int) -> None:
         send(self._channel, kind, number)
@@ -384,11 +444,11 @@ class _Front:
         self._line.hear(foreground=foreground)
 
     def _on_signals(self, signals: int) -> None:
-        for signal, code, _ in init.read_signals(signals):
+        for signal, code, value in init.read_signals(signals):
             if signal == _signal.SIGWINCH:
                 self._relay.resize()
             elif signal == _signal.SIGCONT:
-                self._go_on()
+                self._go_on(value)
             elif signal in init.FORWARDED:
                 # The terminal means the whole job; a process that sends one means who it names.
                 self.interrupted |= code == init.SI_KERNEL and signal == _signal.SIGINT
@@ -399,40 +459,31 @@ class _Front:
         if kind == JOB:
             self._job = number
         elif kind == STOPPED:
-            self._stop(number)
-        elif kind == GOES_ON:
-            self._say(AWAKE, 0)
+            self._stop(number & 0xFF, number >> 8)
         elif kind == ENDED:
             self._status = number
         else:  # without a word the leader has been killed, and all below it with it
             self._status = 128 + (number or _signal.SIGKILL)
 
-    def _stop(self, signal: int) -> None:
-        """Stops as the launcher did, so that the shell takes over; when continued, lets it go on."""
+    def _stop(self, signal: int, number: int) -> None:
+        """Stops as the command did, so that the shell takes over; when continued, lets it go on."""
         asks = signal in _ASKING and not self._keys
         if not asks or not self._relay.is_foreground():
-            if not stops.can_be_resumed(signal, 0 if self._controlled else -1):
+            if not can_be_resumed(signal, terminal=self._controlled):
                 if signal != _signal.SIGSTOP:  # that one is left to whoever stopped it
-                    self._go_on()
+                    self._go_on(number)
                 return
             if self._line is not None:
                 self._line.give_up()
                 self._relay.show()
             self._relay.pause()
-            # Sent while blocked: two would stop twice. In an orphaned process group it stops nobody.
-            if self._typed_stop and signal == _signal.SIGTSTP:
-                os.killpg(os.getpgrp(), signal)
-            else:
-                os.kill(os.getpid(), signal)
+            stop(signal, job=self._typed_stop and signal == _signal.SIGTSTP)
             self._typed_stop = False
-            _signal.pthread_sigmask(_signal.SIG_UNBLOCK, {signal})
-            _signal.pthread_sigmask(_signal.SIG_BLOCK, {signal})
-            _signal.sigtimedwait({_signal.SIGCONT}, 0)  # answered right here
             self._relay.resume()
         if asks and self._relay.is_foreground():
             self._keys = True
             self._relay.take_keys()
-        self._go_on()
+        self._go_on(number)
 
     def _share(self, signal: int) -> None:
         """What a key has sent to the launcher's job goes to the rest of the caller's, as from one terminal for both."""
@@ -445,11 +496,12 @@ class _Front:
             os.killpg(os.getpgrp(), signal)
             _signal.sigtimedwait({signal}, 0)  # this process ends as the launcher does
 
-    def _go_on(self) -> None:
-        self._say(FOREGROUND if self._keys else GROUP, _signal.SIGCONT)
+    def _go_on(self, stop: int) -> None:
+        """Has the command go on if it is in that stop; 0: in any."""
+        self._say(FOREGROUND if self._keys else GOES_ON, stop)
 
-    def _say(self, kind: bytes, signal: int) -> None:
+    def _say(self, kind: bytes, number: int) -> None:
         try:
-            send(self._channel, kind, signal)
+            send(self._channel, kind, number)
         except OSError:
             return  # the leader has gone; its end is on the way

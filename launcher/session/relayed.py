@@ -11,6 +11,7 @@ import select
 import termios
 import tty
 
+from launcher.jail import processes
 from launcher.lean import os
 
 TYPE_CHECKING = False
@@ -52,7 +53,7 @@ class Relay:
             source: a descriptor of it that can be read, where keys are or will be taken.
             target: one that can be written; the same, perhaps.
             keys: what is typed is the command's; see `take_keys`.
-            on_signal: told the signal, when a key makes the other terminal send one to its foreground group.
+            on_signal: told the signal, before a key makes the other terminal send one to its foreground group.
             on_output: called when the command has said something, before that is passed on.
         """
         self._on_signal = on_signal
@@ -236,11 +237,10 @@ class Relay:
             if not data:
                 return
         if data:
-            signals = self._signals_of(data)
+            for signal in self._signals_of(data):
+                self._on_signal(signal)
             self._to_command += data
             self._write_command()
-            for signal in signals:
-                self._on_signal(signal)
         else:
             self._hung_up = True  # SIGHUP says so too
 
@@ -294,3 +294,43 @@ class Relay:
         except OSError as error:
             # Not the controlling terminal: then there is no job control on it. Anything else: it has hung up.
             return error.errno == errno.ENOTTY
+
+
+# Stopping as the command has done, so that the shell at the caller's terminal takes over.
+
+
+def can_be_resumed(signal: int, *, terminal: bool) -> bool:
+    """Whether this process may stop by `signal`: there is a terminal, and a shell at it that will notice.
+
+    Of an orphaned process group (setpgid(2)) nobody looks after the stops. The terminal's signals do not stop one;
+    SIGSTOP does.
+    """
+    return terminal and (signal != _signal.SIGSTOP or _has_shell())
+
+
+def _has_shell() -> bool:
+    group, pid = os.getpgrp(), os.getppid()
+    try:
+        while pid and os.getpgid(pid) == group:
+            pid = processes.parent(pid)
+        return pid != 0 and os.getsid(pid) == os.getsid(0)
+    except ProcessLookupError:
+        return False
+
+
+def stop(signal: int, *, job: bool = False) -> None:
+    """Stops this process, with `job` all of its process group; comes back when it is continued.
+
+    Comes back at once where the signal cannot stop it: the process group is orphaned, or the signal is ignored.
+
+    Args:
+        signal: SIGSTOP, or one that is blocked, as is SIGCONT.
+    """
+    # Sent while blocked: the terminal's own may be pending, and two would stop twice.
+    if job:
+        os.killpg(os.getpgrp(), signal)
+    else:
+        os.kill(os.getpid(), signal)
+    _signal.pthread_sigmask(_signal.SIG_UNBLOCK, {signal})
+    _signal.pthread_sigmask(_signal.SIG_BLOCK, {signal})
+    _signal.sigtimedwait({_signal.SIGCONT}, 0)  # answered by the caller

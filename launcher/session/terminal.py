@@ -1,12 +1,13 @@
 """The launcher's side of a running jail: signals, job control, the terminal's foreground group, the exit status.
 
 At a terminal launcher, init and command share its session and one process group, so `bash` is interactive. That
-terminal was made for them (launcher/session/own_terminal.py). The launcher mirrors the command's stops, which is all
-that is seen of them there (launcher/session/stops.py); what is sent to the launcher alone is passed on.
+terminal was made for them (launcher/session/own_terminal.py). When the command stops, the launcher tells the leader of
+the session, and goes on serving; what is sent to the launcher alone is passed on.
 
-Without a terminal the jail has a session of its own, unless the launcher leads one, as in the service: in a group that
-others share, its processes could have the kernel send SIGHUP to all (setpgid(2), orphaned groups). What that group is
-sent reaches the launcher, and is passed on to the command.
+Elsewhere the jail has a session of its own, unless the launcher leads one, as in the service: so the caller's terminal
+stays outside, and in a group that others share, its processes could have the kernel send SIGHUP to all (setpgid(2),
+orphaned groups). What that group is sent reaches the launcher, and is passed on to the command, whose stops are left to
+whoever stopped it. At the service's own terminals, where no shell would continue it, those by a key are over at once.
 
 Launch path: see launcher/jail/syscalls.py.
 """
@@ -27,12 +28,16 @@ if TYPE_CHECKING:
 
     from launcher.session.denial_collector import Denials
     from launcher.session.generous import Generous
+    from launcher.session.own_terminal import Link
     from launcher.session.watchdog import Watchdog
 else:
     import _signal
 
 START_TIMEOUT = 60.0
 """Seconds until the jail must be built. Only a mount or a file system that hangs takes so long."""
+
+leader: "Link | None" = None
+"""Of the session, where a terminal was made for this process: it watches over it as a shell over its job."""
 
 
 def controlling() -> int:
@@ -107,17 +112,16 @@ def supervise(spec: JailSpec, listener: Listener, *, start_timeout: float = STAR
         processes.adopt_orphans()
     init.block_signals()
     signals = init.open_signals()
-    terminal = Terminal()
+    apart = leader is None and os.getsid(0) != os.getpid()
+    terminal = Terminal(-1 if apart else controlling())
     reader = -1
     try:
         jailed = spawn.spawn(
-            spec,
-            close=(signals, terminal.fd),
-            own_session=terminal.fd == -1 and os.getsid(0) != os.getpid(),
+            spec, close=(signals, terminal.fd, leader.fd if leader is not None else -1), own_session=apart
         )
         reader = jailed.status
         listener.on_child(jailed.pid)
-        jail = _Jail(jailed, signals, terminal, listener)
+        jail = _Jail(jailed, signals, terminal, listener, apart=apart)
         try:
             jail.serve(start_timeout)
         finally:
@@ -136,8 +140,11 @@ def supervise(spec: JailSpec, listener: Listener, *, start_timeout: float = STAR
 
 
 class _Jail:
-    def __init__(self, jailed: spawn.Jailed, signals: int, terminal: "Terminal", listener: Listener) -> None:
+    def __init__(
+        self, jailed: spawn.Jailed, signals: int, terminal: "Terminal", listener: Listener, *, apart: bool
+    ) -> None:
         self._listener = listener
+        self._apart = apart
         if listener.denials is not None:
             listener.denials.attach(jailed.pid)
         self._watch = listener.watchdog
@@ -150,7 +157,7 @@ class _Jail:
         self._decoder = wire.Decoder()
         self._started = False
         self._late = False
-        self._stopped = (0, 0)  # the signal, 0 while the command runs, and the number of the stop
+        self._stop = self._told = 0  # as the init numbers it, with the signal; 0 while the command runs
         self._child_status = 0
         self._status: int | None = None
         self._refusal: Refusal | None = None
@@ -158,6 +165,8 @@ class _Jail:
 
     def serve(self, start_timeout: float) -> None:
         poll = select.poll()
+        if leader is not None:  # before what the init says: that may be of a later stop
+            poll.register(leader.fd, select.POLLIN)
         poll.register(self._reader, select.POLLIN)
         poll.register(self._signals, select.POLLIN)
         denials = self._listener.denials
@@ -178,7 +187,10 @@ class _Jail:
                 return
             for fd, _ in events:
                 if fd == self._signals:
-                    self._on_signals(everything=False)
+                    self._on_signals(everything=self._apart)
+                elif leader is not None and fd == leader.fd:
+                    self._terminal.give_back()
+                    self._command(_signal.SIGCONT, leader.asked())
                 elif denials is not None and fd == denials.fd:
                     denials.hear()
                 elif not self._on_message():
@@ -192,6 +204,7 @@ class _Jail:
             self._child = None
         while self._on_message():
             pass
+        self._tell()
 
     def result(self) -> int:
         """The exit status; see `supervise`."""
@@ -217,7 +230,8 @@ class _Jail:
             if signal == _signal.SIGCHLD:
                 self._reap()
             elif signal == _signal.SIGCONT:
-                self._command(signal)
+                if leader is None:  # else it says which stop is meant
+                    self._command(signal)
             elif signal in init.FORWARDED and (everything or code != init.SI_KERNEL):
                 # Those of the kernel are the terminal's: they reached the command, being for its whole group.
                 self._command(signal)
@@ -253,16 +267,15 @@ class _Jail:
             elif kind == reports.REFUSED:
                 self._refusal = self._refusal or reports.refusal(payload)
             elif kind == reports.EXITED:
-                self._stopped = (0, 0)
+                self._stop = 0
                 self._status, alone = reports.exited(payload)
                 if alone:
                     self._listener.when_empty()
             elif kind == reports.CONTINUED:
-                self._stopped = (0, 0)
+                self._stop = 0
             elif kind == reports.STOPPED:
-                self._stopped = (payload[0], int.from_bytes(payload[1:], "little"))
-        if self._stopped[0]:
-            self._stop(*self._stopped)
+                self._stop = int.from_bytes(payload, "little")
+        self._tell()
         return bool(data)
 
     def _on_denied(self, payload: bytes) -> None:
@@ -270,36 +283,26 @@ class _Jail:
         if denials is not None:
             denials.observe(payload)
 
-    def _stop(self, signal: int, number: int) -> None:
-        """Stops as the command did, so that the shell takes over; when continued, puts everything back.
-
-        Where there is no such shell, the command's stop is left to whoever stopped it.
-        """
-        self._stopped = (0, 0)
-        if self._child is None:
+    def _tell(self) -> None:
+        """Tells the leader whether the command is stopped, if that has changed."""
+        stop = self._stop if self._child is not None else 0
+        if stop == self._told:
             return
-        from launcher.session import stops
-
-        if not stops.can_be_resumed(signal, self._terminal.fd):
-            return
-        self._terminal.remember(self._child)
-        if self._watch is not None:
-            self._watch.pause()
-        look = self._watch.look if self._watch is not None else None
-        stops.stop(signal, self._reader, self._child, self._decoder, look)
-        _signal.sigtimedwait({_signal.SIGCONT}, 0)  # answered right here
-        if self._watch is not None:
-            self._watch.resume()
-        self._terminal.give_back()
-        self._command(_signal.SIGCONT, number)
+        self._told = stop
+        if leader is not None:
+            if stop and self._child is not None:
+                self._terminal.remember(self._child)
+            leader.tell(stop)
+        elif self._terminal.fd != -1 and stop & 0xFF in init.STOPPING:
+            self._command(_signal.SIGCONT, stop >> 8)  # no shell is there that would do it
 
 
 class Terminal:
     """The controlling terminal, as far as its foreground process group is concerned. Owns `fd` (-1: there is none)."""
 
-    def __init__(self) -> None:
+    def __init__(self, fd: int) -> None:
         self._inner = 0
-        self.fd = controlling()
+        self.fd = fd
 
     def close(self) -> None:
         """Closes the terminal."""
@@ -310,11 +313,13 @@ class Terminal:
     def remember(self, child: int) -> None:
         """Notes the foreground group if it is one that was made below `child` (a shell inside does that)."""
         group = self._foreground()
-        inside = group not in (0, os.getpgrp()) and any(_group(pid) == group for pid in processes.descendants(child))
-        self._inner = group if inside else 0
+        if group == os.getpgrp():
+            self._inner = 0
+        elif group and any(_group(pid) == group for pid in processes.descendants(child)):
+            self._inner = group
 
     def give_back(self) -> None:
-        """Makes the noted group the foreground group again, if the shell has put the launcher there."""
+        """Makes the noted group the foreground group again, if the leader has put the launcher there."""
         if self._inner and self._foreground() == os.getpgrp():
             self._set_foreground(self._inner)
 

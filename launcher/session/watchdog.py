@@ -4,9 +4,8 @@ It looks ten times a second, more often at first, when half of a limit is used a
 than a tenth of the time. So it contains: what is used between two looks is over the limit. It runs in the launcher's
 own loop, and ending a jail is SIGKILL for its first process, with which all others end: no need to stop them before.
 
-At a terminal a command that stops itself stops the launcher too, as job control wants. Before that the watchdog stops
-everything else inside; and as a process may have somebody wake it (timer_create(2) with SIGCONT), a child of the
-launcher's goes on looking (launcher/session/stops.py).
+It goes on looking while the command is stopped: others inside may run, or have the kernel continue it (timer_create(2)
+with SIGCONT).
 
 Launch path of the limits that need it: see launcher/session/limits.py.
 """
@@ -19,10 +18,7 @@ from launcher.lean import os
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    import signal as _signal
     from collections.abc import Callable, Generator
-else:
-    import _signal
 
 
 # How much disk some directories take, measured a little at a time while a jail fills them.
@@ -208,7 +204,7 @@ _TICKS = os.sysconf("SC_CLK_TCK")
 _TIMES = slice(11, 15)
 _THREADS = 17
 _ENDED = "ZX"
-_PARENT, _STARTED = 1, 19
+_STARTED = 19
 
 MOST_SECONDS = 0.5
 """Of processor time for one look at the files of all processes: who has too many to be looked at in that hides some."""
@@ -463,8 +459,6 @@ NEAR_INTERVAL = 0.02
 MOST_INTERVAL = 1.0
 _NEAR, _LITTLE, _GROWTH, _EASE = 0.5, 0.2, 0.05, 1.25
 _SHARE = 9  # seconds of rest for each second of looking
-PAUSE_TIMEOUT = 2.0
-"""Seconds after which `pause` gives up on a jail that makes processes faster than they can be stopped."""
 
 
 class Watchdog:
@@ -493,16 +487,13 @@ class Watchdog:
         self._time_used = time_used
         self._disk = DiskUse(paths, limits["disk"], since) if "disk" in limits else None
         self._usage: Usage | None = None
-        self._first = 0
         self._next = 0.0
         self._interval = NEAR_INTERVAL
         self._before = 0.0
-        self._stopped: list[tuple[int, list[str]]] = []
         self.ended = ""
 
     def attach(self, first: int) -> None:
         """Begins to watch what is below the process `first`, a child of this one that has not been reaped."""
-        self._first = first
         self._usage = Usage(first, scratch=self._scratch, wide=self._wide)
 
     def look(self) -> float:
@@ -542,46 +533,3 @@ class Watchdog:
             elif self._disk is not None:
                 shares[name] = self._disk.share(usage.pids, NEAR_INTERVAL / 2)
         return shares
-
-    def pause(self) -> None:
-        """Stops everything inside that runs, until no more comes up: nobody will be looking for a while."""
-        known: set[int] = set()
-        deadline = time.monotonic() + PAUSE_TIMEOUT
-        while time.monotonic() < deadline:
-            below = processes.descendants(self._first)
-            fresh = [pid for pid in below if pid not in known]
-            if not fresh:
-                return
-            known.update(fresh)
-            parents = {self._first, *below}
-            for pid in fresh:
-                fields = processes.stat_fields(pid)
-                ended = fields and fields[0] in _ENDED and int(fields[_THREADS]) < 2
-                if fields and not ended and fields[0] not in "Tt" and _send(pid, fields, parents, _signal.SIGSTOP):
-                    self._stopped.append((pid, fields))
-
-    def resume(self) -> None:
-        """Continues what `pause` stopped."""
-        for pid, fields in self._stopped:
-            _send(pid, fields, {self._first, *processes.descendants(self._first)}, _signal.SIGCONT)
-        self._stopped = []
-        self._next = 0.0
-
-
-def _send(pid: int, before: list[str], parents: set[int], signal: int) -> bool:
-    """Signals a process of the jail, whose number may have gone to somebody else since `before` was read."""
-    try:
-        pidfd = syscalls.pidfd_open(pid)
-    except ProcessLookupError:
-        return False
-    try:
-        now = processes.stat_fields(pid)
-        # The same start, and still below: nobody outside has become a child of the jail's.
-        if not now or now[_STARTED] != before[_STARTED] or int(now[_PARENT]) not in parents:
-            return False
-        _signal.pidfd_send_signal(pidfd, signal)
-    except ProcessLookupError:
-        return False
-    finally:
-        os.close(pidfd)
-    return True

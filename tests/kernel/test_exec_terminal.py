@@ -15,7 +15,7 @@ from tests.support.identity import CTRL_C, CTRL_D, CTRL_Z, SHELL, Console
 from tests.support.paddock import EXEC_PATIENCE as PATIENCE
 from tests.support.paddock import Session
 
-# test_terminal sits at the same terminal as root, test_exec_attacks attacks root's session.
+# test_exec_attacks attacks root's session.
 pytestmark = pytest.mark.parametrize("name_of_who", IDENTITIES[-1:])
 
 

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from launcher.jail import cgroup, processes
+from launcher.jail import cgroup
 from launcher.session import state
 from tests.conftest import IDENTITIES
 from tests.support.identity import AS_A_USER, SYSTEM_PATH, Console
@@ -286,62 +286,37 @@ def test_no_control_group_can_be_changed_from_inside(paddock: Paddock, backend: 
 
 
 @AS_A_USER
-def test_who_stops_the_launcher_stops_everything_that_would_be_watched(
-    paddock: Paddock, backend: dict[str, str], session: str, bomb: Bomb
+@pytest.mark.parametrize(
+    ("limit", "script"),
+    [
+        (f"memory={MEMORY}M", f"exec {PYTHON} bombs.py awake {2 * MEMORY * MIB}"),
+        ("cpu_time=2", f"{PYTHON} bombs.py spin 20 & {PYTHON} bombs.py spin-without-first 20 & kill -STOP $$; wait"),
+    ],
+    ids=["continues itself", "others run"],
+)
+def test_who_goes_on_while_the_command_is_stopped_is_looked_at(
+    paddock: Paddock, backend: dict[str, str], session: str, bomb: Bomb, limit: str, script: str
 ) -> None:
-    """A command that stops itself at a terminal stops the launcher; what else runs is stopped before, ended later."""
+    """A process may have itself continued, and others are not stopped with it; with nobody typing anything, their jail
+    is ended for what they use.
+    """
     del bomb  # its programme is in the worktree
-    script = f"{PYTHON} bombs.py spin 20 & {PYTHON} bombs.py spin-without-first 20 & sleep 0.6; kill -STOP $$; wait"
-    line = paddock.words("run", "--session", session, "--limit", "cpu_time=2", "--", "sh", "-c", script)
+    line = paddock.words("run", "--session", session, "--limit", limit, "--", "sh", "-c", script)
     setting = shlex.join(f"{name}={value}" for name, value in backend.items())
     with Console(paddock.who, paddock.worktree) as console:
-        console.type(f"{setting} {shlex.join(line)} & echo launcher $!.; fg\n")
-        front = int(console.expect(r"launcher (\d+)\.")[1])
+        console.type(f"{setting} {shlex.join(line)}\n")
         console.expect("Stopped")
-        init = front
-        for _ in ("the session's leader", "the launcher", "the init"):
-            init = processes.children(init)[0]
-        below = processes.descendants(init)
-        deadline = time.monotonic() + PATIENCE
-        # A stop takes effect when the process is next scheduled.
-        while (
-            running := [each for each in threads(below) if _state(each) not in "TtZX"]
-        ) and time.monotonic() < deadline:
-            os.sched_yield()
-        console.type('fg; echo "<$?>"\n')
-        console.expect("--limit cpu_time=2")
-        console.expect("<137>")
-    assert len(below) > 3
-    assert running == []
-
-
-def threads(pids: list[int]) -> list[int]:
-    """Of all these processes."""
-    return [thread for pid in pids for thread in processes.threads(pid)]
-
-
-@AS_A_USER
-def test_who_goes_on_while_the_launcher_is_stopped_is_looked_at(
-    paddock: Paddock, backend: dict[str, str], session: str, bomb: Bomb
-) -> None:
-    """A process may have itself continued; with nobody typing anything, its jail is ended for what it uses."""
-    del bomb  # its programme is in the worktree
-    most = 2 * MEMORY * MIB
-    line = paddock.words("run", "--session", session, "--limit", f"memory={MEMORY}M", "--", PYTHON, "bombs.py", "awake")
-    setting = shlex.join(f"{name}={value}" for name, value in backend.items())
-    with Console(paddock.who, paddock.worktree) as console:
-        console.type(f"{setting} {shlex.join(line)} {most}\n")
-        console.expect("Stopped")
-        console.expect(f"it used more than {MEMORY} MiB of memory")
+        console.expect(f"--limit {limit}")
+        console.run("while jobs | grep -q .; do sleep 0.1; done; true")
+        console.expect("<0>")
 
 
 BLIND = """
 import sys
-from launcher.session import stops
-attend = stops._attend
-def blind():
+from launcher.session import watchdog
+def blind(watching):
     raise OSError("it cannot look")
-stops._attend = lambda *given: attend(*given[:-1], blind)
+watchdog.Watchdog.look = blind
 sys.argv[:1] = ["paddock"]
 from launcher.__main__ import main
 sys.exit(main(sys.argv))
@@ -349,26 +324,12 @@ sys.exit(main(sys.argv))
 
 
 @AS_A_USER
-def test_what_cannot_be_looked_at_while_the_launcher_is_stopped_is_ended(
-    paddock: Paddock, backend: dict[str, str], session: str
-) -> None:
-    """Where a look fails, which is shown by one that always does; with nobody typing anything."""
+def test_what_cannot_be_looked_at_is_ended(paddock: Paddock, backend: dict[str, str], session: str) -> None:
+    """Where a look fails, which is shown by one that always does."""
     words = (paddock.installed.python, "-I", "-c", BLIND, *paddock.words("run", "--session", session)[1:])
-    line = (*words, "--limit", "memory=1G", "--", "sh", "-c", "kill -STOP $$; echo went $((1 + 1))")
-    setting = shlex.join(f"{name}={value}" for name, value in backend.items())
-    with Console(paddock.who, paddock.worktree) as console:
-        console.type(f'{setting} {shlex.join(map(str, line))} & echo launcher $!.; fg; echo "<$?>"\n')
-        first = int(console.expect(r"launcher (\d+)\.")[1])
-        console.expect("<147>|<137>")  # that it stopped, or, where the shell was too slow to see that, its end
-        deadline = time.monotonic() + PATIENCE
-        while processes.descendants(first):
-            assert time.monotonic() < deadline, console.screen
-            time.sleep(0.05)
-    assert "went 2" not in console.screen
-
-
-def _state(pid: int) -> str:
-    return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
+    command = ("--limit", "memory=1G", "--", "sh", "-c", "sleep 60; echo went on")
+    ended = paddock.who.run([*map(str, words), *command], cwd=paddock.worktree, env={**paddock.env, **backend})
+    assert (ended.returncode, ended.stdout) == (125, ""), ended.stderr
 
 
 SMALL = """

@@ -11,7 +11,7 @@ import pytest
 
 from launcher.jail import processes
 from tests.support.features import need
-from tests.support.identity import AS_A_USER, CTRL_C, CTRL_Z, Console
+from tests.support.identity import AS_A_USER, CTRL_C, CTRL_D, CTRL_Z, SHELL, Console
 from tests.support.paddock import Paddock
 from tests.support.served import alive
 
@@ -114,11 +114,12 @@ def test_it_is_one_job_of_the_shell(paddock: Paddock, console: Console) -> None:
     console.expect("\r\n")  # the shell's, which leaves the rest of its line
     console.run(f"test $? = {128 + signal.SIGINT}")
     console.expect("<0>")
-    console.run(line(paddock, "sh", "-c", "kill -STOP $$; echo back; exit 7"))
+    console.run(line(paddock, "sh", "-c", "kill -STOP $$; read word; echo back $word; exit 7"))
     console.expect("Stopped")
     console.expect(f"<{128 + signal.SIGSTOP}>")
     console.run("fg")
-    console.expect("back\r\n<7>")
+    console.type("word\n")
+    console.expect("back word\r\n<7>")
 
 
 @AS_A_USER
@@ -142,13 +143,78 @@ def test_the_rest_of_the_job_is_signalled_with_it(paddock: Paddock, console: Con
 
 
 @AS_A_USER
+def test_a_stopped_job_continues_in_the_background(paddock: Paddock, console: Console) -> None:
+    """`bg` lets it run on without the terminal."""
+    go = fifo(paddock, "go")
+    console.run(line(paddock, "sh", "-c", "echo ready; read word <go; echo got $word"))
+    console.expect("ready")
+    console.type(CTRL_Z)
+    console.expect(f"Stopped(.|\n)*<{128 + signal.SIGTSTP}>")
+    console.run("bg")
+    console.expect("<0>")
+    go.write_text("word\n")
+    console.run("wait")
+    console.expect("got word(.|\n)*<0>")
+
+
+RESUMED = """
+resumed() {
+    (until grep -q '^State:.T' /proc/$$/status; do sleep 0.01; done; kill -CONT $$) &
+    kill -STOP $$
+    wait
+}
+"""
+"""Stops, and has something continue it that cannot come too early."""
+
+
+@AS_A_USER
 def test_a_stopped_job_goes_on_or_ends_with_its_command(paddock: Paddock, console: Console) -> None:
     """Whoever continues or ends the command: the shell hears of it."""
-    resuming = "(until [ -e resumed ]; do sleep 0.05; kill -CONT $$; done) & kill -STOP $$; touch resumed; exit 7"
-    console.run(line(paddock, "sh", "-c", f"{resuming}"))
-    console.expect("<(7|147)>")
+    console.run(line(paddock, "sh", "-c", f"{RESUMED} resumed; exit 7"))
+    console.expect(f"<(7|{128 + signal.SIGSTOP})>")
     console.run("while jobs -s | grep -q .; do sleep 0.1; done; wait; true")
     console.expect("<0>")
+    front = started(paddock, console, "echo ready; kill -STOP $$")
+    console.run("until jobs -s | grep -q .; do sleep 0.1; done")
+    console.expect("<0>")
+    os.kill(processes.descendants(front)[-1], signal.SIGKILL)
+    console.run("while jobs -s | grep -q .; do sleep 0.1; done; wait $!")
+    console.expect(f"<{128 + signal.SIGKILL}>")
+
+
+@AS_A_USER
+def test_a_stop_after_others_that_are_over_stands(paddock: Paddock, console: Console) -> None:
+    """Whoever ended those: what has been woken for an earlier stop does not undo a later one."""
+    console.run(line(paddock, "sh", "-c", f"{RESUMED} resumed; resumed; touch last; kill -STOP $$; echo back; exit 7"))
+    console.expect(f"<{128 + signal.SIGSTOP}>")
+    console.run("until [ -e last ]; do sleep 0.1; done; sleep 1; jobs -s")
+    console.expect("Stopped[^\n]*paddock(.|\n)*<0>")
+    console.run("fg")
+    console.expect("back\r\n<7>")
+
+
+@AS_A_USER
+def test_a_stop_that_no_shell_would_notice_is_the_commands_alone(paddock: Paddock, backend: dict[str, str]) -> None:
+    """With a terminal but without a shell at it, the run waits, and goes on with its command."""
+    words = ["env", *(f"{name}={value}" for name, value in {**paddock.env, **backend}.items())]
+    words += paddock.words("run", "--quiet", "--", "sh", "-c", f"{RESUMED} resumed; read word; echo got $word; exit 7")
+    with Console(paddock.who, paddock.worktree, words) as console:
+        console.type("word\n")
+        console.expect("got word")
+        assert console.status() == 7
+
+
+@AS_A_USER
+def test_a_launcher_that_somebody_stops_is_a_stopped_job(paddock: Paddock, console: Console) -> None:
+    """And `fg` continues it, with the command."""
+    front = started(paddock, console, "echo ready; read word; echo got $word; exit 7")
+    ((launcher,),) = [processes.children(leader) for leader in processes.children(front)]
+    os.kill(launcher, signal.SIGSTOP)
+    console.run("until jobs -s | grep -q .; do sleep 0.1; done")
+    console.expect("<0>")
+    console.run("fg")
+    console.type("word\n")
+    console.expect("got word\r\n<7>")
 
 
 @AS_A_USER
@@ -173,6 +239,105 @@ def test_a_shell_inside_is_interactive(paddock: Paddock, console: Console) -> No
 
 
 @AS_A_USER
+def test_a_shell_inside_is_suspended_with_its_jobs(paddock: Paddock, console: Console) -> None:
+    """It gets the terminal back with `fg`, and its jobs are as they were."""
+    console.run(line(paddock, *SHELL))
+    console.type("sh -c 'echo inside-$((6*7)); exec cat'\n")
+    console.expect("inside-42")
+    console.type(CTRL_Z)
+    console.expect("Stopped")
+    console.type("jobs; suspend -f\n")
+    console.expect(r"Stopped[^\n]*sh -c")
+    console.expect(r"Stopped[^\n]*paddock")
+    console.expect(f"<{128 + signal.SIGSTOP}>")
+    console.run("echo outside")
+    console.expect("outside\r\n<0>")
+    console.run("fg")
+    console.expect(r"paddock[^\n]*\n")
+    console.type("fg\n")
+    console.expect("sh -c[^\n]*\n")
+    console.type("to-cat\n")
+    console.expect("to-cat")
+    console.type(CTRL_D)
+    console.run("echo still-inside")
+    console.expect("still-inside\r\n<0>")
+    console.type("exit 5\n")
+    console.expect("<5>")
+
+
+@AS_A_USER
+def test_a_caller_without_job_control_reads_on_after_a_shell(paddock: Paddock, console: Console) -> None:
+    """A script whose run was an interactive shell."""
+    (paddock.worktree / "script").write_text(f"{line(paddock, *SHELL)}\necho outside; read word; echo got $word\n")
+    console.run("sh script")
+    console.type("echo inside-$((6*7)); exit\n")
+    console.expect("inside-42")
+    console.expect("outside")
+    console.type("word\n")
+    console.expect("got word\r\n<0>")
+
+
+RESIZED = """
+import os, signal
+signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGWINCH})
+print("ready", flush=True)
+while (size := os.get_terminal_size(0)) != (77, 33):
+    signal.sigwait({signal.SIGWINCH})
+print("resized")
+"""
+RAW = """
+import os, tty
+tty.setraw(0)
+os.write(1, b"raw\\r\\n")
+while (key := os.read(0, 1)) != b"q":
+    os.write(1, b"[%d]" % key[0])
+"""
+INTERRUPTED = """
+import os, signal, time
+count = 0
+def more(*_):
+    global count
+    count += 1
+    os.write(1, b"more\\n")
+signal.signal(signal.SIGINT, more)
+signal.signal(signal.SIGUSR2, lambda *_: os._exit(count))
+print("ready", flush=True)
+while True:
+    time.sleep(0.02)
+"""
+
+
+@AS_A_USER
+def test_the_screen_and_the_keys_are_the_commands(paddock: Paddock, console: Console) -> None:
+    """It is told of a new size; in raw mode even Ctrl-C and Ctrl-Z are keys, and in another one interrupt is sent."""
+    console.run(line(paddock, "/usr/bin/python3", "-c", RESIZED))
+    console.expect("ready")
+    console.resize(33, 77)
+    console.expect("resized\r\n<0>")
+    console.run(line(paddock, "/usr/bin/python3", "-c", RAW))
+    console.expect("raw")
+    console.type(f"a{CTRL_C}{CTRL_Z}q")
+    console.expect(r"\[97\]\[3\]\[26\]")
+    console.expect("<0>")
+    console.run(line(paddock, "/usr/bin/python3", "-c", INTERRUPTED) + " & echo front $!.; fg")
+    front = int(console.expect(r"front (\d+)\.").group(1))
+    console.expect("\nready")
+    for _ in range(3):
+        console.type(CTRL_C)
+        console.expect("more")
+    os.kill(front, signal.SIGUSR2)  # goes the way on which a second interrupt would come, behind it
+    console.expect("<3>")
+
+
+@AS_A_USER
+@pytest.mark.parametrize("backend", ["namespaces"], indirect=True)
+def test_the_terminal_has_a_name_inside(paddock: Paddock, console: Console) -> None:
+    """tty(1) finds it, though its number belongs to nothing inside."""
+    console.run(line(paddock, "tty"))
+    console.expect("/dev/console\r\n<0>")
+
+
+@AS_A_USER
 def test_input_and_output_elsewhere(paddock: Paddock, console: Console) -> None:
     """Pipes and files stay what they are; a command in a pipeline gets the keys when it asks for them."""
     console.run("echo in | " + line(paddock, "sh", "-c", "cat; test -t 1 && test ! -t 0; echo $?") + " 2>/dev/null")
@@ -186,6 +351,21 @@ def test_input_and_output_elsewhere(paddock: Paddock, console: Console) -> None:
     console.expect("asking")
     console.type("word\n")
     console.expect("got word\r\n<0>")
+    reader = 'while read number; do echo "[$number]"; done; read word </dev/tty; echo got $word'
+    console.run(f"{line(paddock, 'seq', '3')} | sh -c {shlex.quote(reader)}")
+    console.expect(r"\[1\]\r\n\[2\]\r\n\[3\]")
+    console.type("word\n")
+    console.expect("got word\r\n<0>")
+    console.run(
+        "echo in >in; "
+        + line(paddock, "sh", "-c", "cat; echo asking >/dev/tty; read word </dev/tty; echo $word")
+        + " <in >out 2>&1"
+    )
+    console.expect("asking")
+    console.type("word\n")
+    console.expect("<0>")
+    console.run("cat out")
+    console.expect("in\r\nword\r\n<0>")
     counting = "trap 'echo continued >&2' CONT; echo ready >&2; while :; do sleep 0.05; done"
     console.run(line(paddock, "bash", "-c", counting) + " | cat")
     console.expect("ready")

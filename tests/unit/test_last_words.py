@@ -14,7 +14,7 @@ def test_last_words_are_read_and_nothing_else_happens() -> None:
     reports.send_exited(writer, 7 << 8)
     os.close(writer)
     session = os.getsid(0)
-    jail = _Jail(Jailed(child, reader), -1, Terminal(), Listener())
+    jail = _Jail(Jailed(child, reader), -1, Terminal(-1), Listener(), apart=True)
     try:
         jail.end()
     finally:

@@ -51,14 +51,6 @@ def test_frames_before_one_that_is_too_long_are_delivered() -> None:
         next(came)
 
 
-def test_a_twin_goes_on_by_itself() -> None:
-    one = wire.Decoder()
-    data = wire.frame(b"A", b"abc")
-    assert list(one.feed(data[:6])) == []
-    two = one.twin()
-    assert list(two.feed(data[6:])) == list(one.feed(data[6:])) == [(b"A", b"abc")]
-
-
 def test_a_frame_larger_than_the_sockets_buffer_arrives_with_its_descriptor(
     stream: tuple[socket.socket, socket.socket],
 ) -> None:
