@@ -31,6 +31,9 @@ while told not in (ready := select.select(fds, [], [], 60)[0]):
 open("done", "w").close()
 """
 
+ECHO = "echo ready; exec sed -u 's/^/got /'"
+"""What it says of a line shows that it has the terminal: before, a line is echoed too, and a key is the shell's."""
+
 
 @pytest.fixture
 def console(paddock: Paddock, backend: dict[str, str]) -> Iterator[Console]:
@@ -97,7 +100,7 @@ def type_a_password(paddock: Paddock, console: Console, how: str, elsewhere: str
 @AS_A_USER
 def test_it_is_one_job_of_the_shell(paddock: Paddock, console: Console) -> None:
     """Ctrl-Z stops it, `jobs` lists it, `fg` continues it, again and again; Ctrl-C ends it, and its status is known."""
-    console.run(line(paddock, "sh", "-c", "echo ready; exec cat"))
+    console.run(line(paddock, "sh", "-c", ECHO))
     console.expect("ready")
     for word in ("one", "two"):
         console.type(CTRL_Z)
@@ -109,7 +112,7 @@ def test_it_is_one_job_of_the_shell(paddock: Paddock, console: Console) -> None:
         console.run("fg")
         console.expect(r"paddock[^\n]*\n")
         console.type(f"{word}\n")
-        console.expect(f"{word}\r\n")
+        console.expect(f"got {word}\r\n")
     console.type(CTRL_C)
     console.expect("\r\n")  # the shell's, which leaves the rest of its line
     console.run(f"test $? = {128 + signal.SIGINT}")
@@ -126,7 +129,7 @@ def test_it_is_one_job_of_the_shell(paddock: Paddock, console: Console) -> None:
 def test_the_rest_of_the_job_is_signalled_with_it(paddock: Paddock, console: Console) -> None:
     """By keys, as by a terminal for both: a script around it stops, goes on and ends with it."""
     script = paddock.worktree / "script"
-    script.write_text(line(paddock, "sh", "-c", "echo ready; exec cat") + "\necho not interrupted\n")
+    script.write_text(line(paddock, "sh", "-c", ECHO) + "\necho not interrupted\n")
     console.run("sh script")
     console.expect("ready")
     console.type(CTRL_Z)
@@ -135,7 +138,7 @@ def test_the_rest_of_the_job_is_signalled_with_it(paddock: Paddock, console: Con
     console.run("fg")
     console.expect("sh script")
     console.type("word\n")
-    console.expect("word\r\n")
+    console.expect("got word\r\n")
     console.type(CTRL_C)
     console.expect("\r\n")  # the shell's, which leaves the rest of its line
     console.run("echo over")
