@@ -209,7 +209,8 @@ class _Leader:
             self._next, self._waking = stop, True
             return
         self._stop = stop >> 8
-        os.tcsetpgrp(self._slave, os.getpgrp())  # SIGTTOU is blocked
+        if self._stop != _HELD:  # then the command may be reading
+            os.tcsetpgrp(self._slave, os.getpgrp())  # SIGTTOU is blocked
         self._tell(STOPPED, stop)
 
     def _on_front(self) -> None:

@@ -209,15 +209,19 @@ def test_a_stop_that_no_shell_would_notice_is_the_commands_alone(paddock: Paddoc
 
 @AS_A_USER
 def test_a_launcher_that_somebody_stops_is_a_stopped_job(paddock: Paddock, console: Console) -> None:
-    """And `fg` continues it, with the command."""
+    """And `fg` continues it. The command, which has gone on, reads what is typed before the leader hears of that."""
     front = started(paddock, console, "echo ready; read word; echo got $word; exit 7")
-    ((launcher,),) = [processes.children(leader) for leader in processes.children(front)]
+    (leader,) = processes.children(front)
+    (launcher,) = processes.children(leader)
     os.kill(launcher, signal.SIGSTOP)
     console.run("until jobs -s | grep -q .; do sleep 0.1; done")
     console.expect("<0>")
+    os.kill(leader, signal.SIGSTOP)
     console.run("fg")
     console.type("word\n")
-    console.expect("got word\r\n<7>")
+    console.expect("got word\r\n")
+    os.kill(leader, signal.SIGCONT)
+    console.expect("<7>")
 
 
 @AS_A_USER
