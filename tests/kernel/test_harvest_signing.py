@@ -335,18 +335,23 @@ def test_signing_obeys_nothing_that_another_session_made(here: Paddock, keys: Pa
     printf '[gpg "ssh"]\\n\\tprogram = {other}/bin/keys\\n' >included
     """
     ok(here.run("--git", "readonly", "--", "sh", "-ec", makes, cwd=other))
-    links = keys / "links"
-    links.mkdir()
-    (links / "ssh-keygen").symlink_to(other / "bin/keys")
-    here.who.give(links)
+    links, named = keys / "links", keys / "named"
+    for directory, name in ((links, "ssh-keygen"), (named, "signs")):
+        directory.mkdir()
+        (directory / name).symlink_to(other / "bin/keys")
+        here.who.give(directory)
     work = ("--", "bash", "-ec", "date +%N >one; git add one; git commit -q -m one")
     for key, value in (
         ("include.path", f"{other}/included"), ("gpg.ssh.program", f"{other}/bin/keys"),
         ("gpg.ssh.defaultKeyCommand", f"sh -c '{other}/bin/keys'"), ("user.signingKey", f"{other}/key"),
+        ("gpg.program", f"{other}/bin/keys"), ("gpg.x509.program", f"{other}/bin/keys"),
+        ("gpg.ssh.allowedSignersFile", f"{other}/later"), ("gpg.ssh.program", "signs"), ("gpg.program", "signs"),
+        ("gpg.x509.program", "signs"), ("gpg.ssh.defaultKeyCommand", "sh -c 'signs; true'"),
     ):  # fmt: skip
         before = _host(here, "config", "--global", "--default", "", key)
         _host(here, "config", "--global", key, value)
-        assert "[git-config-in-worktree]" in here.run("--sign", *work).stderr, (key, value)
+        path = {"PATH": f"{named}:{here.who.path}"}
+        assert "[git-config-in-worktree]" in here.run("--sign", *work, env=path).stderr, (key, value)
         _host(here, "config", "--global", *([key, before] if before else ["--unset", key]))
     path = {"PATH": f"{links}:{here.who.path}"}
     assert here.refused("worktree", "harvest", "--sign", env=path).reference == "git-config-in-worktree"

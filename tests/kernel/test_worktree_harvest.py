@@ -2,7 +2,6 @@
 
 import hashlib
 import json
-import shlex
 import shutil
 import subprocess
 import time
@@ -30,8 +29,7 @@ def here(user: Who, installed: Installed, public_dir: Path) -> Paddock:
     place.mkdir()
     made = paddocks.make(user, installed, user.give(place))
     (made.worktree / "file").unlink()
-    assert user.run(["git", "clone", "-q", "--bare", "main", "origin.git"], cwd=place).returncode == 0
-    assert user.run(["git", "remote", "add", "origin", str(place / "origin.git")], cwd=made.main).returncode == 0
+    paddocks.far(made)
     return made
 
 
@@ -64,78 +62,7 @@ def test_a_branch_of_the_agent_is_taken_and_pushed_by_name(here: Paddock) -> Non
     assert _host(here, "rev-parse", "mine") == _host(here, "rev-parse", "mine", at=here.place / "origin.git")
     assert not (here.place / "canary").exists()
     told = here.call("worktree", "harvest", "--branch", "topic=mine", "--push", "origin").stdout
-    assert f"To {here.place}/origin.git\n = [up to date]  mine -> mine\n" in told
-
-
-_LEAVES = """#!/bin/sh
-touch {0}/canary
-exit 1
-"""
-
-
-@pytest.mark.parametrize("backend", ["landlock", "bubblewrap", "guard"])
-def test_a_push_obeys_nothing_that_sessions_made_in_any_tree(here: Paddock, backend: str) -> None:
-    """Files of the configuration and programmes that were not there, in this worktree and in another session's."""
-    other = here.worktree.with_name("two")
-    _host(here, "worktree", "add", "-q", str(other))
-    options = ("--backend", "bubblewrap" if backend == "bubblewrap" else "landlock", "--git", "readonly")
-    env = {"PADDOCK_NO_USERNS": "1"} if backend == "guard" else {}
-    need("bubblewrap" if backend == "bubblewrap" else "landlock")
-    program = _LEAVES.format(here.place)
-    makes = f"""
-    mkdir -p tools
-    for name in tool ssh git-credential-x; do printf '%s' {shlex.quote(program)} >tools/$name; done
-    chmod 755 tools/*
-    printf '[remote "origin"]\\n\\treceivepack = "touch {here.place}/canary; git-receive-pack"\\n' >included
-    git init -q --bare bare; cp tools/tool bare/hooks/pre-receive
-    git init -q plain; cp tools/tool plain/.git/hooks/pre-receive
-    """
-    for where in (here.worktree, other):
-        ended = here.run(*options, "--", "sh", "-ec", makes, cwd=where, env=env)
-        assert ended.returncode == 0, ended.stderr
-    _commit(here, "date +%N >x")
-    _host(here, "symbolic-ref", "HEAD", "refs/heads/one")
-    (here.who.home / "bin").mkdir()
-    (here.who.home / "bin/linked").symlink_to(other / "tools/tool")
-    here.who.give(here.who.home / "bin")
-    path = {"PATH": f"{here.who.home}/bin:{here.who.path}"}
-    for tree in (here.worktree, other):
-        for key, value in (
-            ("include.path", f"{tree}/included"),
-            ("include.path", f"{tree}/later"),
-            ("includeIf.onbranch:none.path", f"{tree}/later"),
-            ("core.sshCommand", f"{tree}/tools/ssh"),
-            ("core.sshCommand", f"env A=b '{tree}/tools/ssh' -v"),
-            ("core.sshCommand", f"ssh -F{tree}/later"),
-            ("core.askPass", f"{tree}/tools/tool"),
-            ("core.gitProxy", f"{tree}/tools/tool for example.invalid"),
-            ("credential.helper", f"!f() {{ {tree}/tools/tool; }}; f"),
-            ("credential.https://example.invalid.helper", f"{tree}/tools/git-credential-x"),
-            ("remote.origin.receivepack", f"{tree}/tools/tool"),
-            ("remote.origin.pushurl", f"{tree}/bare"),
-            ("remote.origin.pushurl", f"file://{tree}/plain"),
-            (f"url.{tree}/bare.pushInsteadOf", f"{here.place}/origin.git"),
-            ("core.sshCommand", "linked"),
-        ):
-            _host(here, "config", "--global", key, value)
-            said = here.refused("worktree", "harvest", "--push", "origin", env=path)
-            assert said.reference == "git-config-in-worktree", (key, value)
-            _host(here, "config", "--global", "--unset", key)
-    (here.who.home / "link").symlink_to(other / "tools")
-    _host(here, "config", "--global", "core.sshCommand", f"{here.who.home}/link/ssh")
-    assert here.refused("worktree", "harvest", "--push", "origin").reference == "git-config-in-worktree"
-    # The twins: what names such a tree without obeying it, programmes of the user's, and PATH's other directories.
-    (here.who.home / "mine").write_text("[user]\n\tname = Tester\n")
-    for key, value in (
-        ("core.sshCommand", "ssh -v"), ("credential.helper", "!/bin/echo"), ("include.path", f"{here.who.home}/mine"),
-        ("safe.directory", str(other)), ("alias.x", f"!{other}/tools/tool"), ("core.hooksPath", f"{other}/tools"),
-    ):  # fmt: skip
-        _host(here, "config", "--global", key, value)
-    planted = {"PATH": f"{other}/tools:{here.who.path}", "SSH_ASKPASS": f"{other}/tools/tool"}
-    ended = here.call("worktree", "harvest", "--push", "origin", env=planted)
-    assert ended.returncode == 0, ended.stderr
-    assert _host(here, "rev-parse", "one") == _host(here, "rev-parse", "one", at=here.place / "origin.git")
-    assert not (here.place / "canary").exists()
+    assert f"To ssh://far.invalid{here.place}/origin.git\n = [up to date]  mine -> mine\n" in told
 
 
 def test_a_branch_is_dismissed_until_it_moves(here: Paddock) -> None:

@@ -242,6 +242,34 @@ def make(who: Who, installed: Installed, place: Path) -> Paddock:
     return Paddock(who, installed, place, place / "one", place / "main")
 
 
+_SSH = """#!/bin/sh
+printf '%s\\n' "$SSH_ASKPASS" >"${0%/*}/askpass"
+shift $(($# - 1))
+exec env -i PATH=/usr/local/bin:/usr/bin:/bin sh -c "$1"
+"""
+
+
+def far(here: Paddock) -> Path:
+    """Gives the repository a remote `origin` by ssh; its directory.
+
+    The stand-in for ssh runs here what it would on another machine, with none of the user's own variables and settings,
+    and leaves the value of SSH_ASKPASS beside itself.
+    """
+    away = here.place / "origin.git"
+    tools = here.place / "far"
+    tools.mkdir()
+    (tools / "ssh").write_text(_SSH)
+    (tools / "ssh").chmod(0o755)
+    here.who.give(tools)
+    for words in (
+        ["clone", "-q", "--bare", "main", away.name],
+        ["-C", "main", "remote", "add", "origin", f"ssh://far.invalid{away}"],
+        ["-C", "main", "config", "core.sshCommand", f"{tools}/ssh"],
+    ):
+        assert here.who.run(["git", *words], cwd=here.place).returncode == 0
+    return away
+
+
 def said(stderr: str) -> Said:
     """The one error in `stderr`; fails when there is none, more than one, or anything else beside it."""
     lines = [line for line in stderr.splitlines() if not WARNING.fullmatch(line)]

@@ -4,37 +4,47 @@ Nothing of a tree that sessions write, or once wrote, may take part (`written.ag
 by its trusted git directory, the current directory is `/`, hooks are off (a relative `core.hooksPath` would lead into
 the worktree), and PATH and the other variables lead into no such tree. Neither may a file of the configuration, or
 what a value of it names, lie there: also what is not there yet, because a session may make it before git looks.
+A remote on this machine is a repository whose hooks and configuration git obeys, and a helper of another transport is a
+programme in PATH: git itself is told to use neither (git(1), GIT_ALLOW_PROTOCOL).
 """
 
 import os
 import re
 import shlex
 import subprocess
+from collections.abc import Iterable
 from typing import NamedTuple
-from urllib.parse import unquote
 
-from launcher.vcs import checkout, git_config, written
-from launcher.vcs.disk import Names, Present
-from launcher.vcs.git import FIXED, Git, executable, overrides
+from launcher.vcs import git_config, written
+from launcher.vcs.disk import Names
+from launcher.vcs.git import Git, executable
 from launcher.vcs.harvest import lfs
 from policy.errors import Refusal
 from policy.pasted import quoted
 
 _DATA = re.compile(
     r"safe\.directory|maintenance\.repo|scalar\.repo|gui\.recentrepo|core\.(?:worktree|excludesfile|attributesfile)"
-    r"|commit\.template|blame\.ignorerevsfile|core\.(?:hookspath|fsmonitor)|alias\..*"
+    r"|commit\.template|blame\.ignorerevsfile|core\.(?:hookspath|fsmonitor)"
     r"|(?:remote|submodule)\..*\.(?:push)?url|url\..*",
     re.DOTALL,
 )
 """Keys whose values may name an agent's tree (git-config(1)): what is done here as the user obeys none of them, or
-`prepare` overrides them, or `_refuse_remote` judges them as far as they are in use. Of all others, also of those that
-git gets one day, each path counts."""
+`prepare` overrides them, or they are addresses, of which git takes those of `TRANSPORTS` only. Of all others, also of
+those that git gets one day, each path counts, and each name that leads there from PATH: an alias, too, may stand for a
+programme that git looks for, as `git credential-NAME` does."""
+
+TRANSPORTS = ("ssh", "https", "http", "git")
+"""Those for which git starts no programme of this machine but ssh and its own."""
 
 _BEGINS = re.compile(r"(?:(?<![\w.~/+-])|(?<=^-\w)|(?<=\s-\w))[/~]")
 """Behind a letter only where that is an option's, as in `ssh -F/FILE`."""
 _ENDS = re.compile(r"[\s'\"`;&|<>(){},:=]")
-_RUN = ("git", "gpg", "gpgsm", "gpgv", "ssh", "ssh-keygen", "ssh-add", "ssh-askpass", "sh")
-"""Programmes that git, or one that git runs, looks for in PATH by itself."""
+_RUN = (
+    *("git", "gpg", "gpgsm", "gpgv", "ssh", "ssh-keygen", "ssh-add", "ssh-askpass", "sh"),
+    *(f"git-remote-{each}" for each in TRANSPORTS),
+)
+"""Programmes that git, or one that git runs, looks for in PATH by itself; the last ones for addresses such as
+``ssh::ADDRESS`` (gitremote-helpers(7))."""
 
 _TEMPORARY = ("TMPDIR", "TMP", "TEMP")
 """They may lead into a tree of an agent's, and git writes a file there that holds what is to be signed."""
@@ -55,13 +65,19 @@ class AsUser(NamedTuple):
 
 
 class _Judge:
-    """What agents decide, for one call: the harvested worktree's, and those of every session on record."""
+    """What agents decide, for one call: the harvested worktree's, and those of every session on record.
+
+    Attributes:
+        path: directories of PATH in which they decide nothing.
+    """
 
     def __init__(self, worktree: str, own: tuple[str, ...]) -> None:
         self._worktree = worktree
         self._own = own
         self._names = Names()
         self._known: dict[str, bool] = {}
+        entries = os.environ.get("PATH", os.defpath).split(":")
+        self.path = [each for each in entries if each.startswith("/") and not self.agents(each)]
 
     def agents(self, path: str) -> bool:
         """Whether an agent decides what is, or will be, at a path; relative ones begin where git is run."""
@@ -71,8 +87,13 @@ class _Judge:
         return self._known[path]
 
     def named(self, value: str) -> str:
-        """The first path in a value that an agent decides; "" for none."""
-        return next((path for path in _paths(value) if self.agents(path)), "")
+        """The first path in a value that an agent decides, or that a name in it has in PATH; "" for none."""
+        return next((path for path in _paths(value) if self.agents(path)), "") or self.started(_names(value))
+
+    def started(self, names: Iterable[str]) -> str:
+        """The first of programmes in PATH that an agent decides; "" for none."""
+        paths = (f"{directory}/{name}" for name in dict.fromkeys(names) for directory in self.path)
+        return next((path for path in paths if os.path.lexists(path) and self.agents(path)), "")
 
     def refuse(self, path: str, why: str) -> None:
         """Refuses a path that an agent decides."""
@@ -92,7 +113,6 @@ def prepare(git_dir: str, common_dir: str, worktree: str) -> AsUser:
     for directory in dict.fromkeys((common_dir, git_dir)):
         written.refuse_agents_git_dir(directory)
     judge = _Judge(worktree, (os.path.realpath(common_dir), os.path.realpath(git_dir)))
-    entries = [each for each in os.environ.get("PATH", os.defpath).split(":") if each.startswith("/")]
     environment = {
         name: value
         for name, value in os.environ.items()
@@ -100,7 +120,7 @@ def prepare(git_dir: str, common_dir: str, worktree: str) -> AsUser:
         and name not in _TEMPORARY
         and (name in ("HOME", "XDG_CONFIG_HOME") or not judge.named(value))
     }
-    environment["PATH"] = ":".join(entry for entry in entries if not judge.agents(entry))
+    environment |= {"PATH": ":".join(judge.path), "GIT_ALLOW_PROTOCOL": ":".join(TRANSPORTS)}
     home = os.environ.get("HOME") or os.path.expanduser("~")
     base = os.environ.get("XDG_CONFIG_HOME") or f"{home}/.config"
     for file in (*git_config.SYSTEM, f"{base}/git/config", f"{home}/.gitconfig"):
@@ -118,7 +138,6 @@ def prepare(git_dir: str, common_dir: str, worktree: str) -> AsUser:
             context=os.fsdecode(listed.stderr).strip(),
         )
     settings: dict[str, str] = {}
-    programmes = dict.fromkeys(_RUN, "git runs it")
     fields = os.fsdecode(listed.stdout).split("\0")
     for origin, entry in zip(fields[::2], fields[1::2], strict=False):
         key, _, value = entry.partition("\n")
@@ -131,13 +150,11 @@ def prepare(git_dir: str, common_dir: str, worktree: str) -> AsUser:
             place = git_config.expanded(value, home, os.path.dirname(file))
             judge.refuse(place, "git would obey that file of its configuration")
         elif not _DATA.fullmatch(key):
-            if path := judge.named(value):
+            helpers = (f"git-credential-{name}" for name in _names(value) if key.endswith(".helper"))
+            if path := judge.named(value) or judge.started(helpers):
                 raise _refused(path, f"{key} names it")
-            programmes |= dict.fromkeys(_programmes(key, value), f"{key} names it")
-    for name, why in programmes.items():
-        for directory in environment["PATH"].split(":"):
-            if os.path.lexists(path := f"{directory}/{name}"):
-                judge.refuse(path, why)
+    if path := judge.started(_RUN):
+        raise _refused(path, "git runs it")
     return AsUser(words, environment, settings)
 
 
@@ -155,22 +172,17 @@ def _paths(value: str) -> list[str]:
     return list(found)
 
 
+def _names(value: str) -> list[str]:
+    """All that may be the name of a programme in a value: each piece of a word, as a shell's command is one."""
+    pieces = (piece for word in _words(value.removeprefix("!")) for piece in _ENDS.split(word))
+    return [piece for piece in pieces if piece and "/" not in piece]
+
+
 def _words(value: str) -> list[str]:
     try:
         return shlex.split(value)
     except ValueError:
         return value.split()
-
-
-_FIXED = frozenset(key.lower() for key, _ in FIXED)
-
-
-def _programmes(key: str, value: str) -> list[str]:
-    """The names that git looks for in PATH because of a setting, if it is one that Paddock's own git overrides."""
-    if key not in _FIXED and not overrides([key]):
-        return []
-    names = [word for word in _words(value.removeprefix("!")) if "/" not in word]
-    return [*names, *(f"git-credential-{name}" for name in names if key.endswith(".helper"))]
 
 
 def _refused(path: str, why: str) -> Refusal:
@@ -189,6 +201,9 @@ def _refused(path: str, why: str) -> Refusal:
 PATIENCE = 600.0
 """Seconds. Credential helpers may ask the user."""
 
+_NOT_ALLOWED = re.compile(r"^fatal: transport '(.+)' not allowed$", re.MULTILINE)
+"""Git's own words (transport.c), where nothing translates them."""
+
 
 def push(git_dir: str, worktree: str, branch: str, remote: str) -> str:
     """Pushes one branch; returns what git said, as `readable` has it.
@@ -196,26 +211,26 @@ def push(git_dir: str, worktree: str, branch: str, remote: str) -> str:
     Args:
         worktree: nothing in it is executed.
 
-    Refusals: push-remote, push-failed, push-lfs: objects of Git LFS are pushed by a hook of its own; those of
-    `as_user.prepare`, git-config-in-worktree also for a remote that is an agent's; those of `checkout.find`.
+    Refusals: push-remote, push-failed, push-lfs: objects of Git LFS are pushed by a hook of its own; push-transport: by
+    none of `TRANSPORTS`; those of `as_user.prepare`.
     """
     if not remote or remote.startswith("-") or "/" in remote:
         raise Refusal("push-remote", f"{remote!r} is not a remote", hint="git remote -v")
     git = Git(git_dir)
     user = prepare(git_dir, git.common_dir, worktree)
+    yourself = f"git push {quoted(remote)} {quoted(branch.removeprefix('refs/heads/'))}"
     if os.path.isdir(lfs.lfs_store(git)):
         raise Refusal(
             "push-lfs",
             "this repository uses Git LFS, whose objects are pushed only by its own hook",
             context="hooks are off when Paddock pushes: they may point into the worktree",
-            hint=f"push it yourself: git push {quoted(remote)} {quoted(branch.removeprefix('refs/heads/'))}",
+            hint=f"push it yourself: {yourself}",
         )
-    _refuse_remote(user, git, worktree, remote)
     command = [*user.words, "-c", "push.recurseSubmodules=no", "push", "--no-verify", "--porcelain", "--", remote]
     try:
         done = subprocess.run(
             [*command, f"{branch}:{branch}"],
-            env=user.environment,
+            env=user.environment | {"LANGUAGE": "C"},  # for `_NOT_ALLOWED`
             cwd="/",
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
@@ -226,38 +241,21 @@ def push(git_dir: str, worktree: str, branch: str, remote: str) -> str:
         )
     except subprocess.TimeoutExpired:
         raise Refusal("push-failed", f"git push {remote} did not finish within {PATIENCE:.0f} seconds") from None
+    if done.returncode != 0 and (refused := _NOT_ALLOWED.search(done.stdout)):
+        raise Refusal(
+            "push-transport",
+            f"git would push to {remote} by {refused[1]!r}, and Paddock pushes only by {', '.join(TRANSPORTS)}",
+            context="by others git starts programmes of this machine, such as hooks, and agents may have written them",
+            hint=f"the harvested commits are in the main repository; push them yourself: {yourself}",
+        )
     if done.returncode != 0:
         raise Refusal(
             "push-failed",
             f"git push {remote} failed; the harvested commits are in the main repository",
             context="\n".join(readable(done.stdout).splitlines()[-8:]),
-            hint=f"git push {quoted(remote)} {quoted(branch.removeprefix('refs/heads/'))}",
+            hint=yourself,
         )
     return readable(done.stdout)
-
-
-def _refuse_remote(user: AsUser, git: Git, worktree: str, remote: str) -> None:
-    """Refuses a remote on this machine whose hooks or configuration agents decide: git would obey them, unjailed."""
-    listed = subprocess.run(
-        [*user.words, "remote", "get-url", "--push", "--all", "--", remote],
-        env=user.environment, cwd="/", stdin=subprocess.DEVNULL, capture_output=True, timeout=60, check=False,
-    )  # fmt: skip
-    judge = _Judge(worktree, (os.path.realpath(git.common_dir),))
-    for url in os.fsdecode(listed.stdout).split("\n"):
-        if "::" in url and (path := judge.named(url)):  # of a helper (gitremote-helpers(7))
-            raise _refused(path, f"the remote {remote} names it")
-        local = unquote(url.removeprefix("file://")) if url.startswith("file://") else url
-        if not local or ":" in local.partition("/")[0]:
-            continue
-        local = os.path.join("/", local)
-        # Of these git takes the first that is there (enter_repo in git's path.c).
-        places = (f"{local}/.git", local, f"{local}.git/.git", f"{local}.git")
-        place = next((each for each in places if os.path.lexists(each)), local)
-        judge.refuse(place, f"the remote {remote} is a repository there")
-        if os.path.isfile(place):
-            found = checkout.find(os.path.dirname(place), Present(), exact=True)
-            for directory in (found.git_dir, found.common_dir):
-                judge.refuse(directory, f"the remote {remote} is a repository there")
 
 
 def readable(said: str) -> str:
