@@ -9,7 +9,7 @@ all terminals read alike: no control characters within, no C1.
 
 A terminal types its answers, and one that comes late is typed at the user's prompt. So only those questions pass whose
 answers are numbers, or words of the terminal's own: none that gives back what the command has chosen (the title, the
-clipboard, the name of a notification).
+clipboard, the name of a notification, of a capability).
 """
 
 import re
@@ -54,9 +54,9 @@ _PASSING = re.compile(
         | \[(?:4|20)(?:;(?:4|20))*[hl]                                      # inserting, what a line feed is
         | \[(?:1[1-9]|2[23])(?:;[0-9]*)*t                                   # sizes, the stack of titles
         | \](?: (?:[012789]|133|633|777)(?:;TEXT*)? | 22;(?!\?)TEXT* | 52;[a-z0-9]*;[A-Za-z0-9+/=!]* ) END
-        | \](?: 99;(?![^;]*(?:[?]|report|alive|c=1))TEXT* | 12;[#-:A-Za-z0-9]+ | 112 ) END
+        | \](?: 99;(?![^;]*(?:[?]|report|alive|c[ ]*=(?!0[:;])))TEXT* | 12;[#-:A-Za-z0-9]+ | 112 ) END
         | \](?: 4(?:;[0-9]+;\?)+ | 1[0-9](?:;\?)+ ) END                     # what the colours are
-        | P(?: \$q(?:[mrst] | [ ]q | "[pq] | \$[|}~] | \*[x|]) | \+q[0-9A-Fa-f;]* ) END  # what is set, what it can
+        | P\$q(?: [mrst] | [ ]q | "[pq] | \$[|}~] | \*[x|] ) END              # what is set
     )""".replace(b"MODE", _MODE)
     .replace(b"TEXT", rb"(?:[\x20-\x7e\x80-\xc1\xc3-\xff]|\xc2[\xa0-\xbf])")
     .replace(b"END", rb"(?:\x07|\x1b\\)"),

@@ -13,8 +13,8 @@ PASSES = (
     b"\x1b[22;0t\x1b[14t\x1b[18t\x1b(0\x0e\x0f\x1b(B\x1b#6\x1b=\x1b>\x1b%G\x1b[?1;9J",
     "\x1b]0;\N{EIGHT SPOKED ASTERISK} title\x07\x1b]8;id=1;https://a.example\x1b\\link\x1b]8;;\x1b\\".encode(),
     b"\x1b]52;c;aGk=\x1b\\\x1b]9;4;1;50\x07\x1b]133;A\x07\x1b]7;file://h/d\x07\x1b]12;#ff0000\x07\x1b]112\x07",
-    b"\x1b]10;?\x07\x1b]11;?\x1b\\\x1b]4;1;?;2;?\x07\x1bP$qm\x1b\\\x1bP$q q\x1b\\\x1bP+q544e;524742\x1b\\",
-    b"\x1b[22;2t\x1b[23;2t\x1b]22;pointer\x07\x1b]99;i=1:d=0;done\x1b\\\x1b]99;;what?\x1b\\",
+    b"\x1b]10;?\x07\x1b]11;?\x1b\\\x1b]4;1;?;2;?\x07\x1bP$qm\x1b\\\x1bP$q q\x1b\\",
+    b"\x1b[22;2t\x1b[23;2t\x1b]22;pointer\x07\x1b]99;i=1:d=0;done\x1b\\\x1b]99;;what?\x1b\\\x1b]99;c=0:i=1;c=1\x1b\\",
 )
 
 
@@ -47,7 +47,8 @@ OTHER_TERMINALS = (
 TYPED_BACK = (
     b"\x1b[20t", b"\x1b[21t", b"\x1b[21;0t", b"\x1b]52;c;?\x07", b"\x1b]52;;?\x1b\\", b"\x1b]22;?__current__\x07",
     b"\x1b]99;i=rm:p=?;\x1b\\", b"\x1b]99;i=rm:a=focus,report;x\x1b\\", b"\x1b]99;c=1:i=rm;x\x1b\\", b"\x05",
-    b"\x1bP$q;rm -rf ~\x1b\\", b"\x1bP+qrm -rf ~\x1b\\",
+    *(b"\x1b]99;i=rm:%s;x\x1b\\" % close for close in (b"c=2", b"c=", b"c=01", b"c=0:c=1", b" c = 1", b"c=0 ")),
+    b"\x1bP$q;rm -rf ~\x1b\\", b"\x1bP+qrm -rf ~\x1b\\", b"\x1bP+q6161;dead\x1b\\",
 )  # fmt: skip
 """Questions whose answers the terminal types, with a text that the command or the user has chosen."""
 
