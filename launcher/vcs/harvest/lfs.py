@@ -8,7 +8,6 @@ import hashlib
 import os
 import re
 import stat
-import time
 from collections.abc import Iterable, Iterator
 from typing import NamedTuple
 
@@ -78,16 +77,12 @@ def stored(directory: str, wanted: Pointer) -> bool:
 MOST_COMPARED = 4 << 30
 """Bytes that one look at files reads; a sparse file costs an agent nothing."""
 
-_MOST_KNOWN = 100_000
-_TICK = 20_000_000  # nanoseconds: the times of files come from a clock that ticks more slowly
-_known: set[tuple[object, ...]] = set()
-"""Files that have been compared, by their status: no process can choose the time of its last change."""
-
 
 def unchanged(tree: int, files: Iterable[tuple[str, Pointer]]) -> set[str]:
     """Those of some files, which an agent may have written, that are what their pointers stand for.
 
-    The smallest are looked at first; what is left at `MOST_COMPARED` is taken for changed.
+    The smallest are looked at first; what is left at `MOST_COMPARED` is taken for changed. None is known from an earlier
+    look: what is written through a shared mapping may leave all of a file's status as it was.
 
     Args:
         tree: what the paths are relative to.
@@ -110,23 +105,14 @@ def _compared(tree: int, path: str, wanted: Pointer, most: int) -> tuple[bool, i
         return False, 0
     try:
         found = os.fstat(descriptor)
-        if not stat.S_ISREG(found.st_mode) or found.st_size != wanted.size:
+        if not stat.S_ISREG(found.st_mode) or found.st_size != wanted.size or wanted.size > most:
             return False, 0
-        status = (found.st_dev, found.st_ino, found.st_size, found.st_mtime_ns, found.st_ctime_ns, wanted.oid)
-        if status in _known or wanted.size > most:
-            return status in _known, 0
-        settled = time.time_ns() - _TICK > found.st_ctime_ns
         digest = hashlib.sha256()
         left = wanted.size
         while left > 0 and (block := os.read(descriptor, min(left, _BLOCK))):
             digest.update(block)
             left -= len(block)
-        same = left == 0 and digest.hexdigest() == wanted.oid
-        if same and settled:
-            if len(_known) >= _MOST_KNOWN:
-                _known.clear()
-            _known.add(status)
-        return same, wanted.size - left
+        return left == 0 and digest.hexdigest() == wanted.oid, wanted.size - left
     finally:
         os.close(descriptor)
 
