@@ -2,6 +2,7 @@
 
 import os
 import re
+import shutil
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -10,7 +11,7 @@ import pytest
 
 from launcher.service.page import reviewing
 from launcher.vcs.private import record
-from launcher.vcs.worktrees import patches
+from launcher.vcs.worktrees import patches, review
 from launcher.vcs.worktrees.models import Worktree
 from launcher.vcs.worktrees.worktree_service import WorktreeService
 from tests.support import repository
@@ -86,6 +87,18 @@ def test_what_runs_is_shown_whatever_is_ignored_and_counted_where_the_list_is_cu
         marked = text.partition('id="marked"')[2].partition("</section>")[0]
         assert marked.count("/.envrc</a>") == reviewing._MOST_TOLD
         assert "and 2 more such files, too many" in marked
+
+
+def test_repositories_are_counted_where_their_list_is_cut(browser: Paged, place: Place) -> None:
+    """One is made by a few files: the fifty-first was not named, and no line said so."""
+    made = worktree(browser, place, "T-1")
+    root = Path(made.path)
+    git("init", "-q", str(root / "0"), at=place.app)
+    for number in range(1, review.MOST_NESTED + 2):
+        shutil.copytree(root / "0/.git", root / f"{number}/.git")
+    text = browser.get(f"/worktrees/{made.worktree_id}").text
+    assert text.count("a repository lies in") == review.MOST_NESTED
+    assert "and 2 more repositories, too many" in text
 
 
 def test_a_damaged_record_is_said_and_hides_no_other(browser: Paged, place: Place) -> None:

@@ -159,7 +159,7 @@ def test_no_ignore_file_hides_what_runs(place: Place) -> None:
     (section,) = (each for each in read(made)["parts"][0]["sections"] if each["section"] == FILES)
     assert all(each["mark"] == PROTECT for each in section["files"])
     assert (len(section["files"]), section["count"], section["marked"]) == (review.MOST_FILES, 2_006, 2_005)
-    assert section["nested"] == ["made/by/"]
+    assert (section["nested"], section["nested_count"]) == (["made/by/"], 1)
     for number in range(handoff_changes.MOST_ENTRIES + 1):
         (root / f".vscode/{number}").unlink()
     wanted = [".envrc", "[x] *.log/.envrc", "deep/.envrc", "package.json", ".gitignore"]

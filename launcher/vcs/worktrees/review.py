@@ -77,9 +77,9 @@ def read(
     Returns:
         ``parts``: the worktree itself, then its submodules: ``name``, ``path`` from the root, ``base`` and ``head``,
         ``commits`` and ``commit_count``, ``problem``, and ``sections``: each with its ``section``, ``count`` of files,
-        ``marked`` (how many of these have a mark or a ``why``), ``nested`` (repositories that lie among the files), and
-        ``files``, at most `MOST_FILES`, hand-off files first. A file has ``key``,
-        ``path``, ``old_path``, ``kind`` (git's letter), modes, sizes, ``mark`` and ``why`` (`review_marks.first`),
+        ``marked`` (how many of these have a mark or a ``why``), ``nested`` (at most `MOST_NESTED` of the ``nested_count``
+        repositories that lie among the files), and ``files``, at most `MOST_FILES`, hand-off files first. A file has
+        ``key``, ``path``, ``old_path``, ``kind`` (git's letter), modes, sizes, ``mark`` and ``why`` (`review_marks.first`),
         ``hunks`` (``title``, ``lines``: kind, number before and after, text, bytes left out, what looks secret, and
         where its language is known `patches.shade`),
         ``left`` (lines left out) and ``note`` (why there are no lines). Bytes that are no UTF-8 are escapes in all.
@@ -146,7 +146,7 @@ def _part(
             if "..." in nested:
                 found["problem"] = "it is too large to be searched for hand-off files and repositories that are ignored"
             named = [f"{name.removesuffix('/.git')}/" for name in nested if name != "..."]
-            found["sections"].append(section | {"nested": named[:MOST_NESTED]})
+            found["sections"].append(section | {"nested": named[:MOST_NESTED], "nested_count": len(named)})
     except Refusal as refusal:
         if refusal.reference in ("worktree-obstructed", "git-dir-written"):
             raise
@@ -287,7 +287,8 @@ class _Reader:
             changes = [each for each in changes if self._wanted == key_of(name, self._prefix + each.path)]
         files = [self._file(name, each, size, marks) for each, size in self._sized(changes[:MOST_FILES], git, place)]
         self._fill(files, git, (*words, "--patch", *trees), own)
-        return {"section": name, "count": count, "marked": len(marks) + left[1], "files": files, "nested": []}
+        return {"section": name, "count": count, "marked": len(marks) + left[1], "files": files, "nested": [],
+                "nested_count": 0}  # fmt: skip
 
     def _file(
         self, section: str, change: Change, sizes: tuple[int, int], marks: dict[str, tuple[str, str]]
