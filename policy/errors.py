@@ -68,16 +68,65 @@ class Refusal(Exception):
         return cls(facts["errorType"], facts["message"], context=context, hint=hint, exit_code=status)
 
 
-def printable(text: str) -> str:
-    """`text` with control characters and undecodable bytes escaped.
+_UNSEEN = frozenset(
+    "\u034f\u115f\u1160\u17b4\u17b5\u180b\u180c\u180d\u180f\u2800\u3164\uffa0\U00013441\U00013442\U00016fe4\U0001d159"
+)
+_SELECTORS = (("\ufe00", "\ufe0f"), ("\U000e0100", "\U000e01ef"))
+_MARKS = (
+    ("\u0300", "\u036f"), ("\u0483", "\u0489"), ("\u1ab0", "\u1aff"), ("\u1dc0", "\u1dff"), ("\u20d0", "\u20ff"),
+    ("\ufe20", "\ufe2f"),
+)  # fmt: skip
+"""What `str.isprintable` lets through and nobody can see: fillers, selectors, and marks that pile up on one letter."""
+
+_LABEL = 16
+"""Columns in which a line of Paddock's is indented, or has a label."""
+
+
+def unseen(text: str, indented: int = 0) -> set[int]:
+    """Where `text` holds what nobody can see, or what fills a row: whoever prints it prints an escape there.
+
+    Control characters, those that turn the direction of writing, blanks other than the space, invisible ones, bytes
+    that are no text, marks that pile up on one letter; and spaces behind a space, as the row that they fill lets what
+    follows them look like a line of its own.
+
+    Args:
+        text: file names, say, which come from agents.
+        indented: columns at its beginning in which spaces may follow each other; then two may stand before a bracket,
+            which Paddock's lines have around a source.
+    """
+    if text.isascii() and text.isprintable() and "  " not in text:
+        return set()
+    found: set[int] = set()
+    marks = 0
+    before = ""
+    for at, char in enumerate(text):
+        marks = marks + 1 if any(first <= char <= last for first, last in _MARKS) else 0
+        if marks > 2:
+            found.update((at - 2, at - 1, at))
+        elif char == before == " ":
+            if at >= indented and not (indented and text[at + 1 : at + 2] == "["):
+                found.add(at)
+        elif not char.isprintable() or char in _UNSEEN or any(first <= char <= last for first, last in _SELECTORS):
+            found.add(at)
+        before = char
+    return found
+
+
+def printable(text: str, label: int = _LABEL) -> str:
+    """A line of Paddock's, or a part of one, with an escape for all that is `unseen`.
 
     File names come from agents; a raw escape sequence in an error message could drive the terminal.
+
+    Args:
+        label: columns in which spaces may follow each other.
     """
-    if text.isprintable():
-        return text
-    return "".join(
-        char if char.isprintable() else char.encode("unicode_escape", "surrogatepass").decode("ascii") for char in text
-    )
+    found = unseen(text, label)
+    return "".join(escape(char) if at in found else char for at, char in enumerate(text)) if found else text
+
+
+def escape(char: str) -> str:
+    """A character as Python writes it in a string where it cannot be printed."""
+    return "\\x20" if char == " " else char.encode("unicode_escape", "surrogatepass").decode("ascii")
 
 
 def unusable(path: str, error: OSError) -> Refusal:

@@ -10,7 +10,8 @@ Pure.
 from collections.abc import Iterable
 from fnmatch import fnmatchcase
 
-from policy.errors import Refusal, printable
+from policy.errors import Refusal
+from policy.pasted import cited
 
 PROTECT = "protect"
 REPORT = "report"
@@ -86,7 +87,7 @@ def refused(changes: Iterable[tuple[str, str, str]], so: str, hint: str) -> Refu
         hint: how to go on when they are read.
     """
     first = sorted(changes, key=lambda change: change[2] != PROTECT)
-    lines = [f"{what} {printable(path)}" for what, path, _ in first]
+    lines = [f"{what} {cited(path)}" for what, path, _ in first]
     more = f"\nand {len(lines) - _MOST_NAMED} more" if len(lines) > _MOST_NAMED else ""
     return Refusal(
         "handoff-strict",

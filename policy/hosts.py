@@ -9,6 +9,7 @@ import ipaddress
 from typing import NamedTuple
 
 from policy.errors import Refusal
+from policy.pasted import cited
 
 Network = ipaddress.IPv4Network | ipaddress.IPv6Network
 Address = ipaddress.IPv4Address | ipaddress.IPv6Address
@@ -240,9 +241,9 @@ def _check_label(label: str) -> None:
     if len(label) > _LONGEST_LABEL:
         raise _Invalid(f"a label is longer than {_LONGEST_LABEL} characters")
     if not _LETTERS_DIGITS_HYPHEN.issuperset(label):
-        raise _Invalid(f"label {label!r} has characters other than letters, digits and hyphens")
+        raise _Invalid(f"label {cited(label)} has characters other than letters, digits and hyphens")
     if label.startswith("-") or label.endswith("-"):
-        raise _Invalid(f"label {label!r} starts or ends with a hyphen")
+        raise _Invalid(f"label {cited(label)} starts or ends with a hyphen")
     if label[2:4] == "--":
         try:
             decoded = label[4:].encode("ascii").decode("punycode")
@@ -251,7 +252,7 @@ def _check_label(label: str) -> None:
         except (ValueError, OverflowError):
             valid = False
         if not valid:
-            raise _Invalid(f"label {label!r} is not a valid A-label")
+            raise _Invalid(f"label {cited(label)} is not a valid A-label")
 
 
 # Addresses that a name must not lead to: loopback, link-local, private, metadata services, and what hides one of

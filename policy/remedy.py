@@ -8,9 +8,9 @@ from enum import StrEnum
 from typing import NamedTuple
 
 from policy import asking, egress_rules, hosts, keys, phantoms, promises
-from policy.errors import Refusal, printable
+from policy.errors import Refusal, printable, unseen
 from policy.hosts import Address
-from policy.pasted import quoted
+from policy.pasted import bare, quoted
 from policy.plan import Plan, beneath
 from policy.verdict import decide, risk_of, view
 
@@ -67,7 +67,7 @@ def remedy(plan: Plan, path: str, wanted: str) -> Remedy:
     option, key = ("--rw", "write") if write else ("--ro", "read")
     shared = not promises.has_mounts(plan.backend) and (beneath(path, "/tmp") or beneath(path, "/var/tmp"))
     note = TEMPORARY if write and shared else ""
-    return Remedy(f"{option} {quoted(path)}", toml("filesystem", key, path), note, risk)
+    return Remedy(f"{option} {quoted(path, own=False)}", toml("filesystem", key, path), note, risk)
 
 
 class HostVerdict(NamedTuple):
@@ -218,8 +218,10 @@ def string(value: str) -> str:
         value.encode()
     except UnicodeEncodeError:
         value = printable(value)
+    found = unseen(value) | bare(value)
     escaped = "".join(
-        f"\\{char}" if char in '"\\' else char if char.isprintable() else f"\\U{ord(char):08X}" for char in value
+        f"\\U{ord(char):08X}" if at in found else f"\\{char}" if char in '"\\' else char
+        for at, char in enumerate(value)
     )
     return f'"{escaped}"'
 

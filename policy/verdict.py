@@ -244,7 +244,7 @@ def is_way(plan: Plan, path: str) -> bool:
 def _hint(
     path: str, access: str, limits: list[tuple[str, str, str]], nested: tuple[str, ...], narrowed: tuple[Grant, ...]
 ) -> str:
-    word = quoted(path)
+    word = quoted(path, own=False)
     if "w" in access:
         return ""
     if limits:
@@ -265,20 +265,20 @@ def _hint(
         if source == promises.UNPOPULATED:
             around, _, name = where.rpartition("/")
             return (
-                f"populate it outside: git -C {quoted(around)} submodule update --init -- {pathspec(name)}; "
+                f"populate it outside: git -C {quoted(around, own=False)} submodule update --init -- {pathspec(name)}; "
                 "then a run is granted it like the others. Or --git shared, which also makes the repository writable"
             )
         if source == "--review":
             return f"leave out --review, or add --rw {word}" if where != path else "leave out --review"
         if source == "--ro":
-            return f"leave out --ro {quoted(where)}" + (f", or add --rw {word}" if where != path else "")
+            return f"leave out --ro {quoted(where, own=False)}" + (f", or add --rw {word}" if where != path else "")
         if any((where, "r", source) == entry for entry in narrowed):
             return f"--rw {word} (to write too)"
         if source.startswith("--deny"):
-            return f"leave out --deny {quoted(where)}"
+            return f"leave out --deny {quoted(where, own=False)}"
         if source.startswith(("git pointer", "--git private")):
             return "not needed: with --git private, git works in the jail anyway; --git shared makes it writable"
-        return f"change what makes {quoted(where)} {kind}: {source}"
+        return f"change what makes {quoted(where, own=False)} {kind}: {source}"
     if not access:
         if option := told_where(path):
             return f"{option} (the command has its own ~, so the variable names the file)"
@@ -288,7 +288,7 @@ def _hint(
 
 def told_where(path: str) -> str:
     """The options that show a tool its file in the place where it is; "" where no variable tells it of another."""
-    word = quoted(path)
+    word = quoted(path, own=False)
     variable = next((name for end, name in _NAMED_BY if path.endswith(end)), "")
     return f"--ro {word} --env {variable}={word}" if variable else ""
 

@@ -14,6 +14,7 @@ from launcher.egress.gateway import Gateway
 from launcher.loop import Timeout, receive, running, send_all
 from policy.egress_rules import Request, Verdict
 from policy.hosts import parse_host
+from policy.pasted import cited
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -375,7 +376,7 @@ class Exchange:
                 same = parse_host(opening.server_name) == name
             except ValueError:
                 same = False
-            return "" if same else f"the tunnel is for {name}, its TLS handshake for {opening.server_name!r}"
+            return "" if same else f"the tunnel is for {name}, its TLS handshake for {cited(opening.server_name)}"
         if self._name_required:
             what = "names no server" if isinstance(opening, hello.Hello) else "is not TLS"
             return f"the tunnel to {name} {what}, and network.server_name is 'require'"

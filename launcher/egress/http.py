@@ -29,6 +29,7 @@ from launcher.egress.outside import Upstream
 from launcher.loop import Timeout, current, send_all, sleep
 from policy.egress_rules import Request, Verdict
 from policy.hosts import parse_host
+from policy.pasted import cited
 
 _FRAMING = frozenset((b"content-length", b"transfer-encoding"))
 
@@ -271,14 +272,14 @@ def _authority(text: str, default_port: int | None) -> Request:
         digits = text[colon + 1 :]
         plain = digits.isascii() and digits.isdigit() and len(digits) <= 5 and not digits.startswith("0")
         if not plain or int(digits) > 65535:
-            raise Bad(f"{text[:300]!r} has no port from 1 to 65535", host=text)
+            raise Bad(f"{cited(text)} has no port from 1 to 65535", host=text)
         port = int(digits)
     if port is None:
-        raise Bad(f"{text[:300]!r} names no port", host=text)
+        raise Bad(f"{cited(text)} names no port", host=text)
     try:
         return Request(parse_host(host), port)
     except ValueError as error:
-        raise Bad(f"{host[:300]!r} is not a host: {error}", host=text) from None
+        raise Bad(f"{cited(host)} is not a host: {error}", host=text) from None
 
 
 def _agree(headers: Iterable[tuple[bytes, bytes]], wanted: Request, default_port: int) -> None:

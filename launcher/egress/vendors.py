@@ -37,6 +37,7 @@ from policy import phantoms
 from policy.egress_rules import EgressPolicy, Request, Verdict, canonical_path, normal_path
 from policy.hosts import Address
 from policy.keys import Key, api
+from policy.pasted import cited_words
 from policy.phantoms import Mint
 
 TYPE_CHECKING = False
@@ -266,7 +267,7 @@ class Vendors:
             with Timeout(bounds.head_seconds):
                 request = await http.next_request(client, connection)
         except h11.RemoteProtocolError as error:
-            await http.bad(client, error.error_status_hint, str(error), wanted.where)
+            await http.bad(client, error.error_status_hint, cited_words(str(error)), wanted.where)
         else:
             await self.serve(client, connection, request, wanted)
 

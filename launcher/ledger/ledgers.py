@@ -659,7 +659,8 @@ def paragraph(content: dict[str, Any]) -> list[str]:
     process = content.get("process") or {}
     what = subject(content.get("path"), content.get("host"), content.get("port"), content.get("target"))
     when = f"{content.get('time')}" + (f", {content['count']} times" if content.get("count", 1) > 1 else "")
-    rights = f" ({', '.join(content['rights'])})" if content.get("rights") else ""
+    named = map(str if content.get("layer") == PROXY else cited, content.get("rights") or ())  # a rule, or a method
+    rights = f" ({text})" if (text := ", ".join(named)) else ""
     verb = "failed in" if content.get("operation") == UNRESOLVED else "denied by"
     lines = [
         f"{cited_words(str(content.get('operation')))} {what}",

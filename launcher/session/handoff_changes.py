@@ -276,11 +276,15 @@ def report_lines(changes: tuple[Change, ...]) -> list[str]:
     """
     protected = [(what, path) for what, path, mode in changes if mode == "protect"]
     whole = tuple(path + "/" for _, path in protected)
-    lines = [f"{what} {path}: other tools execute or obey it outside the jail; read it first"
+    if not changes:
+        return []
+    from policy.pasted import cited
+
+    lines = [f"{what} {cited(path)}: other tools execute or obey it outside the jail; read it first"
              for what, path in protected if not path.startswith(whole)]  # fmt: skip
     reported = [path for _, path, mode in changes if mode == "report"]
     if reported:
-        shown = ", ".join(reported[:8]) + (f" and {len(reported) - 8} more" if len(reported) > 8 else "")
+        shown = ", ".join(map(cited, reported[:8])) + (f" and {len(reported) - 8} more" if len(reported) > 8 else "")
         lines.append(f"hand-off files changed (other tools execute or obey them): {shown}")
     return lines
 

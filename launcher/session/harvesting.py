@@ -19,7 +19,7 @@ from launcher.vcs.harvest.parts import FileChange, HarvestResult, Limits
 from launcher.vcs.private import record as records
 from policy.errors import Refusal, printable
 from policy.handoff import PROTECT, Patterns
-from policy.pasted import quoted
+from policy.pasted import cited, quoted
 from policy.plan import beneath
 
 if TYPE_CHECKING:
@@ -119,7 +119,7 @@ def report_lines(result: HarvestResult, *, once: bool = False, place: str = "") 
     lines = []
     known = {part.note for part in result.parts if part.again}
     for part in result.parts:
-        where = f"{part.name}: " if part.name else ""
+        where = f"{cited(part.name)}: " if part.name else ""
         name = part.ref.removeprefix("refs/heads/").replace("refs/tags/", "tag ", 1)
         commits = f"{part.commits} commit{'' if part.commits == 1 else 's'}"
         if not (part.commits or part.kept or part.old):
@@ -143,17 +143,16 @@ def report_lines(result: HarvestResult, *, once: bool = False, place: str = "") 
         command = f"paddock worktree harvest --branch {quoted(taken)} {quoted(place or result.worktree)}"
         lines.append(f"further branches of the agent: {shown}; to take one: {command}")
     # The more dangerous kind by itself: however many of the other kind there are, none of these hides behind them.
-    protected = [(change, path) for change, path, mode in result.handoff if mode == PROTECT]
+    protected = [(change, cited(path)) for change, path, mode in result.handoff if mode == PROTECT]
     for change, path in protected[:_SHOWN]:
         lines.append(f"commits have {change} {path}: other tools execute or obey it outside the jail; read it first")
     if len(protected) > _SHOWN:
         lines.append(f"and {len(protected) - _SHOWN} more of this kind: git diff --name-only lists all changes")
     reported = [path for _, path, mode in result.handoff if mode != PROTECT]
     if reported:
+        named = ", ".join(map(cited, reported[:_SHOWN]))
         more = f" and {len(reported) - _SHOWN} more" if len(reported) > _SHOWN else ""
-        lines.append(
-            f"hand-off files (other tools execute or obey them) in the commits: {', '.join(reported[:_SHOWN])}{more}"
-        )
+        lines.append(f"hand-off files (other tools execute or obey them) in the commits: {named}{more}")
     return [printable(line) for line in lines]
 
 

@@ -22,7 +22,7 @@ from policy.config.settings import Rules, Settings, rules_of
 from policy.errors import EXIT_NOT_EXECUTABLE, EXIT_NOT_FOUND, Refusal, printable, unusable
 from policy.handoff import PROTECT, REPORT
 from policy.launch import Boundaries, Command, Git, Host, left_by, worktree_id
-from policy.pasted import quoted
+from policy.pasted import cited, quoted
 from policy.plan import Plan, beneath, held_by
 from policy.providers import registry
 
@@ -604,7 +604,7 @@ def boundaries_of(found: checkout.Checkout, wanted: list[str], freeze_root: bool
         if name not in known:
             raise Refusal(
                 "submodule-unknown",
-                f"there is no populated submodule {name} in {found.root}",
+                f"there is no populated submodule {cited(name)} in {found.root}",
                 context="known: " + (", ".join(sorted(known)) or "none"),
                 hint=f"git submodule update --init {name}" if not known else "",
             )

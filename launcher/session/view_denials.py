@@ -92,5 +92,5 @@ def _line(plan: Plan, path: str, *, write: bool, seen: bool) -> str:
         return ""  # there is a directory, with what is granted in it
     directory = os.path.isdir(path)
     (line,) = remedy.propose([Missed(path, wanted, directory, True, False, asked, "", "")], plan)
-    allow = f"{line.flag} {quoted(line.path)}" if line.standing is Standing.PROPOSED else line.risk
+    allow = f"{line.flag} {quoted(line.path, own=False)}" if line.standing is Standing.PROPOSED else line.risk
     return f"{'write' if write else 'read'} {cited(asked)}: {allow}"

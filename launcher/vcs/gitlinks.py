@@ -8,8 +8,7 @@ from typing import NamedTuple
 
 from launcher.safefs import walk
 from launcher.vcs.git import Git
-from policy.errors import printable
-from policy.pasted import pathspec, quoted
+from policy.pasted import cited, pathspec, quoted
 
 MODE = b"160000"
 """Of a gitlink in a tree or an index."""
@@ -142,7 +141,7 @@ class Reached(NamedTuple):
     @property
     def link_in_words(self) -> str:
         """The link in words, which can be printed."""
-        return f"{printable(self.link)} is a symbolic link to {printable(self.target)}"
+        return f"{cited(self.link)} is a symbolic link to {cited(self.target)}"
 
 
 def reach(root: str, path: str) -> Reached:

@@ -21,6 +21,7 @@ from launcher.vcs import written
 from launcher.vcs.git import Completed, GitFailed
 from launcher.vcs.git import Git as Runner
 from policy.errors import Refusal, printable
+from policy.pasted import cited, spoken
 from policy.plan import SYSTEM_PATH
 
 
@@ -253,8 +254,8 @@ class Entry(NamedTuple):
 
     def line(self) -> str:
         """The commit for people."""
-        return printable(f"{self.commit[:12]} {self.date[:10]} {self.author}: {self.subject}" if self.date else
-                         f"{self.commit[:12]} (not readable)")  # fmt: skip
+        said = f"{self.date[:10]} {spoken(self.author)}: {spoken(self.subject)}" if self.date else "(not readable)"
+        return f"{self.commit[:12]} {said}"
 
 
 class Change(NamedTuple):
@@ -265,7 +266,7 @@ class Change(NamedTuple):
     insertions: int
     deletions: int
 
-    def line(self, shown: Callable[[str], str] = printable) -> str:
+    def line(self, shown: Callable[[str], str] = cited) -> str:
         """The file for people; `shown` makes its path printable."""
         return f"{self.kind} {shown(self.path)} +{self.insertions} -{self.deletions}"
 
@@ -296,13 +297,14 @@ class History(NamedTuple):
         more = "+" if self.commit_count >= MOST_COUNTED else ""
         days = sorted({entry.date[:10] for entry in self.commits if entry.date})
         when = f", {' to '.join(dict.fromkeys((days[0], days[-1])))}" if days else ""
-        names = ", ".join(self.authors[:3]) + (f" and {len(self.authors) - 3} more" if len(self.authors) > 3 else "")
+        names = ", ".join(map(spoken, self.authors[:3]))
+        names += f" and {len(self.authors) - 3} more" if len(self.authors) > 3 else ""
         commits = f"{self.commit_count}{more} commit{'' if self.commit_count == 1 else 's'}"
         files = f"{self.file_count} file{'' if self.file_count == 1 else 's'}"
         by = f" by {names}" if names else ""
-        return printable(f"{commits}{by}{when}; {files}, +{self.insertions} -{self.deletions}")
+        return f"{commits}{by}{when}; {files}, +{self.insertions} -{self.deletions}"
 
-    def lines(self, most: int, shown: Callable[[str], str] = printable) -> list[str]:
+    def lines(self, most: int, shown: Callable[[str], str] = cited) -> list[str]:
         """The summary, then at most so many commits, then at most so many files (`shown`), for people."""
         found = [self.summary(), *("  " + entry.line() for entry in self.commits[:most])]
         found += [f"  and {self.commit_count - most} more"] if self.commit_count > most else []

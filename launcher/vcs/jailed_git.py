@@ -29,8 +29,8 @@ from launcher.vcs.git import Completed, Git, GitFailed, Setting, executable, har
 from launcher.vcs.private import writers
 from launcher.vcs.private.copied_settings import quoted
 from launcher.vcs.scratch import Scratch
-from policy.errors import EXIT_REFUSED, Refusal, printable
-from policy.pasted import joined
+from policy.errors import EXIT_REFUSED, Refusal
+from policy.pasted import cited, joined
 from policy.plan import beneath
 
 # Repositories of Paddock's own, without refs and hooks, that borrow the objects of another one.
@@ -452,7 +452,7 @@ def refuse_holes(root: str, files: Iterable[tuple[str, os.stat_result]]) -> None
     if sum(max(0, size) for size, _ in holes) > _MOST_HOLES:
         size, path = max(holes)
         path = f"{root}/{path}"
-        why = f"{printable(path)} is {size} bytes larger than what it has on the disk, and git would read all"
+        why = f"{cited(path)} is {size} bytes larger than what it has on the disk, and git would read all"
         raise Refusal("worktree-obstructed", f"git would hang in {root}", context=why, hint=joined(("rm", path)))
 
 

@@ -55,7 +55,7 @@ def logs(
 
 def _safe(line: str) -> bytes:
     """Without anything that could drive a terminal."""
-    return "\t".join(printable(part) for part in line.removesuffix("\n").split("\t")).encode() + b"\n"
+    return "\t".join(printable(part, len(part)) for part in line.removesuffix("\n").split("\t")).encode() + b"\n"
 
 
 def _write(data: bytes) -> None:

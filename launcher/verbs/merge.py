@@ -23,7 +23,7 @@ from launcher.verbs import style, table
 from policy.errors import Refusal, printable
 from policy.handoff import Patterns
 from policy.launch import worktree_id
-from policy.pasted import joined, quoted
+from policy.pasted import cited, joined, quoted
 
 if TYPE_CHECKING:
     from launcher.vcs.history import History
@@ -224,7 +224,7 @@ def _lines(run: Run) -> list[str]:
     lines = [_head(run)]
     lines += [f"  note        {printable(note)}" for note in run.note.splitlines()]
     for move in run.moves:
-        name = f"submodule {printable(move.name)}" if move.name else printable(move.ref)
+        name = f"submodule {cited(move.name)}" if move.name else printable(move.ref)
         lines.append(f"  moved       {name} {move.old[:12]}..{move.new[:12]}")
     if run.outcome is not None:
         lines += style.marked(run.outcome.pretty_print(style.path), _STYLES).splitlines()[1:]
@@ -282,7 +282,7 @@ def _taken_back(run: Run) -> list[str]:
     """A run that was rolled back: where everything is again."""
     lines = [f"{run.run_id} was rolled back: {printable(run.target)} is as it was before"]
     for move in run.moves:
-        name = f"submodule {printable(move.name)}" if move.name else printable(move.ref)
+        name = f"submodule {cited(move.name)}" if move.name else printable(move.ref)
         lines.append(f"  moved back  {name} {move.new[:12]}..{move.old[:12]}")
     return [*lines, f"  kept        its commits, in refs/paddock/merge/{run.run_id}"]
 

@@ -11,7 +11,7 @@ from launcher.vcs.worktrees.models import Options, Worktree
 from launcher.vcs.worktrees.worktree_service import WorktreeService
 from launcher.verbs import merge, worktree
 from policy.errors import Refusal, printable
-from policy.pasted import quoted
+from policy.pasted import cited, quoted
 
 _ELSEWHERE = ("--supervised", "--detach", "--dry-run")
 _OUTSIDE = ("--report", "--config", "--root")
@@ -89,7 +89,7 @@ def _made(known: WorktreeService, begun: str, ticket: str, options: cli.Parsed) 
     row = known.add(begun, ticket, Options(start=str(start) if start is not None else None, copy=tuple(copy)))
     messages.say(f"paddock: made {printable(row.path)} on branch {row.main.branch}, from {row.main.base[:12]}")
     for left in row.unpopulated:
-        messages.say(f"paddock: submodule {printable(left.name)} is empty: {left.why}")
+        messages.say(f"paddock: submodule {cited(left.name)} is empty: {left.why}")
     return row
 
 

@@ -11,7 +11,7 @@ from launcher.session import places as paddock_places
 from launcher.verbs import table
 from launcher.verbs.table import ago, brief_ending, client, columns, counted, cut, ending, show_json, size, tokens
 from policy.errors import printable
-from policy.pasted import joined
+from policy.pasted import cited, joined
 
 _HEADING = ("SESSION", "STATE", "AGE", "CPU", "MEMORY", "TOKENS", "WORKTREE", "ENDED BY", "COMMAND")
 _TOKENS = _HEADING.index("TOKENS")
@@ -118,9 +118,9 @@ def described(session: dict[str, Any]) -> list[str]:
         lines += _outcome(outcome)
     if session["log_note"]:
         lines.append(f"log       {session['log_note']}")
-    lines += [f"{_time(move['time'])}  {move['before']} -> {move['after']}: {move['why']}"
+    lines += [f"{_time(move['time'])} {move['before']} -> {move['after']}: {move['why']}"
               for move in session["transitions"]]  # fmt: skip
-    lines += [f"  {process['pid']:>8}  {process['status']:<9} {size(process['memory']):>8}  {process['name']}"
+    lines += [f"process   {process['pid']} {cited(process['name'])}, {process['status']}, {size(process['memory'])}"
               for process in session["processes"]]  # fmt: skip
     return lines
 

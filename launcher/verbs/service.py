@@ -226,7 +226,7 @@ def _print(scope: Scope, found: list[File], units: dict[str, dict[str, str]], *,
         pid = shown.get("MainPID", "0")
         detail = [f"pid {pid}"] if pid != "0" else []
         detail += [text] if (text := shown.get("StatusText", "")) else []
-        print(printable(f"{name:<28} {state:<24} {', '.join(detail)}".rstrip()))
+        print(f"{name:<28} {printable(state):<24} {printable(', '.join(detail))}".rstrip())
 
 
 def service_enable_audit() -> int:

@@ -15,7 +15,8 @@ from collections.abc import Callable
 
 from launcher.session import messages, places
 from launcher.vcs import disk, git_config, written
-from policy.errors import Refusal
+from policy.errors import Refusal, unseen
+from policy.pasted import bare, octal
 
 RED, GREEN, YELLOW, BOLD, DIM = "31", "32", "33", "1", "2"
 """As terminals number them (ECMA-48, SGR)."""
@@ -58,19 +59,22 @@ def marked(text: str, styles: dict[str, str]) -> str:
 
 
 def path(name: str) -> str:
-    r"""A path as git prints it (core.quotePath): ``"\303\244"`` for what is not ASCII, control characters always."""
+    r"""A path as git prints it (core.quotePath): ``"\303\244"`` for what is not ASCII, what is unseen always.
+
+    Unlike git's it has no spaces by which it could look like several lines.
+    """
     every = _settings().get("core.quotepath", "true").lower() not in _FALSE
-    if all(char.isprintable() and char not in _ESCAPES and (char.isascii() or not every) for char in name):
+    hidden = unseen(name) | bare(name) | {at for at, char in enumerate(name) if every and not char.isascii()}
+    if not hidden and _ESCAPES.keys().isdisjoint(name):
         return name
-    return '"' + "".join(_quoted(char, every=every) for char in name) + '"'
+    inner = (_quoted(char, escaped=at in hidden) for at, char in enumerate(name))
+    return f'"{"".join(inner)}"'
 
 
-def _quoted(char: str, *, every: bool) -> str:
+def _quoted(char: str, *, escaped: bool) -> str:
     if char in _ESCAPES:
         return f"\\{_ESCAPES[char]}"
-    if char.isprintable() and (char.isascii() or not every):
-        return char
-    return "".join(f"\\{byte:03o}" for byte in char.encode("utf-8", "surrogateescape"))
+    return octal(char) if escaped else char
 
 
 def _pager() -> str:

@@ -66,7 +66,8 @@ def described(found: dict[str, Any]) -> list[str]:
             lines.append(f"    hint: {refusal['hint']}")
     if state == TicketState.CREATED or state not in tuple(TicketState)[-3:]:
         lines.append(f"next: paddock tickets show {found['name']}")
-    return lines + _after(found, result, agents, merged)
+    lines += _after(found, result, agents, merged)
+    return [printable(line, width + 16) for line in lines]
 
 
 def _state(found: dict[str, Any]) -> str:
@@ -451,7 +452,7 @@ def _shown(found: dict[str, Any], *, as_json: bool) -> int:
     if as_json:
         show_json(_with_history(found))
     else:
-        messages.show("\n".join(printable(line) for line in described(found)))
+        messages.show("\n".join(described(found)))
     return 0
 
 

@@ -25,6 +25,7 @@ from launcher.verbs import style, table
 from policy import launch
 from policy.documents import plain
 from policy.errors import Refusal, printable
+from policy.pasted import cited
 
 if TYPE_CHECKING:
     from launcher.vcs.history import History
@@ -119,9 +120,9 @@ def worktree_add(
         return 0
     print(f"{printable(made.path)} on branch {made.main.branch}, from {made.main.base[:12]}")
     for part in made.submodules:
-        print(f"  submodule {printable(part.name)} on branch {part.branch}, from {part.base[:12]}")
+        print(f"  submodule {cited(part.name)} on branch {part.branch}, from {part.base[:12]}")
     for left in made.unpopulated:
-        print(f"  submodule {printable(left.name)} is empty: {left.why}")
+        print(f"  submodule {cited(left.name)} is empty: {left.why}")
     return 0
 
 
@@ -261,14 +262,17 @@ def _print(row: Worktree, now: Condition, far: Progress) -> None:
     if now.state is not State.READY:
         print(f"  {now.state}")
     for part in now.parts:
-        where = f"submodule {printable(part.name)}: " if part.name else ""
+        where = f"submodule {cited(part.name)}: " if part.name else ""
         count = f"{part.ahead} commit{'' if part.ahead == 1 else 's'}" if part.ahead else "no commit"
         at = f"{part.branch or 'detached'} at {(part.head or 'nothing')[:12]}"
         came = {
             Work.OPEN: f", to merge into {printable(far.into)}",
             Work.MERGED: f", merged into {printable(far.into)}",
         }
-        print(f"  {where}{at}, {count} since the worktree was made" + ("" if part.name else came.get(far.work, "")))
+        print(
+            f"  {where}{printable(at)}, {count} since the worktree was made"
+            + ("" if part.name else came.get(far.work, ""))
+        )
     for line in far.lines():
         print(f"  {printable(line)}")
     stake = now.at_stake()
@@ -351,9 +355,9 @@ def worktree_dock(directory: str | None, *, as_json: bool) -> int:
         if item.action == "gone":
             seen = gitlinks.reach(root, item.path)
             after = f"{seen.link_in_words}; what it points to is not a submodule" if seen.link else _ANEW
-            print(f"{printable(item.path)} is missing; {after}")
+            print(f"{cited(item.path)} is missing; {after}")
             continue
-        print(f"{printable(item.path)}/.git {'is correct' if item.action == 'right' else 'restored'}{aside}")
+        print(f"{cited(item.path)}/.git {'is correct' if item.action == 'right' else 'restored'}{aside}")
     return 0
 
 
@@ -407,7 +411,7 @@ def _push(where: str, git_dir: str, root: str, remote: str, names: tuple[str, ..
     for branch in tuple(f"refs/heads/{name.removeprefix('refs/heads/')}" for name in names) or (own or "",):
         said = as_user.push(git_dir, root, branch, remote)
         if not as_json:
-            print("\n".join(printable(line) for line in said.splitlines()))
+            print("\n".join(printable(line, len(line)) for line in said.splitlines()))
 
 
 def _progress(what: str) -> None:

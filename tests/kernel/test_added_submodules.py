@@ -2,6 +2,7 @@
 
 import shutil
 
+from policy.pasted import cited
 from tests.support.git_scene import ok
 from tests.support.identity import AS_A_USER
 from tests.support.paddock import Paddock, said
@@ -62,14 +63,14 @@ def test_nobody_is_sent_behind_a_link_of_the_agents(with_submodule: Paddock) -> 
     assert "2 commits harvested" in ended.stderr
     lines = [line for line in ended.stderr.splitlines() if "added the submodule" in line]
     links = {
-        "led\\naway/main": ("led\\naway", here.place),
+        "led\naway/main": ("led\naway", here.place),
         "late": ("late", here.main),
         "deep/late": ("deep/late", "../late"),
     }
     assert len(lines) == len(links), ended.stderr  # `deep/gone` is in no tree any more
     for name, (link, target) in links.items():
-        (line,) = (line for line in lines if f"the submodule {name}, " in line)
-        assert f"{here.worktree}/{link} is a symbolic link to {target}: " in line
+        (line,) = (line for line in lines if f"the submodule {cited(name)}, " in line)
+        assert f"{cited(f'{here.worktree}/{link}')} is a symbolic link to {target}: " in line
         assert "remove that directory" not in line
         assert "submodule update" not in line
 

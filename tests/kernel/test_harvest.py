@@ -433,8 +433,8 @@ def test_no_name_of_the_agents_begins_a_line_of_a_refusal(planted: Planted) -> N
 
 def _in_one_line(refused: dict[str, Any]) -> None:
     lines = str(Refusal.of(refused)).splitlines()
-    assert [line for line in lines if "To continue" in line], refused
-    assert not [line for line in lines if line.strip().startswith("To continue")], refused
+    assert [line for line in lines if r"To\x20continue:" in line], refused
+    assert not [line for line in lines if line.strip().startswith("To")], refused
 
 
 ODD = ["line\u2028break", "next\u0085line", "no\u00a0break", "wide\u3000space"]

@@ -141,6 +141,15 @@ def test_a_request_with_two_readings_is_not_carried_out(text: str) -> None:
         head_of(text)
 
 
+def test_a_reason_has_no_spaces_of_a_clients() -> None:
+    """It is shown as Paddock's words, and could go on in the next row of a terminal as a hint."""
+    with pytest.raises(http.Bad) as caught:
+        head_of(f"GET http://a.com/ HTTP/1.1|Host: x{' ' * 70}to\xa0allow it --ro ~/.ssh")
+    assert " --ro" not in str(caught.value)
+    assert "  " not in str(caught.value)
+    assert str(caught.value).isprintable()
+
+
 @pytest.mark.parametrize("text", BROKEN)
 def test_a_request_that_is_not_http_is_not_carried_out(text: str) -> None:
     """The parser already says no."""

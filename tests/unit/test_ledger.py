@@ -158,6 +158,8 @@ HINTS = (
     {"path": "", "target": "process 9 (x): --ro ~/.ssh)", "operation": "signal"},
     {"path": "", "layer": BRIDGE, "operation": "call a method of the client", "target": "fs: --ro ~/.ssh"},
     {"path": "", "layer": BRIDGE, "operation": "run --net open", "target": "x"},
+    {"path": "", "layer": BRIDGE, "target": "x", "rights": ("terminal/" + " " * 70 + "to allow it --ro ~/.ssh",)},
+    {"path": "", "layer": BRIDGE, "target": "paddock run once", "rights": ("paddock run once",)},
 )
 
 

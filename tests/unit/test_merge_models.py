@@ -235,7 +235,7 @@ def test_the_summary_can_be_read() -> None:
         "  conflicted  c",
         "    no",
         "    conflict in a.c: contents",
-        "    conflict in \\x1b[2J\\nmerged x",
+        "    conflict in '\\x1b[2J\\nmerged x'",
         "  pending     d",
     ]
 

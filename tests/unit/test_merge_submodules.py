@@ -121,9 +121,9 @@ def test_a_note_is_one_line_whatever_a_name_holds(nested: Nested) -> None:
     odd = {"odd; undo: it": "odd", "new": r"new\nline"}
     links = {"odd": link(nested.doc.id("HEAD")), "new\nline": link(nested.doc.id("HEAD"))}
     nested.main.branch("one", {".gitmodules": modules(lib="lib", doc="doc", **odd), **links})
-    first, second = sorted(nested.main.merge("one").note.splitlines())
+    second, first = sorted(nested.main.merge("one").note.splitlines())
     assert first.startswith("submodule new is new: git submodule update --init -- $'new\\012line'")
-    assert second.startswith("submodule odd; undo: it is new: git ")
+    assert second.startswith("submodule 'odd;\\x20undo:\\x20it' is new: git ")
 
 
 def test_a_removed_submodule_goes_with_its_pointer(nested: Nested) -> None:

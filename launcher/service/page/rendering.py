@@ -3,7 +3,6 @@
 All that a template prints goes through `shown`, so none can forget to. Only what this package itself made is markup.
 """
 
-import re
 import time
 from collections.abc import Iterator, Sequence
 from datetime import datetime
@@ -26,23 +25,14 @@ ROOT = Path(__file__).resolve().parent
 MOST_SHOWN = 2_000
 """Characters of a text where a template says nothing else."""
 
-_INVISIBLE = re.compile(
-    "[\u034f\u115f\u1160\u17b4\u17b5\u180b-\u180f\u2800\u3164\ufe00-\ufe0f\uffa0\U000e0100-\U000e01ef]"
-    "|[\u0300-\u036f\u0483-\u0489\u1ab0-\u1aff\u1dc0-\u1dff\u20d0-\u20ff\ufe20-\ufe2f]{3,}"
-)
-"""What `str.isprintable` lets through and nobody can see: fillers, selectors, and marks that pile up on one letter."""
-
 
 def visible(text: str, most: int = MOST_SHOWN) -> str:
-    """A text of an agent's on one line, as a person can see all of it.
+    """A text of an agent's on one line, as a person can see all of it: what is `unseen` becomes escapes.
 
-    Control and formatting characters, those that turn the direction of writing, invisible ones and bytes that are no
-    UTF-8 become escapes; what is longer than `most` characters ends with how many bytes it goes on.
+    Spaces stay: a row of a page is no line. What is longer than `most` characters ends with how many bytes it goes on.
     """
     rest = text[most:]
-    text = printable(text[:most])
-    if not text.isascii():
-        text = _INVISIBLE.sub(lambda found: found[0].encode("unicode_escape").decode("ascii"), text)
+    text = printable(text[:most], most)
     return f"{text} … {len(rest.encode(errors='surrogatepass'))} more bytes" if rest else text
 
 

@@ -13,7 +13,8 @@ from launcher.lean import os
 from launcher.safefs import walk
 from launcher.vcs.private import record as records
 from launcher.vcs.private.record import GIT, RECORD, Record, Repository
-from policy.errors import Refusal, printable
+from policy.errors import Refusal
+from policy.pasted import cited
 
 MOST_PACKED = 16 << 20
 """Bytes of `packed-refs`: some two hundred thousand refs."""
@@ -186,7 +187,7 @@ class AgentRefs:
         return Refusal(
             "harvest-ref-unreadable",
             f"the agent's {what} cannot be read",
-            context=f"{self.path}/{printable(path)}: it should be a file, and the agent put something else there",
+            context=f"{cited(f'{self.path}/{path}')}: it should be a file, and the agent put something else there",
             hint="its commits are still in that directory: git reflog, in a jail of the worktree, lists them",
         )
 
@@ -268,7 +269,7 @@ class AgentRefs:
         finally:
             os.close(fd)
         if content is None:
-            raise _too_many(f"{self.path}/{path} holds more than {limit} bytes")
+            raise _too_many(f"{cited(f'{self.path}/{path}')} holds more than {limit} bytes")
         return content
 
 

@@ -20,6 +20,7 @@ from launcher.vcs.harvest.jail import KEPT, Jailed, Reading
 from launcher.vcs.harvest.parts import FileChange, Limits, Part
 from launcher.vcs.jailed_git import JailedGit
 from policy.errors import Refusal, printable
+from policy.pasted import cited
 
 PATIENCE = 1800.0
 """Seconds for reading one pack."""
@@ -175,7 +176,7 @@ def _place_of(git: Git, quarantine: Quarantine, wanted: tuple[str, ...], oid: st
     ended = git.run(*words, *wanted, "--not", "--all", "--", ok=(0, 128), environment=quarantine.environment)
     commit, _, path = ended.out.decode("utf-8", "surrogateescape").strip("\0\n").partition("\0")
     path = path.strip("\0\n").partition("\0")[0]
-    return f"{printable(path)} of commit {commit} (object {oid})" if path and not ended.status else f"object {oid}"
+    return f"{cited(path)} of commit {commit} (object {oid})" if path and not ended.status else f"object {oid}"
 
 
 def connected(
@@ -333,7 +334,7 @@ def gitlink_refused(part: Part, path: str, oid: str, why: str, hint: str = "") -
     """The Refusal for a commit that names a submodule's commit which nobody has."""
     return Refusal(
         "harvest-gitlink",
-        f"a commit of {part.label} names a commit of the submodule {printable(path)} that is not available",
+        f"a commit of {part.label} names a commit of the submodule {cited(path)} that is not available",
         context=f"{oid}: {why}",
         hint=hint
         or "commit in the submodule first, or undo its change, and amend; the work stays in the private "

@@ -12,8 +12,8 @@ from launcher.vcs.harvest import crossing, jail, trees
 from launcher.vcs.harvest.jail import Reading, pinned
 from launcher.vcs.harvest.parts import FileChange, Limits, Part
 from launcher.vcs.private.record import GIT
-from policy.errors import Refusal, printable
-from policy.pasted import pathspec, quoted
+from policy.errors import Refusal
+from policy.pasted import cited, pathspec, quoted
 
 # The way out of harvest-gitlink: the command that puts files in place of a repository that the agent has made.
 
@@ -76,12 +76,12 @@ def check_agent_objects(tree: str, below: str) -> None:
                 seen += 1
                 path = f"{tree}/{here}/{name}"
                 if seen > MOST_ENTRIES:
-                    raise _object_refused(f"{printable(path)} exceeds the limit")
+                    raise _object_refused(f"{cited(path)} exceeds the limit")
                 if here == packs and name.endswith(".keep"):
                     continue  # git asks whether it is there (access(2)), and never opens it
                 if kind == "other":
-                    raise _object_refused(f"{printable(path)} is neither a file nor a directory",
-                                   f"git makes no such entry: rm {quoted(path)}; paddock worktree harvest")  # fmt: skip
+                    raise _object_refused(f"{cited(path)} is neither a file nor a directory",
+                        f"git makes no such entry: rm {quoted(path, own=False)}; paddock worktree harvest")  # fmt: skip
                 if kind == "dir" and depth < _MOST_DEPTH:
                     pending.append((f"{here}/{name}", depth + 1))
     finally:
@@ -92,7 +92,7 @@ def _listing(top: int, tree: str, here: str) -> list[tuple[str, str]]:
     try:
         descriptor = walk.open_inside(top, here, _DIRECTORY)
     except OSError as error:
-        raise _object_refused(f"{printable(f'{tree}/{here}')}: {error.strerror}") from None
+        raise _object_refused(f"{cited(f'{tree}/{here}')}: {error.strerror}") from None
     try:
         with os.scandir(descriptor) as entries:
             return [(entry.name, _kind(entry)) for entry in entries]
@@ -233,7 +233,7 @@ def gather(
             found.further_files += crossing.files(part, found.git, found.quarantine, base, oid, limits)
         for where, commits in contents.gitlinks.items():
             if len(commits) > MOST_LINKS:
-                why = f"they name {len(commits)} commits of the submodule {printable(where)} (limit {MOST_LINKS})"
+                why = f"they name {len(commits)} commits of the submodule {cited(where)} (limit {MOST_LINKS})"
                 raise crossing.too_large(part, why, "")
             known = named.setdefault(os.path.normpath(f"{part.path}/{where}"), (part, where, {}))[2]
             known.update(dict.fromkeys(commits))
@@ -294,7 +294,7 @@ def _unknown(around: Found, where: str, oid: str) -> Refusal:
         )
     if part.base and where in gitlinks.of_tree(git, part.base, (where,)):
         why = (
-            f"the submodule at {printable(where)} is not populated outside, so there is no repository to harvest its "
+            f"the submodule at {cited(where)} is not populated outside, so there is no repository to harvest its "
             "commits into"
         )
         update = gitlinks.update_command(part.path, where)
@@ -304,7 +304,7 @@ def _unknown(around: Found, where: str, oid: str) -> Refusal:
         part,
         where,
         oid,
-        f"the agent made or cloned the repository at {printable(where)}, and there is none outside to harvest its "
+        f"the agent made or cloned the repository at {cited(where)}, and there is none outside to harvest its "
         "commits into",
         (f"take in its files: {command}\nor " if command else "") + "have it published, and add the submodule outside",
     )

@@ -32,7 +32,7 @@ from launcher.vcs.private import record as records
 from launcher.vcs.private.contents import reached
 from policy.errors import Refusal, printable
 from policy.handoff import refused
-from policy.pasted import quoted
+from policy.pasted import cited, quoted
 
 # A submodule that an agent has added: what the user is told of it.
 
@@ -43,7 +43,7 @@ def added_submodule_note(part: Part, where: str) -> str:
     What lies behind a link may be the user's own, so nobody is sent there.
     """
     seen = gitlinks.reach(part.root, f"{part.path}/{where}")
-    note = f"the agent has added the submodule {printable(where)}, "
+    note = f"the agent has added the submodule {cited(where)}, "
     if seen.link:
         return note + (
             f"and {seen.link_in_words}: what is behind it is not a submodule, so neither remove it nor populate it; "

@@ -81,8 +81,8 @@ MOST_COMPARED = 4 << 30
 def unchanged(tree: int, files: Iterable[tuple[str, Pointer]]) -> set[str]:
     """Those of some files, which an agent may have written, that are what their pointers stand for.
 
-    The smallest are looked at first; what is left at `MOST_COMPARED` is taken for changed. None is known from an earlier
-    look: what is written through a shared mapping may leave all of a file's status as it was.
+    The smallest are looked at first; what is left at `MOST_COMPARED` is taken for changed. No earlier look counts: what
+    is written through a shared mapping may leave all of a file's status as it was.
 
     Args:
         tree: what the paths are relative to.

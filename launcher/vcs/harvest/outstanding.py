@@ -20,6 +20,7 @@ from launcher.vcs.private import record as records
 from launcher.vcs.private.contents import given_oids, given_place, reached, unreached
 from launcher.vcs.private.record import STRICT
 from policy.errors import Refusal
+from policy.pasted import cited
 
 # Why work was left in a private git directory, and what a later harvest has to respect: kept beside it.
 #
@@ -183,7 +184,7 @@ def waiting(directory: str, *, kept: bool = True) -> tuple[str, ...]:
     try:
         places = kept_places(identity) if kept else None
         for tip in agent_refs.read(directory, record):
-            where = f"submodule {tip.repository.name}: " if tip.repository.name else ""
+            where = f"submodule {cited(tip.repository.name)}: " if tip.repository.name else ""
             if _waits(tip, places, standing):
                 found.append(f"{where}{COMMITS}")
             entries = len(further.waiting_stashes(directory, tip.repository))

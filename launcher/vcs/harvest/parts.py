@@ -10,6 +10,7 @@ from launcher.vcs.harvest.agent_refs import HARVEST_JOURNAL
 from launcher.vcs.private.record import Repository
 from launcher.vcs.refs import Update
 from policy.errors import Refusal
+from policy.pasted import cited
 
 
 class Part(Repository):
@@ -30,7 +31,7 @@ class Part(Repository):
     @property
     def label(self) -> str:
         """For messages."""
-        return f"the submodule {self.name}" if self.name else "the worktree"
+        return f"the submodule {cited(self.name)}" if self.name else "the worktree"
 
     @property
     def store(self) -> str:

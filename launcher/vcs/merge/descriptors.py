@@ -15,6 +15,7 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, StringConstraints, 
 from launcher.vcs.merge.target import Place
 from policy.documents import label
 from policy.errors import printable
+from policy.pasted import cited
 from policy.sandbox_context import AbsolutePath, Name, WorktreeSandboxContext
 
 # What git could not decide: one conflict, its kind and its sides (git-merge-tree(1), "Conflicted file info").
@@ -244,7 +245,7 @@ class MergeDescriptor(Frozen):
     @model_validator(mode="after")
     def _consistent(self) -> Self:
         main = self.main_worktree_merge_result
-        parts = [(f"submodule {part.submodule_name!r}", part.successful) for part in self.submodule_merge_results]
+        parts = [(f"submodule {cited(part.submodule_name)}", part.successful) for part in self.submodule_merge_results]
         if main is not None:
             parts.append(("the main worktree", main.successful))
         if not self.successful:
@@ -343,7 +344,7 @@ class MergeAggregation(Frozen):
         """All agents (SM-MF-004)."""
         return len(self.merged) + len(self.pending) + (self.conflicted is not None)
 
-    def pretty_print(self, shown: Callable[[str], str] = printable) -> str:
+    def pretty_print(self, shown: Callable[[str], str] = cited) -> str:
         """The aggregation as text for people and for a model's context; names are made printable, paths by `shown`."""
         lines = [f"{len(self.merged)} of {self.total_count} merged"]
         lines += [f"  merged      {printable(s.agent_result_id)}{_details(s.merge_descriptor)}" for s in self.merged]
@@ -363,7 +364,7 @@ def _details(descriptor: MergeDescriptor | None) -> str:
     if descriptor.no_op:
         return " (nothing new)"
     main = descriptor.main_worktree_merge_result
-    inside = [printable(part.submodule_name) for part in descriptor.submodule_merge_results if part.status in _MOVED]
+    inside = [cited(part.submodule_name) for part in descriptor.submodule_merge_results if part.status in _MOVED]
     with_them = f", with {', '.join(inside)}" if inside else ""
     return f" ({main.commit_id[:12]}{with_them})" if main is not None else ""
 

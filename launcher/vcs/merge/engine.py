@@ -23,6 +23,7 @@ from launcher.vcs.merge.descriptors import (
 from launcher.vcs.merge.object_store import Relation, Store
 from launcher.vcs.merge.runs import Move
 from launcher.vcs.merge.target import Place
+from policy.pasted import cited
 
 # Taking commits from one trusted store to another of the same submodule, offline.
 
@@ -442,12 +443,12 @@ class Engine:
         assert theirs is not None
         place = level.place.submodule(decision.name, ours.path)
         if place is None:
-            return Outcome("", error=f"submodule {name} has work on both sides, and its repository is missing here: "
-                           f"{gitlinks.how_to_populate(level.place.worktree, ours.path, ours.path)}")  # fmt: skip
+            return Outcome("", error=f"submodule {cited(name)} has work on both sides, and its repository is missing "
+                           f"here: {gitlinks.how_to_populate(level.place.worktree, ours.path, ours.path)}")  # fmt: skip
         inner = level.inside(theirs, decision.path or ours.path, place)
         for commit in (ours.commit, theirs.commit):
             if not self.fetch(inner, commit):
-                return Outcome("", error=f"submodule {name}: commit {commit[:12]} is in no repository on this machine")
+                return Outcome("", error=f"submodule {cited(name)}: commit {commit[:12]} is in no repository here")
         store = self.store(place)
         relation = store.relation(ours.commit, theirs.commit)
         if base is not None and relation.ours_alone and relation.theirs_alone:
@@ -473,10 +474,10 @@ class Engine:
                 try:
                     counts = git.text("rev-list", "--left-right", "--count", f"{link.commit}...{head}").split()
                 except GitFailed:
-                    return found, f"submodule {name}: commit {link.commit[:12]}, which the trunk records, is missing"
+                    return found, f"submodule {cited(name)}: commit {link.commit[:12]} of the trunk is missing"
                 if counts[0] != "0" and counts[1] != "0":
                     return found, (
-                        f"submodule {name}: the checked-out commit ({head[:12]}) and the recorded one "
+                        f"submodule {cited(name)}: the checked-out commit ({head[:12]}) and the recorded one "
                         f"({link.commit[:12]}) have diverged"
                     )
                 if counts[0] == "0":
@@ -500,5 +501,5 @@ def _rewound(level: Level, decision: Decision, name: str) -> MergeConflict:
     assert theirs is not None
     assert base is not None
     sides: dict[StageNumber, str] = {1: base.commit, 2: ours.commit, 3: theirs.commit}
-    message = f"Failed to merge submodule {name}: one side went back behind their common ancestor"
+    message = f"Failed to merge submodule {cited(name)}: one side went back behind their common ancestor"
     return gitlink_conflict(name, level.prefix + ours.path, sides, message)

@@ -25,6 +25,7 @@ from launcher.vcs.merge.runs import Run, State
 from launcher.vcs.merge.target import Place, Target, checked_out_at, refuse_when_busy
 from launcher.vcs.private import swap
 from policy.errors import Refusal
+from policy.pasted import cited
 from policy.sandbox_context import WorktreeSandboxContext
 
 
@@ -220,7 +221,7 @@ class WorktreeMergeService:
                 if link is None or inner is None or inner.worktree is None:
                     raise Refusal(
                         "submodule-unknown",
-                        f"{target.label} has no submodule {submodule_name} that is checked out",
+                        f"{target.label} has no submodule {cited(submodule_name)} that is checked out",
                         context=f"in {target.worktree}",
                         hint="git submodule status",
                     )

@@ -16,6 +16,7 @@ from launcher.vcs.merge.target import Place, Target, checked_out_at, refuse_when
 from launcher.vcs.merge.worktree_files import AgentFiles, Files
 from launcher.vcs.refs import Update, clear_locks, prepared
 from policy.errors import Refusal
+from policy.pasted import cited
 
 
 class Moves(NamedTuple):
@@ -84,7 +85,7 @@ def _below(
         full, where = level.named(key), f"{level.prefix}{link.path}"
         old = before.get(key)
         if old is None:
-            notes.append(f"submodule {full} is new: {gitlinks.how_to_populate(here, link.path, where)}")
+            notes.append(f"submodule {cited(full)} is new: {gitlinks.how_to_populate(here, link.path, where)}")
             continue
         if old.commit == link.commit and old.path == link.path:
             continue
@@ -92,15 +93,17 @@ def _below(
         if place is None:
             continue  # nobody has it here
         if old.path != link.path and place.worktree is not None:
-            notes.append(f"submodule {full} has moved to {where}: {gitlinks.how_to_populate(here, link.path, where)}")
+            notes.append(
+                f"submodule {cited(full)} has moved to {where}: {gitlinks.how_to_populate(here, link.path, where)}"
+            )
         inner = level.inside(link, link.path, place)
         if not engine.fetch(inner, link.commit):
             notes.append(
-                f"submodule {full} is unchanged: commit {link.commit[:12]} is in no repository on this machine"
+                f"submodule {cited(full)} is unchanged: commit {link.commit[:12]} is in no repository on this machine"
             )
             continue
         if not engine.store(place).has_commit(old.commit):
-            notes.append(f"submodule {full} is unchanged: its old commit {old.commit[:12]} is missing")
+            notes.append(f"submodule {cited(full)} is unchanged: its old commit {old.commit[:12]} is missing")
             continue
         follows = follow.files and place.worktree is not None and old.path == link.path
         # Where nothing is checked out, the commits are held all the same; there is nothing for the user to do.
@@ -119,7 +122,7 @@ def _move(place: Place, name: str, old: Gitlink, new: Gitlink, follow: Follow) -
     if target.commit not in (old.commit, new.commit):
         raise Refusal(
             "submodule-moved",
-            f"submodule {name} is not checked out at the commit that the trunk records",
+            f"submodule {cited(name)} is not checked out at the commit that the trunk records",
             context=f"{place.worktree} is at {target.commit[:12]}, recorded is {old.commit[:12]}, "
             f"and the merge needs to take it to {new.commit[:12]}",
             hint="commit the submodule in the trunk, or reset it: git submodule update",

@@ -29,6 +29,7 @@ from launcher.vcs.worktrees import admin_files
 from policy import review_marks
 from policy.errors import Refusal, printable
 from policy.handoff import Patterns
+from policy.pasted import cited
 from policy.sandbox_context import Name
 
 _NOBODY = {
@@ -114,7 +115,7 @@ class MergePreview(Frozen):
         """Nothing conflicts with anything."""
         return self.in_order.conflict is None and all(each.clean for each in (*self.children, *self.pairs))
 
-    def pretty_print(self, shown: Callable[[str], str] = printable) -> str:
+    def pretty_print(self, shown: Callable[[str], str] = cited) -> str:
         """The forecast as text; `shown` makes paths printable."""
         lines = [f"into {printable(self.target)}: {sum(each.clean for each in self.children)} of "
                  f"{len(self.children)} would merge cleanly on their own"]  # fmt: skip
@@ -359,7 +360,7 @@ def _unseen(path: str, commit: str, *, named: bool) -> Refusal:
     update = "git submodule update --init --recursive, in a worktree that has it checked out; or take it back"
     return Refusal(
         "submodule-unseen",
-        f"it records {commit[:12]} for the submodule {printable(path)}, which nobody has here",
+        f"it records {commit[:12]} for the submodule {cited(path)}, which nobody has here",
         context="whatever judges it would see an empty directory",
         hint=update if named else "name it in .gitmodules and populate it, or take it out of the commit",
     )
@@ -378,12 +379,12 @@ def _refuse_disguised(git: Git, commit: str, trunk: str) -> None:
     before = _disguised(git, trunk, paths) if trunk else {}
     for (path, attribute), value in _disguised(git, commit, paths).items():
         if before.get((path, attribute)) != value:
-            raise _disguise(f"it sets {attribute} for {printable(os.fsdecode(path))}")
+            raise _disguise(f"it sets {attribute} for {cited(os.fsdecode(path))}")
     names = _disguising(git, trunk)
     for each in files:
         rules = _rules(git, each.new, each.new_mode, names)
         if rules and rules != _rules(git, each.old, each.old_mode, names):
-            raise _disguise(f"its {printable(os.fsdecode(each.path))} has rules for {' or '.join(_DISGUISES)}")
+            raise _disguise(f"its {cited(os.fsdecode(each.path))} has rules for {' or '.join(_DISGUISES)}")
 
 
 def _disguise(message: str) -> Refusal:

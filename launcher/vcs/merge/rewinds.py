@@ -22,7 +22,7 @@ from launcher.vcs.merge.descriptors import (
 from launcher.vcs.merge.engine import Engine, Level, undone
 from launcher.vcs.merge.object_store import Store
 from launcher.vcs.merge.target import Place, stores_below
-from policy.pasted import joined, quoted
+from policy.pasted import cited, joined, quoted
 
 # Commands by which submodules follow a `git merge` in the checkout around them: git leaves them where they were.
 #
@@ -123,16 +123,16 @@ class _Rewind(NamedTuple):
     def __str__(self) -> str:
         if self.way is _Way.MISSING:
             return (
-                f"submodule {self.name} would go from {self.old[:12]} to {self.new[:12]}, and what that "
+                f"submodule {cited(self.name)} would go from {self.old[:12]} to {self.new[:12]}, and what that "
                 f"drops is unknown: {self.old[:12]} is not in any repository of it here"
             )
         if self.way is _Way.UNKNOWN:
             return (
-                f"submodule {self.name} would go from {self.old[:12]} to {self.new[:12]} while .gitmodules calls it "
-                "something else, or nothing, and what that drops cannot be told"
+                f"submodule {cited(self.name)} would go from {self.old[:12]} to {self.new[:12]} while .gitmodules "
+                "calls it something else, or nothing, and what that drops cannot be told"
             )
         how = f"would go {self.way.value} to {self.new[:12]}"
-        return f"submodule {self.name} {how}, which lacks already merged commits of {self.old[:12]}"
+        return f"submodule {cited(self.name)} {how}, which lacks already merged commits of {self.old[:12]}"
 
     def conflict(self) -> MergeConflict:
         return gitlink_conflict(self.name, self.path, {2: self.old, 3: self.new}, str(self))

@@ -17,7 +17,7 @@ from launcher.vcs.private import lock, swap, writers
 from launcher.vcs.private import record as records
 from policy.errors import Refusal
 from policy.launch import worktree_id
-from policy.pasted import quoted
+from policy.pasted import cited, quoted
 
 Harvest = Callable[[str], HarvestResult]
 """Harvests a private git directory, with the hand-off rules of its worktree."""
@@ -163,7 +163,7 @@ def _of_submodules(source: Source, place: Place) -> list[str]:
         if count:
             words = f"git -C {quoted(place.worktree or '')}"
             said.append(
-                f"submodule {link.name} has {count} commit{'' if count == 1 else 's'} not merged, because "
+                f"submodule {cited(link.name)} has {count} commit{'' if count == 1 else 's'} not merged, because "
                 f"{source.label} does not record them; to record them: {words} add {quoted(link.path)} && "
                 f"{words} commit -m {quoted(f'Update submodule {os.path.basename(link.path)}')}; then merge again"
             )

@@ -23,7 +23,8 @@ from launcher.vcs.private import contents, planted, writers
 from launcher.vcs.private import record as records
 from launcher.vcs.private.ref_files import Head
 from launcher.vcs.scratch import Scratch
-from policy.errors import Refusal, printable
+from policy.errors import Refusal
+from policy.pasted import cited
 
 # What a killed checkout leaves behind, told apart from what the user wrote.
 #
@@ -130,7 +131,7 @@ def _after(one: Difference) -> tuple[bytes, str]:
 
 
 def _shown(path: str) -> str:
-    return printable(path if len(path) <= _SHOWN else f"{path[:_SHOWN]}...")
+    return cited(path if len(path) <= _SHOWN else f"{path[:_SHOWN]}...")
 
 
 def _begins_one(names: Sequence[bytes], beginning: bytes) -> bool:

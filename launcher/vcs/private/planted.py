@@ -14,8 +14,8 @@ from launcher.safefs import walk
 from launcher.vcs import checkout, written
 from launcher.vcs.disk import Present
 from launcher.vcs.private.pointer import Holder, named
-from policy.errors import Refusal, printable
-from policy.pasted import joined, quoted
+from policy.errors import Refusal
+from policy.pasted import cited, joined, quoted
 from policy.plan import Place, beneath
 
 # Repositories that a command has put where an index names a submodule that is not populated.
@@ -108,8 +108,8 @@ def _is_ours(holder: Holder, git_dir: str) -> bool:
 
 def report_line(place: str, aside: str) -> str:
     """What the user should know of it."""
-    what = f"{printable(place)}/.git was written by the command, where git outside expects a submodule and obeys it"
-    return f"{what}; it was moved to {printable(aside)}" if aside else f"{what}; it was removed"
+    what = f"{cited(f'{place}/.git')} was written by the command, where git outside expects a submodule and obeys it"
+    return f"{what}; it was moved to {cited(aside)}" if aside else f"{what}; it was removed"
 
 
 NOTE = "left-open"

@@ -30,6 +30,7 @@ from launcher.vcs.private.record import (
     write,
 )
 from policy.errors import Refusal
+from policy.pasted import cited
 from policy.plan import Plan
 
 
@@ -172,11 +173,15 @@ class _Renewal:
         try:
             directory = Inside(f"{self.directory}/{GIT}", source.private)
         except OSError:
-            self.warnings.append(f"the private git directory of submodule {name} was missing, and is created again")
+            self.warnings.append(
+                f"the private git directory of submodule {cited(name)} was missing, and is created again"
+            )
             return self._made(f"{self.directory}/{GIT}", name, source)
         with directory:
             if not contents.whole(directory):
-                self.warnings.append(f"the private git directory of submodule {name} was damaged, and is created again")
+                self.warnings.append(
+                    f"the private git directory of submodule {cited(name)} was damaged, and is created again"
+                )
                 return self._made(f"{self.directory}/{GIT}", name, source)
             loose, head = self._look(source)
             contents.alternates(directory, source)

@@ -24,7 +24,7 @@ from launcher.vcs.worktrees import admin_files, at_stake
 from launcher.vcs.worktrees.at_stake import Kept
 from launcher.vcs.worktrees.models import Part, State, Unharvested, Worktree
 from policy.errors import Refusal, printable
-from policy.pasted import joined, quoted
+from policy.pasted import cited, joined, quoted
 
 # Changed files at which git was told not to look: `git status` says nothing of them, and they are work all the
 # same.
@@ -97,7 +97,7 @@ class Ignored(NamedTuple):
 
     def __str__(self) -> str:
         """For people: count, size, the first names."""
-        shown = ", ".join(self.names[:_NAMED])
+        shown = ", ".join(map(cited, self.names[:_NAMED]))
         rest = f" and {len(self.names) - _NAMED} more" if len(self.names) > _NAMED else ""
         least = "at least " if self.more else ""
         return f"{least}{self.files} file{'' if self.files == 1 else 's'}, {readable(self.size)}: {shown}{rest}"
@@ -241,7 +241,7 @@ class PartCondition(NamedTuple):
         if self.detached:
             found.append("commits on no branch")
         found += map(str, self.kept)
-        return [f"submodule {self.name}: {text}" for text in found] if self.name else found
+        return [f"submodule {cited(self.name)}: {text}" for text in found] if self.name else found
 
 
 class Condition(NamedTuple):
@@ -279,8 +279,8 @@ class Condition(NamedTuple):
     def at_stake(self) -> list[str]:
         """What would be lost with the worktree, in words; empty when nothing."""
         found = [text for part in self.parts for text in part.at_stake()]
-        found += [f"submodule {name}: commits that are on no remote" for name in self.own_stores]
-        found += [f"a repository that was moved aside: {path}" for path in self.docked]
+        found += [f"submodule {cited(name)}: commits that are on no remote" for name in self.own_stores]
+        found += [f"a repository that was moved aside: {cited(path)}" for path in self.docked]
         return [*found, *self.waiting]
 
     def uncommitted(self) -> tuple[list[str], int]:
@@ -298,18 +298,21 @@ class Condition(NamedTuple):
         for root in (root for part in self.parts for root in part.lagging):
             words = ("git", "-C", os.path.dirname(root), "submodule", "update", "--merge", os.path.basename(root))
             name = os.path.relpath(root, self.path)
-            said.append(f"submodule {name} is checked out at an older commit than recorded: {joined(words)}")
+            said.append(f"submodule {cited(name)} is checked out at an older commit than recorded: {joined(words)}")
         return said
 
     def unknown_to_git(self) -> list[str]:
         """Submodules that git outside does not see, each with the command that changes it."""
         repair = joined(("paddock", "worktree", "repair", self.path))
-        return [f"submodule {name} has lost its .git, so git does not see it: {repair}" for name in self.lost_pointers]
+        return [
+            f"submodule {cited(name)} has lost its .git, so git does not see it: {repair}"
+            for name in self.lost_pointers
+        ]
 
     def ignored(self) -> list[str]:
         """What git ignores and a removal takes along, in words."""
         return [
-            f"submodule {part.name}: {part.ignored}" if part.name else str(part.ignored)
+            f"submodule {cited(part.name)}: {part.ignored}" if part.name else str(part.ignored)
             for part in self.parts
             if part.ignored.files
         ]

@@ -28,6 +28,7 @@ from launcher.vcs.worktrees.models import Options, Part, Say, State, Step, Workt
 from launcher.vcs.worktrees.request import propose
 from launcher.vcs.worktrees.store import WorktreeRepository
 from policy.errors import Refusal
+from policy.pasted import cited
 
 
 def check_out(git: JailedGit) -> None:
@@ -284,7 +285,7 @@ class Creation:
         staging = os.fspath(worktree.staging)
         for part in worktree.parts:
             self._step(f"files {part.name}")
-            self._say(f"checking out {part.base[:12]}" + (f" of submodule {part.name}" if part.name else ""))
+            self._say(f"checking out {part.base[:12]}" + (f" of submodule {cited(part.name)}" if part.name else ""))
             place = os.path.join(staging, os.path.relpath(part.path, worktree.path)) if part.name else staging
             self._check_out(part, place, staging, options, kept)
         if options.copy and worktree.parent_path is not None:
@@ -295,7 +296,7 @@ class Creation:
     def _check_out(self, part: Part, place: str, staging: str, options: Options, kept: int) -> None:
         git_dir = os.fspath(part.git_dir)
         if part.name and not _is_empty(staging, os.path.relpath(place, staging)):
-            raise Refusal("submodule-unavailable", f"submodule {part.name} has no empty directory of its own",
+            raise Refusal("submodule-unavailable", f"submodule {cited(part.name)} has no empty directory of its own",
                           context=f"{place} is something else in the commit that contains it")  # fmt: skip
         admin_files.write_pointer(place, git_dir)
         settings = (*options.settings(), *self._user.of_filters(options.filters))

@@ -14,7 +14,7 @@ from launcher.vcs.worktrees import admin_files, models, module_stores
 from launcher.vcs.worktrees.models import Options, Part, State, Unpopulated, Worktree
 from policy.errors import Refusal, printable
 from policy.launch import worktree_id
-from policy.pasted import quoted
+from policy.pasted import cited, quoted
 from policy.plan import beneath
 
 
@@ -177,7 +177,7 @@ def _chosen(
     known = {module.name for module in found}
     for name in wanted or ():
         if name not in known:
-            raise Refusal("submodule-unknown", f"there is no submodule {name} in this commit",
+            raise Refusal("submodule-unknown", f"there is no submodule {cited(name)} in this commit",
                           context="known: " + (", ".join(sorted(known)) or "none"))  # fmt: skip
     chosen: list[module_stores.Module] = []
     left: list[Unpopulated] = []
@@ -189,8 +189,8 @@ def _chosen(
             why = "the submodule that contains it is not populated"
         if why:
             if named and wanted is not None and module.name in wanted:
-                raise Refusal("submodule-unavailable", f"submodule {module.name} cannot be populated", context=why,
-                              hint="git submodule update --init --recursive")  # fmt: skip
+                raise Refusal("submodule-unavailable", f"submodule {cited(module.name)} cannot be populated",
+                              context=why, hint="git submodule update --init --recursive")  # fmt: skip
             missing.append(module.path)
             place = os.path.join(path, module.path)
             left.append(Unpopulated(name=module.name, worktree_id=worktree_id(place), path=Path(place), why=why))
@@ -207,7 +207,7 @@ def _submodule(module: module_stores.Module, root: str, directory: str, branch: 
     if tip and (tip != module.commit or where is not None):
         raise Refusal(
             "branch-exists",
-            f"submodule {module.name} has a branch {branch} already",
+            f"submodule {cited(module.name)} has a branch {branch} already",
             context=f"it is checked out at {where}" if where else f"it is at {tip[:12]}, not at {module.commit[:12]}",
             hint=f"git --git-dir {module.common_dir} branch -m {branch} OTHER, or another --branch",
         )

@@ -77,9 +77,10 @@ def read(
     Returns:
         ``parts``: the worktree itself, then its submodules: ``name``, ``path`` from the root, ``base`` and ``head``,
         ``commits`` and ``commit_count``, ``problem``, and ``sections``: each with its ``section``, ``count`` of files,
-        ``marked`` (how many of these have a mark or a ``why``), ``nested`` (at most `MOST_NESTED` of the ``nested_count``
-        repositories that lie among the files), and ``files``, at most `MOST_FILES`, hand-off files first. A file has
-        ``key``, ``path``, ``old_path``, ``kind`` (git's letter), modes, sizes, ``mark`` and ``why`` (`review_marks.first`),
+        ``marked`` (how many of these have a mark or a ``why``), ``nested``, at most `MOST_NESTED` repositories that lie
+        among the files, and ``nested_count`` of all, and ``files``, at most `MOST_FILES`, hand-off files first. A file
+        has ``key``, ``path``, ``old_path``, ``kind`` (git's letter), modes, sizes, ``mark`` and ``why``
+        (`review_marks.first`),
         ``hunks`` (``title``, ``lines``: kind, number before and after, text, bytes left out, what looks secret, and
         where its language is known `patches.shade`),
         ``left`` (lines left out) and ``note`` (why there are no lines). Bytes that are no UTF-8 are escapes in all.

@@ -39,7 +39,7 @@ from policy import launch
 from policy.documents import label
 from policy.errors import Refusal, printable
 from policy.launch import Boundaries
-from policy.pasted import quoted
+from policy.pasted import cited, quoted
 from policy.plan import beneath
 
 if TYPE_CHECKING:
@@ -182,9 +182,9 @@ class WorktreeService:
             for module in found.submodules:
                 if beneath(module.git_dir, found.root):
                     self._warn(
-                        f"submodule {module.name} contains its own git directory, where agents can write it: it is "
-                        "not part of the worktree; `git submodule absorbgitdirs` moves it to its usual place, if it is "
-                        "yours"
+                        f"submodule {cited(module.name)} contains its own git directory, where agents can write it: it "
+                        "is not part of the worktree; `git submodule absorbgitdirs` moves it to its usual place, if it "
+                        "is yours"
                     )
                 else:
                     parts.append(self._part(module.path, module.git_dir, module.name))
