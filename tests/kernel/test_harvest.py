@@ -349,10 +349,11 @@ def test_trees_that_describe_more_paths_than_anybody_can_hold_are_not_walked(pla
     assert planted.host("rev-parse", "HEAD") == new
 
 
-def test_a_tree_too_deep_for_git_is_not_walked(planted: Planted) -> None:
-    """Git outside would end by its stack; a deep one that it can walk is taken."""
+@pytest.mark.parametrize("mode", [b"40000", b"40755", b"20000040000"])
+def test_a_tree_too_deep_for_git_is_not_walked(planted: Planted, mode: bytes) -> None:
+    """Git outside would end by its stack, by whatever mode it knows a tree; a deep one that it can walk is taken."""
     before = planted.agent("rev-parse", "HEAD")
-    _committed(planted, _deep(planted, trees.MOST_DEPTH + 1))
+    _committed(planted, _deep(planted, trees.MOST_DEPTH + 1, mode))
     refused = planted.harvest()
     assert (refused["errorType"], "deep" in refused["context"]) == ("harvest-too-large", True), refused
     planted.agent("update-ref", "HEAD", before)
@@ -361,7 +362,27 @@ def test_a_tree_too_deep_for_git_is_not_walked(planted: Planted) -> None:
     assert planted.host("rev-parse", "HEAD") == new
 
 
-def _deep(planted: Planted, depth: int) -> str:
+def test_trees_of_the_users_with_odd_modes_hold_nothing_up(planted: Planted) -> None:
+    """Other tools have written such; only what an agent makes is judged, and no tree that he takes from there."""
+    old = _odd(planted, b"40755", "HEAD:src")
+    planted.host("update-ref", "HEAD", planted.host("commit-tree", "-p", "HEAD", "-m", "Odd.", old))
+    planted.host("update-ref", "HEAD", planted.host("commit-tree", "-p", "HEAD", "-m", "Even.", "HEAD~1^{tree}"))
+    planted.agent("update-ref", "HEAD", planted.host("rev-parse", "HEAD"))
+    new = _committed(planted, old)
+    result = planted.harvest()
+    assert result["state"] == "harvested", result
+    assert planted.host("rev-parse", "HEAD") == new
+
+
+def _odd(planted: Planted, mode: bytes, name: str) -> str:
+    """A tree of the user's with one entry of that mode."""
+    content = planted.directory / "odd"
+    content.write_bytes(mode + b" src\0" + bytes.fromhex(planted.host("rev-parse", name)))
+    planted.who.give(content)
+    return planted.host("hash-object", "-t", "tree", "-w", "--literally", str(content))
+
+
+def _deep(planted: Planted, depth: int, mode: bytes = b"40000") -> str:
     """A tree of so many in each other, as one pack: made one by one they would take minutes."""
     content = b"100644 f\0" + bytes.fromhex(planted.agent("hash-object", "-w", "--stdin", stdin="x"))
     packed = b"PACK" + (2).to_bytes(4) + depth.to_bytes(4)
@@ -370,7 +391,7 @@ def _deep(planted: Planted, depth: int) -> str:
         head = bytes([0xA0 | size & 15, size >> 4])
         packed += head + zlib.compress(content)
         oid = hashlib.sha1(b"tree %d\0" % size + content, usedforsecurity=False)
-        content = b"40000 d\0" + oid.digest()
+        content = mode + b" d\0" + oid.digest()
     packed += hashlib.sha1(packed, usedforsecurity=False).digest()
     pack = planted.directory / "pack"
     pack.write_bytes(packed)

@@ -220,6 +220,22 @@ OBJECTS = (
     ),
     *(
         Attack(
+            f"a mode that git never writes: {mode}",
+            f"""on "$(entry {mode} src "$(git rev-parse {of})" | raw tree)" """,
+            MALFORMED,
+            f"the mode {mode}",
+        )
+        for mode, of in (
+            ("40755", "HEAD:src"),
+            ("20000040000", "HEAD:src"),
+            ("100777", "HEAD:README.md"),
+            ("120777", "HEAD:README.md"),
+            ("160755", "HEAD"),
+            ("1", "HEAD"),
+        )
+    ),
+    *(
+        Attack(
             f".gitmodules with {what}",
             f"""printf '[submodule "{name}"]\\n\\tpath = {path}\\n\\turl = {url}\\n{more}' >.gitmodules
                 o=$(git hash-object -w .gitmodules); on "$(entry 100644 .gitmodules $o | raw tree)" """,

@@ -220,7 +220,7 @@ def gather(
         step(f"check {part.name or 'worktree'}")
         own = crossing.own_objects(found.git, found.quarantine)
         crossed = reading._replace(objects=found.quarantine.directory)
-        trees.check(part, crossed, (one.oid for one in own if one.kind == "tree"), limits)
+        trees.check(part, found.git, crossed, (one.oid for one in own if one.kind == "tree"), limits)
         crossing.check_sizes(part, found.git, found.quarantine, found.wanted, own, limits)
         base = part.base or ""
         held = pinned(found.git, os.path.basename(directory), base)

@@ -2,15 +2,20 @@
 
 A tree may hold another one any number of times, and that one others: some dozen objects describe more paths than any
 memory holds, and trees in each other by the ten thousand are deeper than git's stack. Here each tree is read once.
+
+What counts for a tree is git's to say, not the writer's: git looks at a few bits of a mode, and `index-pack --strict`
+lets the others pass. So modes that git itself never writes are refused here.
 """
 
 import os
 import re
+import stat
 from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import IO
 
+from launcher.vcs.git import Git
 from launcher.vcs.harvest.crossing import PATIENCE, too_large
 from launcher.vcs.harvest.jail import KEPT, Jailed, Reading
 from launcher.vcs.harvest.parts import Limits, Part
@@ -36,16 +41,17 @@ class _Open:
     inner: list[tuple[bytes, int]]
 
 
-def check(part: Part, reading: Reading, trees: Iterable[str], limits: Limits) -> None:
+def check(part: Part, git: Git, reading: Reading, trees: Iterable[str], limits: Limits) -> None:
     """Refuses (harvest-too-large) trees with more paths than `limits.objects`, or deeper than `MOST_DEPTH`.
 
     What they hold of the main repository counts, too: one of its trees may stand there a thousand times.
 
     Args:
+        git: on the main repository.
         reading: of the quarantine.
         trees: those in it.
 
-    Refusals: harvest-too-large, harvest-unreadable.
+    Refusals: harvest-too-large, harvest-unreadable; harvest-malformed: a new tree has a mode that git never writes.
     """
     source, asking = os.pipe()
     with os.fdopen(asking, "wb", buffering=0) as asked:
@@ -59,9 +65,20 @@ def check(part: Part, reading: Reading, trees: Iterable[str], limits: Limits) ->
                     counted.count(bytes.fromhex(oid))
             asked.close()
             jailed.check(f"counting the paths of {part.label}")
+    # Other tools have written such trees in histories of old, and an agent may take one from there.
+    for one in git.objects(counted.odd):
+        if one.kind == "missing":
+            why = f"the tree {one.oid} has an entry with the mode {counted.odd[one.oid]}, which git never writes"
+            raise Refusal("harvest-malformed", f"the commits of {part.label} are not harvested", context=why, hint=KEPT)
 
 
 class _Counted:
+    """Counts trees.
+
+    Attributes:
+        odd: trees with a mode that git never writes, and one such mode of each.
+    """
+
     def __init__(self, part: Part, jailed: Jailed, asked: IO[bytes], answers: IO[bytes], limits: Limits) -> None:
         self._part = part
         self._jailed = jailed
@@ -69,9 +86,13 @@ class _Counted:
         self._answers = answers
         self._limits = limits
         self._known: dict[bytes, tuple[int, int]] = {}
+        self.odd: dict[str, str] = {}
         # A tree's entry is a mode, a name and an object id in bytes. Of those that are no tree only the number counts.
-        size = part.digits // 2
-        self._entries = re.compile(rb"0*40000 [^\0]+\0(.{%d})|[0-7]+ [^\0]+\0.{%d}" % (size, size), re.DOTALL)
+        name, oid = rb" [^\0]+\0", rb".{%d}" % (part.digits // 2)
+        others = rb"1(?:00644|00755|20000|60000)"
+        self._entries = re.compile(
+            rb"40000%s(%s)|%s%s%s|([0-7]+)%s(%s)" % (name, oid, others, name, oid, name, oid), re.DOTALL
+        )
 
     def count(self, top: bytes) -> None:
         """Counts a tree and all that it holds."""
@@ -117,8 +138,16 @@ class _Counted:
         content = self._answers.read(size + 1)
         if len(content) <= size:
             self._broken()
-        entries = self._entries.findall(content, 0, size) if words[1] == b"tree" else []
-        return _Open(oid, len(entries), 1, list(Counter(filter(None, entries)).items()))
+        paths, inner = 0, Counter[bytes]()
+        for entry in self._entries.finditer(content, 0, size) if words[1] == b"tree" else ():
+            paths += 1
+            if entry.lastindex == 1:
+                inner[entry[1]] += 1
+            elif entry.lastindex is not None:
+                self.odd[oid.hex()] = entry[2][:20].decode()
+                if stat.S_ISDIR(int(entry[2][-6:], 8)):  # by which git tells (`canon_mode` in its cache.h)
+                    inner[entry[3]] += 1
+        return _Open(oid, paths, 1, list(inner.items()))
 
     def _broken(self) -> None:
         what = f"counting the paths of {self._part.label}"
