@@ -183,7 +183,11 @@ _MOST_MEMORY = 4 << 30
 """Bytes of its own that a git process may have, as one in a jail: objects of an agent's may describe any number of
 things. Packs that it maps do not count (getrlimit(2), RLIMIT_DATA)."""
 
-_ERROR_TAIL = 64 << 10
+_DIED_IN_JAIL = frozenset(128 + number for number in signal.valid_signals()) - {129}
+"""What a jail exits with when a signal has ended git (`confined.run`). With 129 git says that it knows no option."""
+
+ERROR_TAIL = 64 << 10
+"""Bytes of standard error that are kept, from its end."""
 _SHOWN_LINES = 12
 _BLOCK = 1 << 16
 _MOST_CONFIGURED = 512
@@ -289,7 +293,8 @@ class GitFailed(Refusal):
     """Git said no, or was stopped.
 
     Args:
-        reference: ``git-failed``, ``git-timeout``, ``git-output`` or ``git-missing``.
+        reference: ``git-failed`` (it said no), ``git-died`` (a signal ended it: it said nothing, and may have left a
+            lock), ``git-timeout``, ``git-output`` or ``git-missing``.
         words: the command without its fixed options.
         where: the git directory.
         why: what happened; the last lines of git's own words are put behind it.
@@ -463,8 +468,10 @@ class Git:
             raise GitFailed("git-output", arguments, self.git_dir, why, status=None, err=err)
         if process.returncode not in ok:
             ended = process.returncode
-            why = f"exit status {ended}" if ended >= 0 else f"ended by {signal.Signals(-ended).name}"
-            raise self._failure(GitFailed("git-failed", arguments, self.git_dir, why, status=ended, err=err))
+            number = -ended if ended < 0 else ended - 128 if ended in _DIED_IN_JAIL else 0
+            why = f"ended by {signal.Signals(number).name}" if number else f"exit status {ended}"
+            reference = "git-died" if number else "git-failed"
+            raise self._failure(GitFailed(reference, arguments, self.git_dir, why, status=ended, err=err))
         return Completed(process.returncode, out, err)
 
     def _look(self, process: "subprocess.Popen[bytes]") -> Callable[[], None] | None:
@@ -761,7 +768,7 @@ def _collected(
                 if not block:
                     selector.unregister(key.fileobj)
                 elif key.fileobj is process.stderr:
-                    err = (err + block)[-_ERROR_TAIL:]
+                    err = (err + block)[-ERROR_TAIL:]
                 else:
                     out.append(block)
                     size += len(block)

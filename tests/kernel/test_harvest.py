@@ -382,6 +382,24 @@ def _odd(planted: Planted, mode: bytes, name: str) -> str:
     return planted.host("hash-object", "-t", "tree", "-w", "--literally", str(content))
 
 
+@pytest.mark.parametrize("dies", ["read-tree", "update-index"])
+def test_a_git_that_dies_over_the_index_leaves_no_harvest_that_nobody_can_finish(planted: Planted, dies: str) -> None:
+    """It does not count for one that says no. The refs have moved by then: the index stays, and that is said."""
+    new = planted.commit("file", "content\n")
+    result = planted.harvest(dies=dies)
+    assert result["state"] == "harvested", result
+    assert planted.host("rev-parse", "HEAD") == new
+    assert [note for note in result["notes"] if "SIGSEGV" in note] or dies == "update-index", result
+    assert os.listdir(planted.directory / "harvest") == []
+    status = planted.host("status", "--porcelain")
+    assert status == ("D  file\n?? file" if dies == "read-tree" else "")
+    planted.host("reset", "-q")
+    assert planted.host("status", "--porcelain") == ""
+    after = planted.commit("file", "more\n")
+    assert planted.harvest()["state"] == "harvested"
+    assert (planted.host("rev-parse", "HEAD"), planted.host("status", "--porcelain")) == (after, "")
+
+
 def _deep(planted: Planted, depth: int, mode: bytes = b"40000") -> str:
     """A tree of so many in each other, as one pack: made one by one they would take minutes."""
     content = b"100644 f\0" + bytes.fromhex(planted.agent("hash-object", "-w", "--stdin", stdin="x"))

@@ -33,7 +33,7 @@ def bring_forward(entry: Entry, git: Git, directory: str, serial: str, step: Cal
     Args:
         directory: a private directory for temporary files.
 
-    Refusals: index-locked: another git holds the lock.
+    Refusals: index-locked: another git holds the lock; git-died: git cannot make it, and it stays as it was.
     """
     assert entry.index is not None
     old, new = entry.index
@@ -55,7 +55,9 @@ def bring_forward(entry: Entry, git: Git, directory: str, serial: str, step: Cal
     else:
         try:
             objects.run("read-tree", "-i", "-m", old or empty, new, environment=where)
-        except GitFailed:
+        except GitFailed as failure:
+            if failure.status != 128:
+                raise
             # What is staged differs from both: it stays, path by path.
             _path_by_path(objects, making, old or empty, new)
     # Without mounts a command may have removed the submodule's directory, or put a link there.
@@ -66,7 +68,7 @@ def bring_forward(entry: Entry, git: Git, directory: str, serial: str, step: Cal
             if not _refreshed(files, making):
                 _unknown(files, where)
         except Refusal as error:
-            if error.reference not in ("git-timeout", "worktree-obstructed"):
+            if error.reference not in ("git-died", "git-timeout", "worktree-obstructed"):
                 raise
             _unlink(f"{making}.lock")  # the index is right without: only the user's first `git status` takes longer
     _put(own, beside, target, step)

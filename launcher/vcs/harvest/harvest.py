@@ -21,7 +21,7 @@ from types import MappingProxyType
 from launcher.vcs import gitlinks, jailed_git, refs
 from launcher.vcs.added_packs import Held, sweep
 from launcher.vcs.disk import readable
-from launcher.vcs.git import EMPTY_TREE, Git
+from launcher.vcs.git import EMPTY_TREE, Git, GitFailed
 from launcher.vcs.harvest import agent_refs, checkout_index, decide, further, gather, lfs, outstanding, parts
 from launcher.vcs.harvest.agent_refs import HEADS, TAGS, plausible
 from launcher.vcs.harvest.gather import Found
@@ -32,7 +32,7 @@ from launcher.vcs.private import record as records
 from launcher.vcs.private.contents import reached
 from policy.errors import Refusal, printable
 from policy.handoff import refused
-from policy.pasted import cited, quoted
+from policy.pasted import cited, joined, quoted
 
 # A submodule that an agent has added: what the user is told of it.
 
@@ -138,7 +138,7 @@ def harvest(
         if use is writers.Use.ENDED and result.state != "gone":
             records.forget(directory, records.STRICT)
         outstanding.settle(directory, looked)
-        return replace(result, notes=(*result.notes, *run.aside, *released))
+        return replace(result, notes=(*result.notes, *run.notes, *released))
 
 
 class _Run:
@@ -169,7 +169,7 @@ class _Run:
         self._shown: dict[str, dict[str, str]] = {}
         self._joined: dict[str, str] = {}
         self._gone = False
-        self.aside: list[str] = []
+        self.notes: list[str] = []
 
     def all(self, branches: Mapping[str, str], dismiss: Sequence[str]) -> HarvestResult:
         """Finishes what an earlier harvest began, then harvests."""
@@ -461,9 +461,7 @@ class _Run:
                 index = (index[0], entry.tip or entry.base) if index and self._arrived(entry) else None
             if index is not None:
                 self._step(f"index {entry.name or 'worktree'}")
-                self._clear_places(entry, *index)
-                forward = replace(entry, index=index)
-                checkout_index.bring_forward(forward, self._git(entry.git_dir), self._place, written.serial, self._step)
+                self._bring_forward(replace(entry, index=index), written.serial)
         self._step("record")
         known = further.made(self._directory)
         further.note_made(self._directory, {
@@ -476,13 +474,27 @@ class _Run:
         self._step("done")
         parts.remove(self._place)
 
+    def _bring_forward(self, entry: parts.Entry, serial: str) -> None:
+        """Brings the index outside to where the checkout is. A git that dies of the commit would do so each time."""
+        assert entry.index is not None
+        try:
+            self._clear_places(entry, *entry.index)
+            checkout_index.bring_forward(entry, self._git(entry.git_dir), self._place, serial, self._step)
+        except GitFailed as failure:
+            if failure.reference != "git-died":
+                raise
+            reset = ("git", "-C", entry.path, "reset")
+            why = f"the index of {printable(entry.path)} stays as it was: {failure.message}"
+            back = f", or {joined((*reset, '--soft', entry.index[0]))} takes the work back" if entry.index[0] else ""
+            self.notes.append(f"{why}; {joined(reset)} makes it again{back}")
+
     def _clear_places(self, entry: parts.Entry, old: str, new: str) -> None:
         """Puts aside what git outside would obey as soon as the index names a submodule there, as any branch may."""
         for one in self._git(entry.git_dir).differences(old or EMPTY_TREE[len(new)], new):
             if one.new_mode == gitlinks.MODE != one.old_mode:
                 place = f"{entry.path}/{os.fsdecode(one.path)}"
                 aside = planted.of_place(entry.path, place, entry.git_dir, self._directory)
-                self.aside += [planted.report_line(place, aside)] if aside is not None else ()
+                self.notes += [planted.report_line(place, aside)] if aside is not None else ()
 
     def _followed(self, entry: parts.Entry) -> bool:
         """Moves HEAD outside to the branch that the agent's is on, unless somebody has moved it meanwhile."""
