@@ -312,24 +312,30 @@ def make_beneath(root: int, path: str) -> int:
 
 
 def files(
-    top: str, skip: "Callable[[str], bool]" = lambda name: False, *, at: str = ""
+    top: str,
+    skip: "Callable[[str], bool]" = lambda path: False,
+    *,
+    at: str = "",
+    failed: "Callable[[str, OSError], None]" = lambda path, error: None,
 ) -> "Iterator[tuple[str, os.DirEntry[str]]]":
     """Everything below `top` that is no directory. No link is followed, even one that is made meanwhile.
 
     Any depth: `os.walk` calls itself for each level before Python 3.12, so an agent could end its user with a
-    RecursionError. A directory that is gone, closed to this user, or longer than PATH_MAX has nothing.
+    RecursionError.
 
     Args:
         top: a directory, canonical; one to which a link leads has nothing.
-        skip: which directories are not entered, by their names.
+        skip: which directories are not entered, by their paths as they would be yielded.
         at: directory below `top` to begin with, which need not be one.
+        failed: gets each directory that could not be read to its end: gone, closed to this user, longer than PATH_MAX.
 
     Yields:
         Path relative to `top` and `at`, and the entry, which can be asked until the next one is taken.
     """
     try:
         root = open_canonical(top, os.O_PATH | os.O_DIRECTORY | os.O_NOFOLLOW)
-    except OSError:
+    except OSError as error:
+        failed("", error)
         return
     try:
         pending = [""]
@@ -337,7 +343,8 @@ def files(
             here = pending.pop()
             try:
                 directory = open_inside(root, _joined(at, here) or ".", _DIRECTORY)
-            except OSError:
+            except OSError as error:
+                failed(here, error)
                 continue
             try:
                 with os.scandir(directory) as entries:
@@ -345,8 +352,10 @@ def files(
                         path = f"{here}/{entry.name}" if here else entry.name
                         if not entry.is_dir(follow_symlinks=False):
                             yield path, entry
-                        elif not skip(entry.name):
+                        elif not skip(path):
                             pending.append(path)
+            except OSError as error:  # of the disk
+                failed(here, error)
             finally:
                 os.close(directory)
     finally:

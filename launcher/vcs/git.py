@@ -50,6 +50,7 @@ Setting = tuple[str, str]
 FIXED: tuple[Setting, ...] = (
     ("core.hooksPath", "/dev/null"),
     ("core.fsmonitor", "false"),
+    ("core.ignoreStat", "false"),  # a mark that nothing is to be seen of, on each entry that git writes
     ("core.pager", "cat"),
     ("core.editor", "false"),
     ("sequence.editor", "false"),

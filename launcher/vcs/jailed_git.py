@@ -25,7 +25,7 @@ from launcher.jail import confined, processes
 from launcher.safefs import walk
 from launcher.vcs import written
 from launcher.vcs.disk import Present, Seen
-from launcher.vcs.git import Completed, Git, GitFailed, Setting, executable, hardened_environment
+from launcher.vcs.git import ERROR_TAIL, Completed, Git, GitFailed, Setting, executable, hardened_environment
 from launcher.vcs.private import writers
 from launcher.vcs.private.copied_settings import quoted
 from launcher.vcs.scratch import Scratch
@@ -47,10 +47,10 @@ _HARMLESS = frozenset(
     f"{section}.{name}"
     for section, names in {
         "core": (
-            "abbrev", "autocrlf", "bigfilethreshold", "checkroundtripencoding", "checkstat", "compression", "eol",
-            "filemode", "fsync", "fsyncmethod", "fsyncobjectfiles", "ignorecase", "loosecompression",
-            "precomposeunicode", "protecthfs", "protectntfs", "quotepath", "safecrlf", "sharedrepository",
-            "sparsecheckout", "sparsecheckoutcone", "symlinks", "trustctime", "whitespace",
+            "abbrev", "autocrlf", "bigfilethreshold", "checkroundtripencoding", "compression", "eol", "filemode",
+            "fsync", "fsyncmethod", "fsyncobjectfiles", "loosecompression", "precomposeunicode", "protecthfs",
+            "protectntfs", "quotepath", "safecrlf", "sharedrepository", "sparsecheckout", "sparsecheckoutcone",
+            "symlinks", "whitespace",
         ),
         "diff": ("algorithm", "renamelimit", "renames"),
         "index": ("sparse", "version"),
@@ -60,6 +60,8 @@ _HARMLESS = frozenset(
     }.items()
     for name in names
 )  # fmt: skip
+"""Not `core.trustCtime` and `core.checkStat`: who writes a file sets its size and time as he likes. `core.ignoreCase`
+counts where it is true of the disk."""
 COPIED = {"core.excludesfile": "excludes", "core.attributesfile": "attributes"}
 """Keys that name a file of patterns, and the name of its copy here."""
 _MOST_BYTES = 16 << 20
@@ -103,7 +105,7 @@ class Skeleton:
             copy = COPIED.get(name)
             if copy is not None and value.startswith("/") and self._copied(value, copy):
                 found[name] = f"{self.path}/{copy}"
-            elif name in _HARMLESS:
+            elif name in _HARMLESS or (name == "core.ignorecase" and os.path.lexists(f"{git.git_dir}/hEAD")):
                 found[name] = value
         self.settings = (*found.items(), ("core.splitIndex", "false"))
         for name in ("exclude", "attributes"):
@@ -398,25 +400,30 @@ def run_patiently(
 
 
 _FAULTS = frozenset(os.strerror(number) for number in errno.errorcode)
-TOO_DEEP = tuple(os.strerror(number) for number in (errno.ENAMETOOLONG, errno.EMFILE))
+TOO_LONG = os.strerror(errno.ENAMETOOLONG)
+TOO_DEEP = (TOO_LONG, os.strerror(errno.EMFILE))
 """How a complaint ends about what lies deeper than a path may be long, or than git has descriptors."""
-_CUT = 4000
-"""Bytes beyond which git may have cut off how a complaint ends (`vreportf` in its usage.c): a path is that long."""
+MOST_PATH = 3800
+"""Bytes of a directory's path: what lies in it, and each complaint about it, fits in the 4,096 that git has for it."""
 _SHOWN = 200
 
 
 def unread(done: Completed) -> str:
     """What git could not look at: its first complaint that ends in an error of the system's; "" when it saw all.
 
-    Git goes on and exits with 0 where a directory is closed to it, as if nothing in it had changed.
+    Git goes on and exits with 0 where a directory is closed to it, as if nothing in it had changed. It cuts a complaint
+    off that is too long for it (`vreportf` in its usage.c), so longer paths than `MOST_PATH` are to be looked for.
     """
     for line in done.err.decode("utf-8", "surrogateescape").splitlines():
         what, _, fault = line.rpartition(": ")
-        if len(line) > _CUT:
-            what, fault = line, TOO_DEEP[0]
         if fault in _FAULTS:
-            return f"{what if len(what) <= 2 * _SHOWN else f'{what[:_SHOWN]} ... {what[-_SHOWN:]}'}: {fault}"
-    return ""
+            return fault_of(what, fault)
+    return "more complaints than are kept" if len(done.err) >= ERROR_TAIL else ""
+
+
+def fault_of(what: str, fault: str) -> str:
+    """A complaint, with the middle of a long name left out."""
+    return f"{what if len(what) <= 2 * _SHOWN else f'{what[:_SHOWN]} ... {what[-_SHOWN:]}'}: {fault}"
 
 
 def check_obstacles(root: str, *, asleep: bool = False) -> None:
@@ -430,11 +437,21 @@ def check_obstacles(root: str, *, asleep: bool = False) -> None:
         raise Refusal("worktree-obstructed", f"git hangs in {root}", context=why, hint="end what works there first")
 
 
+def is_git(path: str) -> bool:
+    """Whether git takes an entry for its own by its name, on a disk of whatever kind."""
+    return path.rpartition("/")[2].lower() == ".git"
+
+
+def _unentered(path: str) -> bool:
+    """Whether git enters no directory of that name."""
+    return path.rpartition("/")[2] == ".git"
+
+
 def _check_holes(git: JailedGit, environment: Mapping[str, str] | None) -> None:
     """Refuses (worktree-obstructed) files of the index with holes that git would read for minutes, or for days."""
     listed = frozenset(git.run("ls-files", "-z", environment=environment).out.split(b"\0"))
     found: list[tuple[str, os.stat_result]] = []
-    for path, entry in walk.files(git.work_tree, lambda name: name == ".git"):
+    for path, entry in walk.files(git.work_tree, _unentered):
         if os.fsencode(path) in listed:
             with contextlib.suppress(OSError):
                 found.append((path, entry.stat(follow_symlinks=False)))
@@ -458,7 +475,7 @@ def refuse_holes(root: str, files: Iterable[tuple[str, os.stat_result]]) -> None
 
 def _obstacle(root: str) -> str | None:
     # What is closed to us is to git, too.
-    found = walk.files(root, lambda name: name == ".git")
+    found = walk.files(root, _unentered)
     opened = (f"{root}/{path}" for path, entry in found if entry.name in _OPENED)
     return next(filter(_waits, opened), None)
 

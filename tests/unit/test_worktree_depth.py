@@ -42,7 +42,7 @@ def test_no_depth_is_too_much_to_be_told_and_removed(tmp_path: Path, deep: Calla
     deep(Path(made.path, "data"))
     kept = deep(inner)
     assert place.service.status(made).ignored() == ["1 file, 1 byte: data/"]
-    ((store, ref),) = place.service.remove(made, force=True).backups
+    (store, ref), _ = place.service.remove(made, force=True).backups
     assert git("cat-file", "blob", f"{ref}:{kept.relative_to(made.path)}", at=Path(store)) == "x"
     assert not Path(made.path).exists()
     private = Path(record.directory_of(place.state, made.worktree_id), record.GIT)

@@ -496,7 +496,7 @@ def test_ignored_files_that_go_are_counted_measured_and_named(place: Place, tmp_
 
 
 def test_a_repository_inside_is_kept_file_by_file(place: Place) -> None:
-    """Git would note its commit alone, which is gone with it; and its own git directory is not read."""
+    """Git would note its commit alone, which is gone with it; its own git directory is moved, and not read."""
     made = place.service.add(place.app, "T")
     inner = Path(made.path) / "inner"
     (inner / "sub").mkdir(parents=True)
@@ -510,8 +510,9 @@ def test_a_repository_inside_is_kept_file_by_file(place: Place) -> None:
     program.chmod(0o755)
     git("config", "core.fsmonitor", str(program), at=inner)
     assert "1 untracked" in refused(place, made).context
-    ((store, ref),) = place.service.remove(made, force=True).backups
+    (store, ref), aside = place.service.remove(made, force=True).backups
     listing = git("ls-tree", "-r", ref, at=Path(store))
+    assert Path(*aside, "HEAD").exists()
     assert [line.split("\t")[1] for line in listing.splitlines()] == [
         ".gitignore", "file", "inner/a", "inner/link", "inner/sub/b",
     ]  # fmt: skip

@@ -1,5 +1,6 @@
 """How a worktree is: what in it would be lost if it were removed. Git reads here, and writes nothing."""
 
+import errno
 import os
 import re
 from collections.abc import Iterable, Mapping
@@ -13,7 +14,7 @@ from launcher.safefs import walk
 from launcher.safefs.guarded_files import Inside
 from launcher.vcs import checkout, jailed_git
 from launcher.vcs.disk import Present, readable
-from launcher.vcs.git import Git, GitFailed
+from launcher.vcs.git import Git, GitFailed, in_gits_words
 from launcher.vcs.git_config import UserConfig
 from launcher.vcs.harvest import further, lfs
 from launcher.vcs.harvest.outstanding import COMMITS
@@ -107,22 +108,26 @@ def look_at_ignored(root: str, places: Iterable[str]) -> Ignored:
     """The ignored files of a part; empty directories are none."""
     names: list[str] = []
     files = size = 0
+    more = False
     for name in places:
-        here, bytes_ = _measured(root, name, MOST_FILES - files)
-        files, size = files + here, size + bytes_
-        names += [name] if here else []
+        here, bytes_, closed = _measured(root, name, MOST_FILES - files)
+        files, size, more = files + here, size + bytes_, more or closed
+        names += [name] if here or closed else []
         if files >= MOST_FILES:
             break
-    return Ignored(names=tuple(names), files=files, size=size, more=files >= MOST_FILES)
+    return Ignored(names=tuple(names), files=files, size=size, more=more or files >= MOST_FILES)
 
 
-def _measured(root: str, name: str, most: int) -> tuple[int, int]:
+def _measured(root: str, name: str, most: int) -> tuple[int, int, bool]:
+    """How many files there are, their bytes, and whether there may be more that nobody can look at."""
     if not name.endswith("/"):
         with Inside(root) as inside:
-            found = inside.size(name)
-            return (0, 0) if found is None else (1, found)
-    sizes = [_size(entry) for _, entry in islice(walk.files(root, at=name), most)]
-    return len(sizes), sum(sizes)
+            size = inside.size(name)
+            return (0, 0, False) if size is None else (1, size, False)
+    closed: list[str] = []
+    found = walk.files(root, at=name, failed=lambda path, error: closed.append(path))
+    sizes = [_size(entry) for _, entry in islice(found, most)]
+    return len(sizes), sum(sizes), bool(closed)
 
 
 def _size(entry: "os.DirEntry[str]") -> int:
@@ -131,6 +136,58 @@ def _size(entry: "os.DirEntry[str]") -> int:
         return entry.stat(follow_symlinks=False).st_size
     except OSError:
         return 0
+
+
+# What `git status` says of the files, and what it does not say: git passes over a `.git` wherever it lies, and over
+# what it cannot open. So we look through the directories, too, but for those that are wholly ignored.
+
+_STATUS = ("status", "--porcelain=v2", "-z", "--no-renames", "--ignore-submodules=all", "--untracked-files=normal",
+           "--ignored=matching")  # fmt: skip
+"""Without --ignore-submodules git would start itself in directories whose git directory an agent may have made."""
+
+
+class Status(NamedTuple):
+    """The files of one part.
+
+    Attributes:
+        records: of git-status(1).
+        hidden: each `.git` in directories below the root, in whatever case: paths relative to it.
+        closed: the first thing that could not be looked at; "" for none.
+    """
+
+    records: list[bytes]
+    hidden: tuple[str, ...]
+    closed: str
+
+
+def status(git: JailedGit, part: Part, worktree: Worktree) -> Status:
+    """Looks through the files of a part, without those of other parts inside it."""
+    with Scratch() as scratch:  # for a sparse index git writes trees, and would say that it cannot
+        os.mkdir(scratch.path("objects"))
+        done = jailed_git.run_patiently(git, *_STATUS, environment={"GIT_OBJECT_DIRECTORY": scratch.path("objects")})
+    records = done.out.split(b"\0")
+    left_out = {os.fsdecode(record[2:]).rstrip("/") for record in records if record[:2] == b"! "}
+    left_out.update(os.path.relpath(other.path, part.path) for other in worktree.parts)
+    hidden: list[str] = []
+    closed: list[str] = []
+
+    def failed(path: str, error: OSError) -> None:
+        if error.errno not in (errno.ENOENT, errno.ENOTDIR):  # gone meanwhile
+            closed.append(jailed_git.fault_of(path, os.strerror(error.errno or 0)))
+
+    def skip(path: str) -> bool:
+        if jailed_git.is_git(path):
+            hidden.extend([path] if "/" in path else [])
+            return True
+        if path in left_out:
+            return True
+        if too_long := len(os.fsencode(path)) > jailed_git.MOST_PATH:
+            closed.append(jailed_git.fault_of(path, jailed_git.TOO_LONG))
+        return too_long
+
+    files = walk.files(git.work_tree, skip, failed=failed)
+    hidden += [path for path, entry in files if jailed_git.is_git(entry.name) and "/" in path]
+    return Status(records, tuple(sorted(hidden)), next(filter(None, (*closed, jailed_git.unread(done))), ""))
 
 
 # Who is at work in a worktree: processes that have their current directory in it.
@@ -191,6 +248,19 @@ UNREAD = "what git cannot read"
 """How the `problem` of a part begins whose files are closed to this user, or to git without privileges."""
 
 
+NO_NAME = "git takes no such name"
+"""How a complaint ends about a name that git refuses to record, in whatever case, as Windows or macOS would read it."""
+
+
+def opening(path: str, why: str) -> str:
+    """What helps where git cannot look at something."""
+    if why.endswith(jailed_git.TOO_DEEP):
+        return "git reads no path of more than 4095 bytes: look at what is named there, and move or remove it"
+    if why.endswith(NO_NAME):
+        return "look at what is named there, and move, rename or remove it"
+    return f"{joined(('chmod', '-R', 'u+rwX', path))} opens what is closed, then: paddock worktree status"
+
+
 class PartCondition(NamedTuple):
     """How one part of a worktree is.
 
@@ -204,6 +274,7 @@ class PartCondition(NamedTuple):
             counts once.
         uncommitted: the first of those two, by name, relative to the worktree's root.
         strangers: places of submodules of which nothing is known, and that hold something all the same.
+        hidden: each other `.git` in a directory: git lists nothing of what is in it, and no backup has it.
         operation: a merge, rebase or the like that is not finished.
         detached: whether HEAD is on no branch, and no ref that stays holds its commit.
         kept: commits of agents that harvests have kept in refs of their own.
@@ -221,6 +292,7 @@ class PartCondition(NamedTuple):
     untracked: int = 0
     uncommitted: tuple[str, ...] = ()
     strangers: tuple[str, ...] = ()
+    hidden: tuple[str, ...] = ()
     operation: str = ""
     detached: bool = False
     kept: tuple[Kept, ...] = ()
@@ -236,6 +308,9 @@ class PartCondition(NamedTuple):
         if self.untracked:
             found.append(f"{self.untracked} untracked")
         found += [f"the content of {place}, where a submodule belongs" for place in self.strangers]
+        found += [f"{entry}, which no backup can hold" for entry in self.hidden[:_NAMED]]
+        if len(self.hidden) > _NAMED:
+            found[-1] += f", and {len(self.hidden) - _NAMED} more such"
         if self.operation:
             found.append(f"a {self.operation} in progress")
         if self.detached:
@@ -288,9 +363,10 @@ class Condition(NamedTuple):
         named = [name for part in self.parts for name in part.uncommitted]
         return named[:_MOST_NAMED], sum(part.modified + part.untracked for part in self.parts)
 
-    def is_unread(self) -> bool:
-        """Whether something in it is closed to git, so that nobody knows what would be lost."""
-        return any(part.problem.startswith(UNREAD) for part in self.parts)
+    def opening(self) -> list[str]:
+        """What helps where something in it is closed to git, so that nobody knows what would be lost."""
+        closed = [part.problem for part in self.parts if part.problem.startswith(UNREAD)]
+        return list(dict.fromkeys(opening(self.path, why) for why in closed))
 
     def lagging(self) -> list[str]:
         """Submodules that are older than recorded, each with the command that updates it on its branch."""
@@ -314,7 +390,7 @@ class Condition(NamedTuple):
         return [
             f"submodule {cited(part.name)}: {part.ignored}" if part.name else str(part.ignored)
             for part in self.parts
-            if part.ignored.files
+            if part.ignored.names
         ]
 
     def beside(self) -> list[Kept]:
@@ -357,7 +433,7 @@ def _part(part: Part, worktree: Worktree, user: UserConfig) -> PartCondition:
         # The git directory is named, never found by the `.git` in the files: that one an agent may have replaced.
         return _examined(JailedGit(git_dir, place, settings=user.ignores), part, worktree)
     except GitFailed as failure:
-        return PartCondition(name=part.name, problem=failure.context.splitlines()[-1])
+        return PartCondition(name=part.name, problem=(in_gits_words(failure.err) or [failure.message])[-1])
     except Refusal as refusal:
         return PartCondition(name=part.name, problem=f"{refusal.message}: {refusal.context}")
 
@@ -402,11 +478,7 @@ def _examined(git: JailedGit, part: Part, worktree: Worktree) -> PartCondition:
     text = admin_files.head(git.git_dir)
     branch = text.removeprefix("ref: refs/heads/") if text.startswith("ref: refs/heads/") else None
     head = git.ref("HEAD", ok=(0, 1, 128)) or None
-    # Without --ignore-submodules git would start itself in directories whose git directory an agent may have made.
-    words = ("status", "--porcelain=v2", "-z", "--no-renames", "--ignore-submodules=all", "--untracked-files=normal",
-             "--ignored=matching")  # fmt: skip
-    done = jailed_git.run_patiently(git, *words)
-    records = done.out.split(b"\0")
+    records, hidden, closed = status(git, part, worktree)
     large_ones = _large(git, records, os.fspath(part.path))
     changed = [os.fsdecode(record.split(b" ", _PATH_AT[record[:2]])[-1]) for record in records
                if record[:2] in _PATH_AT]  # fmt: skip
@@ -424,13 +496,14 @@ def _examined(git: JailedGit, part: Part, worktree: Worktree) -> PartCondition:
         ahead = 0 if head == part.base else int(git.text("rev-list", "--count", head, f"^{part.base}", "--"))
         detached = branch is None and at_stake.is_loose(git, head)
     operation = next((word for name, word in _OPERATIONS.items() if os.path.lexists(f"{git.git_dir}/{name}")), "")
+    strangers = at_stake.in_places_of_submodules(gitlinks, part, worktree)
     return PartCondition(
         name=part.name, branch=branch, head=head, ahead=ahead, modified=len(modified), untracked=len(new),
         uncommitted=tuple(os.path.normpath(f"{inside}/{name}") for name in (modified + new)[:_MOST_NAMED]),
-        strangers=tuple(at_stake.in_places_of_submodules(gitlinks, part, worktree)), operation=operation,
-        detached=detached, kept=at_stake.beside(git, part, worktree, head), lagging=lagging,
+        strangers=tuple(strangers), hidden=tuple(entry for entry in hidden if os.path.dirname(entry) not in strangers),
+        operation=operation, detached=detached, kept=at_stake.beside(git, part, worktree, head), lagging=lagging,
         ignored=_ignored([os.fsdecode(record[2:]) for record in records if record[:2] == b"! "], part, worktree),
-        problem=f"{UNREAD}: {printable(closed)}" if (closed := jailed_git.unread(done)) else "",
+        problem=f"{UNREAD}: {printable(closed)}" if closed else "",
     )  # fmt: skip
 
 

@@ -19,6 +19,7 @@ from launcher.vcs.harvest import crossing
 from launcher.vcs.jailed_git import JailedGit
 from launcher.vcs.private import lock as private_lock
 from launcher.vcs.private import record, swap, writers
+from launcher.vcs.private.pointer import NAME
 from launcher.vcs.scratch import Scratch
 from launcher.vcs.worktrees import admin_files, at_stake, condition, module_stores
 from launcher.vcs.worktrees.condition import Condition
@@ -94,6 +95,10 @@ def _commit(git: JailedGit, part: Part, worktree: Worktree, commits: dict[str, s
         for directory in (index, objects):
             os.mkdir(directory)
         own = {"GIT_INDEX_FILE": f"{index}/index"}
+        seen = condition.status(git, part, worktree)
+        odd = next((f"{name}: {condition.NO_NAME}" for name in seen.hidden if os.path.basename(name) != NAME), "")
+        if closed := seen.closed or odd:
+            raise _unreadable(git.work_tree, closed)
         git.repository.run("read-tree", head or "--empty", environment=own)
         links: set[bytes] = set()
         changed: list[bytes] = []
@@ -102,13 +107,13 @@ def _commit(git: JailedGit, part: Part, worktree: Worktree, commits: dict[str, s
             links = set(map(os.fsencode, gitlinks.of_tree(git, head)))
             # Without the end of revisions a file called HEAD would be as good an answer.
             asked = ("diff-index", "--name-only", "-z", "--ignore-submodules=all", "HEAD", "--")
-            names = _seen(git, *asked).split(b"\0")
+            names = _seen(git, objects, *asked).split(b"\0")
             changed = [
                 name for name in (*names, *condition.unwatched_changed(git, entries)) if name and name not in links
             ]
         for place in at_stake.in_places_of_submodules(condition.unwatched_gitlinks(entries), part, worktree):
             changed += _inside(part, os.fsencode(place))
-        others = _seen(git, "ls-files", "--others", "--exclude-standard", "-z").split(b"\0")
+        others = _seen(git, objects, "ls-files", "--others", "--exclude-standard", "-z").split(b"\0")
         for name in filter(None, others):
             changed += _below(part, name, links) if name.endswith(b"/") else [name]
         own["GIT_OBJECT_DIRECTORY"] = objects
@@ -127,12 +132,12 @@ def _commit(git: JailedGit, part: Part, worktree: Worktree, commits: dict[str, s
     return commit
 
 
-def _seen(git: JailedGit, *words: str) -> bytes:
-    """What git answers about all files of a worktree.
+def _seen(git: JailedGit, objects: str, *words: str) -> bytes:
+    """What git answers about all files of a worktree; where its index is sparse, it writes trees to `objects`.
 
     Refusals: worktree-unreadable.
     """
-    done = git.run(*words)
+    done = git.run(*words, environment={"GIT_OBJECT_DIRECTORY": objects})
     if closed := jailed_git.unread(done):
         raise _unreadable(git.work_tree, closed)
     return done.out
@@ -152,6 +157,11 @@ def _record(git: JailedGit, names: list[bytes], environment: dict[str, str]) -> 
             if paths:
                 lines = b"".join(name + b"\0" for name in sorted(paths))
                 git.run("update-index", *how, "-z", "--stdin", input=lines, environment=environment)
+        # Git passes over a name that it does not take, and exits with 0.
+        left = there - set(git.run("ls-files", "-z", environment=environment).out.split(b"\0"))
+        with Inside(git.work_tree) as inside:
+            for name in filter(inside.exists, map(os.fsdecode, sorted(left))):
+                raise _unreadable(git.work_tree, f"{name}: {condition.NO_NAME}")
     except PermissionError as error:
         raise _unreadable(git.work_tree, error.strerror or "") from None
     except GitFailed as failure:
@@ -161,11 +171,8 @@ def _record(git: JailedGit, names: list[bytes], environment: dict[str, str]) -> 
 
 
 def _unreadable(path: str, why: str) -> Refusal:
-    hint = f"{joined(('chmod', '-R', 'u+rwX', path))}, and look at what was closed"
-    if why.endswith(jailed_git.TOO_DEEP):
-        hint = "git reads no path of more than 4095 bytes: look at the directories named there, and move or remove them"
     return Refusal("worktree-unreadable", f"{path} cannot be backed up: not all of it can be read",
-                   context=printable(why), hint=hint)  # fmt: skip
+                   context=printable(why), hint=condition.opening(path, why))  # fmt: skip
 
 
 def _below(part: Part, name: bytes, links: set[bytes]) -> list[bytes]:
@@ -178,12 +185,8 @@ def _inside(part: Part, name: bytes) -> list[bytes]:
     with Inside(os.fspath(part.path)) as inside:
         if not inside.is_directory(os.fsdecode(name)):
             return [name]
-    found = walk.files(os.fsdecode(root), _is_git, at=os.fsdecode(name))
-    return [name + b"/" + os.fsencode(path) for path, entry in found if not _is_git(entry.name)]
-
-
-def _is_git(name: str) -> bool:
-    return name.lower() == ".git"
+    found = walk.files(os.fsdecode(root), jailed_git.is_git, at=os.fsdecode(name))
+    return [name + b"/" + os.fsencode(path) for path, _ in found if not jailed_git.is_git(path)]
 
 
 class Removal:
@@ -250,7 +253,7 @@ class Removal:
                 for part in filter(lambda part: part.linked, leaving.parts):
                     admin_files.relock(part, worktree.worktree_id)
                 # A repository in a submodule's place may have its git directory in the private one.
-                strange = any(part.strangers for part in now.parts)
+                strange = any(part.strangers or part.hidden for part in now.parts)
                 aside = self._set_aside(worktree) if now.unharvested or now.docked or strange else ""
                 if strange:
                     self._step("keep strangers")
@@ -415,11 +418,12 @@ class Removal:
 
 
 def _keep_strangers(worktree: Worktree, now: Condition) -> list[tuple[str, str]]:
-    """Moves repositories out of the places of submodules, as they are: a backup has their files alone."""
+    """Moves repositories out of the files, as they are: a backup has none, and of the files beside them alone."""
     parts = {part.name: part for part in at_stake.with_populated(worktree).parts}
     kept: list[str] = []
     for part in now.parts:
-        kept += at_stake.put_aside(parts[part.name], list(part.strangers), _kept(worktree))
+        places = [*part.strangers, *map(os.path.dirname, part.hidden)]
+        kept += at_stake.put_aside(parts[part.name], places, _kept(worktree))
     return [os.path.split(path) for path in kept]
 
 
@@ -516,8 +520,7 @@ def _forced(worktree: Worktree) -> str:
 
 def _ways(now: Condition, worktree: Worktree) -> Iterator[str]:
     """What to do about work that is at stake: whole commands, and at the end the one that removes it all the same."""
-    if now.is_unread():
-        yield f"{joined(('chmod', '-R', 'u+rwX', now.path))} opens what is closed, then: paddock worktree status"
+    yield from now.opening()
     place = {part.name: os.fspath(part.path) for part in at_stake.with_populated(worktree).parts}
     beside = now.beside()
     for one in beside:
@@ -527,7 +530,7 @@ def _ways(now: Condition, worktree: Worktree) -> Iterator[str]:
         if part.detached:
             switch = ("git", "-C", place.get(part.name, now.path), "switch", "-c", "NAME")
             yield f"{joined(switch)} gives commits on no branch a branch"
-    strange = bool(now.docked) or any(part.strangers for part in now.parts)
+    strange = bool(now.docked) or any(part.strangers or part.hidden for part in now.parts)
     if strange:
         yield "fetch or copy from it what you want (run no git in it: the jail's command wrote its configuration)"
     if now.waiting:

@@ -1,0 +1,203 @@
+"""Work of which `git status` says nothing: a removal names it, and keeps it when it is forced."""
+
+import os
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from launcher.safefs.remove import remove_tree
+from launcher.vcs import jailed_git
+from launcher.vcs.git import ERROR_TAIL, Completed
+from launcher.vcs.worktrees.models import Worktree
+from policy.errors import Refusal
+from tests.support import repository
+from tests.support.repository import Place, committed, git
+
+FILES = {"deep/below/file": "x\n", "deep/beside": "y\n", ".gitignore": "ignored/\n"}
+
+
+@pytest.fixture
+def place(tmp_path: Path) -> Place:
+    found = repository.plain(tmp_path)
+    committed(found.app, **FILES)
+    return found
+
+
+@pytest.fixture
+def made(place: Place) -> Worktree:
+    """A worktree whose index is too old for git to look at files again that seem to be as they were."""
+    found = place.service.add(place.app, "T")
+    time.sleep(1.1)  # its times have seconds
+    git("read-tree", "HEAD", at=Path(found.path))
+    git("update-index", "-q", "--refresh", at=Path(found.path))
+    return found
+
+
+def at_stake(place: Place, made: Worktree) -> str:
+    """What a removal says that is not forced; nothing is gone."""
+    with pytest.raises(Refusal) as raised:
+        place.service.remove(made)
+    assert raised.value.reference == "worktree-dirty"
+    assert Path(made.path).exists()
+    return raised.value.context
+
+
+def in_a_repository(top: Path) -> None:
+    """Commits something in a repository around files that the outer one has."""
+    git("init", "-q", at=top)
+    committed(top, work="precious\n")
+    (top / "work").unlink()
+
+
+def below(name: str) -> Callable[[Path], None]:
+    """Makes a file `work` in a directory."""
+
+    def make(top: Path) -> None:
+        (top / name).mkdir(parents=True)
+        (top / name / "work").write_text("precious\n")
+
+    return make
+
+
+@pytest.mark.parametrize(
+    ("inside", "make", "kept"),
+    [
+        ("deep", in_a_repository, "logs/HEAD"),
+        ("deep", below(".git"), "work"),
+        ("deep", lambda top: (top / ".git").write_text("precious\n"), "."),
+        ("new", below("new/.git"), "work"),
+        ("new", lambda top: in_a_repository_of_its_own(top / "new"), "logs/HEAD"),
+    ],
+)
+def test_what_git_takes_for_its_own_directory_is_at_stake(
+    place: Place, made: Worktree, inside: str, make: Callable[[Path], object], kept: str
+) -> None:
+    """Git lists nothing below a `.git`, and no backup has it: it is moved, and what lies beside it is kept."""
+    top = Path(made.path)
+    make(top / inside if inside == "deep" else top)
+    (top / "deep/below/file").write_text("changed\n")
+    assert f"{inside}/.git, which no backup can hold" in at_stake(place, made)
+    backups = place.service.remove(made, force=True).backups
+    assert not top.exists()
+    assert git("show", f"{backups[0][1]}:deep/below/file", at=place.app) == "changed"
+    assert Path("/".join(backups[-1]), kept).read_text()
+
+
+def in_a_repository_of_its_own(top: Path) -> None:
+    """Commits something in a repository that git lists as one directory."""
+    top.mkdir()
+    in_a_repository(top)
+
+
+@pytest.mark.parametrize("name", ["deep/.GIT/work", "git~1/work", "new/.Git/work", "inner/a/.GIT/work"])
+def test_a_name_that_git_does_not_take_is_not_removed(place: Place, made: Worktree, name: str) -> None:
+    """Git passes over it where it records files; under another name it is kept like any other."""
+    top = Path(made.path)
+    if name.startswith("inner"):
+        in_a_repository_of_its_own(top / "inner")
+    work = top / name
+    work.parent.mkdir(parents=True, exist_ok=True)
+    work.write_text("precious\n")
+    at_stake(place, made)
+    with pytest.raises(Refusal) as raised:
+        place.service.remove(made, force=True)
+    assert (raised.value.reference, "no such name" in raised.value.context) == ("worktree-unreadable", True)
+    assert "chmod" not in raised.value.hint
+    assert work.read_text() == "precious\n"
+    work.rename(top / "kept")
+    while work.parent != top / "inner" and not any((work := work.parent).iterdir()):
+        work.rmdir()
+    backups = place.service.remove(made, force=True).backups
+    assert git("show", f"{backups[0][1]}:kept", at=place.app) == "precious"
+
+
+def test_many_repositories_are_named_in_a_line(place: Place, made: Worktree) -> None:
+    """An agent can make as many as it likes."""
+    for number in range(50):
+        below(f"deep/d{number:02}/.git")(Path(made.path))
+    said = at_stake(place, made)
+    assert said.count("/.git") < 10
+    assert "and 45 more" in said
+    assert len(place.service.remove(made, force=True).backups) == 51
+
+
+SETTINGS = {
+    "core.trustCtime=false": ("deep/beside", "z\n"),
+    "core.checkStat=minimal": ("deep/beside", "z\n"),
+    "core.ignoreStat=true": ("deep/beside", "z\n"),
+    "core.ignoreCase=true": ("deep/BESIDE", "z\n"),
+}
+
+
+@pytest.mark.parametrize("setting", SETTINGS)
+def test_no_setting_of_the_users_lets_work_pass_for_none(place: Place, made: Worktree, setting: str) -> None:
+    """Content of the same size with the time set back, a marked file, a name that differs by case alone."""
+    name, content = SETTINGS[setting]
+    for each in {"core.trustCtime=false", setting} if "Stat" in setting else {setting}:
+        git("config", *each.split("="), at=place.app)
+    if "ignoreStat" in setting:
+        git("checkout", "-q", "HEAD", "--", ".", at=Path(made.path))
+    assert place.service.status(made).at_stake() == []
+    path = Path(made.path, name)
+    before = os.stat(path) if path.exists() else None
+    path.write_text(content)
+    if before is not None:
+        os.utime(path, ns=(before.st_atime_ns, before.st_mtime_ns))
+    assert at_stake(place, made) in ("1 modified", "1 untracked")
+    ((_, ref),) = place.service.remove(made, force=True).backups
+    assert git("show", f"{ref}:{name}", at=place.app) == content.strip()
+
+
+LONG = {"plain": "d" * 200, "two bytes": "é" * 100, "three bytes": "€" * 80, "lines": "a\n" * 100, "widest": "d" * 255,
+        "at the edge": "d" * 203}  # fmt: skip
+"""Names of directories."""
+
+
+@pytest.mark.parametrize("name", LONG.values(), ids=LONG.keys())
+@pytest.mark.parametrize("top", ["new", "ignored"])
+def test_a_path_too_long_for_git_is_at_stake(place: Place, made: Worktree, name: str, top: str) -> None:
+    """Of whatever characters, git cuts off its complaint by bytes. What is ignored stands in nobody's way."""
+    work = Path(made.path, top)
+    work.mkdir()
+    here = os.open(work, os.O_RDONLY)
+    for _ in range(4096 // len(os.fsencode(name)) + 1):
+        os.mkdir(name, dir_fd=here)
+        deeper = os.open(name, os.O_RDONLY, dir_fd=here)
+        os.close(here)
+        here = deeper
+    os.close(os.open("work", os.O_CREAT | os.O_WRONLY, dir_fd=here))
+    os.close(here)
+    try:
+        if top == "ignored":
+            (ignored,) = place.service.status(made).ignored()
+            assert ignored.startswith("at least ")
+            (Path(made.path) / "deep/beside").write_text("changed\n")
+            place.service.remove(made, force=True)
+            assert not Path(made.path).exists()
+            return
+        said = at_stake(place, made)
+        assert "File name too long" in said
+        assert max(map(len, said.splitlines())) < 800
+        with pytest.raises(Refusal) as raised:
+            place.service.remove(made, force=True)
+        assert raised.value.reference == "worktree-unreadable"
+        assert "chmod" not in raised.value.hint
+        assert work.exists()
+    finally:
+        remove_tree(str(made.path))  # shutil cannot
+
+
+def test_an_ignored_repository_is_named_like_all_that_is_ignored(place: Place, made: Worktree) -> None:
+    """It keeps no worktree from being removed: a package manager's cache may hold hundreds."""
+    below("ignored/.git")(Path(made.path))
+    assert place.service.status(made).ignored() == ["1 file, 9 bytes: ignored/"]
+    place.service.remove(made)
+    assert not Path(made.path).exists()
+
+
+def test_complaints_that_push_others_out_count_for_them() -> None:
+    """Of what git says only the end is kept."""
+    assert jailed_git.unread(Completed(0, b"", b"warning: harmless\n" * 100)) == ""
+    assert jailed_git.unread(Completed(0, b"", (b"warning: harmless\n" * ERROR_TAIL)[-ERROR_TAIL:])) != ""
