@@ -45,6 +45,9 @@ _RESOLVER = (
 _RESERVED = 64
 """Descriptors for everything that is no client's connection."""
 
+_MOST_MEMORY = 1 << 30
+"""Bytes of its own that the proxy may have (getrlimit(2), RLIMIT_DATA)."""
+
 _RESET = struct.pack("ii", 1, 0)
 """SO_LINGER by which close(2) resets the connection (socket(7)): a client whose connection was refused is told so."""
 
@@ -214,6 +217,8 @@ def confine() -> None:
         socket.getaddrinfo("localhost", 1, type=socket.SOCK_STREAM)
     except OSError:
         pass  # no hosts file: names are tried as they come
+    # What a client sends is small beside what it can become here, JSON above all; no limit of the session's counts it.
+    resource.setrlimit(resource.RLIMIT_DATA, (_MOST_MEMORY, _MOST_MEMORY))
     cell.confine(NAME, readable=_RESOLVER, network=True)
 
 

@@ -21,7 +21,7 @@ import re
 import time
 from collections import deque
 from collections.abc import Callable, Mapping
-from typing import Any, NoReturn
+from typing import Any, NamedTuple, NoReturn
 
 from launcher.loop import Signal, Timeout
 from policy.egress_rules import Request, normal_path
@@ -59,8 +59,14 @@ images, speech, videos, fine-tuning."""
 _LATER = ("background", "deferred")
 """In a request's content (OpenAI's, xAI's): the answer is a receipt, and the work goes on without it."""
 
-LARGEST = 1 << 26
-"""Bytes of content that are looked at as a whole; agents send less."""
+_SEVERAL = ("n", "best_of", "candidatecount", "candidate_count")
+"""In small letters: how many answers are made of one request (OpenAI's, Gemini's), each as long as one can be."""
+
+_WITHIN = ("generationconfig", "generation_config")
+"""Where Gemini has that."""
+
+LARGEST = 1 << 25
+"""Bytes of content that are looked at as a whole; agents send less, and Anthropic takes no more (32 MB)."""
 
 _DONE, _LAST = b"[DONE]", ("message_stop", "response.completed")
 """The last event of a stream, as a whole or by its type; some clients hang up then."""
@@ -379,20 +385,37 @@ class Events:
         return found
 
 
-def later(content: bytes | bytearray) -> str:
+def unbounded(content: bytes | bytearray) -> str:
     """Why no budget could bound a request with this content; "" where one can."""
     try:
-        found = json.loads(content.decode(), object_pairs_hook=_put_off)
-    except (ValueError, RecursionError):
-        return "the content is not JSON, so no budget could tell what it asks for"
-    if isinstance(found, tuple) and found:
-        return f"work in the background ({found[0]}), whose tokens no answer reports"
-    return ""
+        found = json.loads(content.decode(), object_pairs_hook=_kept)
+    except (ValueError, RecursionError, MemoryError):
+        return "the content cannot be read as JSON, so no budget could tell what it asks for"
+    names = found.names if isinstance(found, _Object) else ()
+    if late := next((name for name in names if name.casefold() in _LATER), ""):
+        return f"work in the background ({late}), whose tokens no answer reports"
+    return f"several answers to one request ({names[0]}), of which one is set aside for" if names else ""
 
 
-def _put_off(pairs: list[tuple[str, Any]]) -> tuple[str, ...]:
-    """Of an object, nothing but the names that put work off: a large one takes no memory, and of two none is hidden."""
-    return tuple(name for name, value in pairs if name.casefold() in _LATER and value not in (None, False))
+class _Object(NamedTuple):
+    """Of an object, nothing but the names that count here: a large one takes no memory, and of two none is hidden."""
+
+    names: tuple[str, ...]
+
+
+def _kept(pairs: list[tuple[str, Any]]) -> _Object:
+    found: list[str] = []
+    for name, value in pairs:
+        key = name.casefold()
+        if key in _WITHIN and isinstance(value, _Object):
+            found += value.names
+        elif (
+            (key in _LATER and value not in (None, False))
+            or (key in _SEVERAL and value not in (None, 0, 1))
+            or (key == "prompt" and isinstance(value, list) and any(not isinstance(each, int) for each in value[1:]))
+        ):  # several texts; numbers are the tokens of one
+            found.append(name)
+    return _Object(tuple(found))
 
 
 def _ends(target: bytes, form: re.Pattern[bytes]) -> bool:

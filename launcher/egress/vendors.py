@@ -29,7 +29,7 @@ from launcher.egress.exchange import ClientLeft, Exchange, http_answer
 from launcher.egress.gateway import Denied, Failed, Gateway
 from launcher.egress.held_logins import Held, Tokens, Unusable
 from launcher.egress.log import requested
-from launcher.egress.spending import LARGEST, Exceeded, Spending, Tally, later
+from launcher.egress.spending import LARGEST, Exceeded, Spending, Tally, unbounded
 from launcher.egress.tls import Stream, trusting
 from launcher.ledger.denial import KEY
 from launcher.loop import Task, Timeout, current, receive, running, send_all
@@ -626,7 +626,7 @@ class Vendors:
                     await vendor.send(vendor.writer.send(event) or b"")
                 elif isinstance(event, h11.EndOfMessage):
                     if tally.strict:
-                        if why := later(content):
+                        if why := unbounded(content):
                             raise self._refused(exchange, ready.origin, why, _NO_BUDGET)
                         tally.sent = len(content)
                         await vendor.send(vendor.writer.send(ready.request) or b"")

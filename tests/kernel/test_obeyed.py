@@ -119,7 +119,7 @@ def test_blanks_in_names_and_the_environments_configuration(here: Paddock, backe
     made = 'mkdir sub hk tmpl; echo x >"sub/c c.sh"; echo x >hk/pre-commit; echo x >tmpl/config; echo x >plain'
     ended = here.run(*words, *mode, "--strict-handoff", "--", "sh", "-c", made, env={**env, **named})
     assert "handoff-strict" in ended.stderr
-    for name in ("sub/c c.sh", "hk/pre-commit", "tmpl/config"):
+    for name in ("'sub/c c.sh'", "hk/pre-commit", "tmpl/config"):
         assert f"created {name}" in ended.stderr, ended.stderr
     assert "plain" not in ended.stderr
 
