@@ -223,7 +223,7 @@ class Plan:
         """The plan in words, one fact per line, for `paddock explain --plan`."""
         lines = [
             f"worktree  {self.worktree}",
-            f"command   {' '.join(self.argv(('ARGUMENTS...',)))}  ({self.program})",
+            f"command   {' '.join(self.argv(('ARGUMENTS...',)))}  [{self.program}]",
             f"provider  {self.provider}, {self.dialect} dialect  [{self.provider_source}]"
             if self.provider
             else f"provider  none  [{self.provider_source}]",

@@ -212,13 +212,17 @@ def toml(table: str, key: str, value: str) -> str:
     return f"[{table}]\n{key} = [{string(value)}]" if _can_be_written(value) else ""
 
 
-def string(value: str) -> str:
-    """A TOML basic string. Bytes that are not UTF-8 cannot be in one: they come out visibly escaped."""
+def string(value: str, *, spoken: bool = False) -> str:
+    """A TOML basic string. Bytes that are not UTF-8 cannot be in one: they come out visibly escaped.
+
+    Args:
+        spoken: a sentence of Paddock's, whose spaces stay.
+    """
     try:
         value.encode()
     except UnicodeEncodeError:
         value = printable(value)
-    found = unseen(value) | bare(value)
+    found = unseen(value) | (set() if spoken else bare(value))
     escaped = "".join(
         f"\\U{ord(char):08X}" if at in found else f"\\{char}" if char in '"\\' else char
         for at, char in enumerate(value)
@@ -420,4 +424,4 @@ def _comments(line: Line, indent: str) -> list[str]:
 
 def _plain(text: str) -> str:
     """One line of a comment: a path may hold anything."""
-    return string(text)[1:-1].replace('\\"', '"').replace("\\\\", "\\")
+    return string(text, spoken=True)[1:-1].replace('\\"', '"').replace("\\\\", "\\")

@@ -135,7 +135,7 @@ def providers(name: str | None, *, as_json: bool) -> int:
         rows = [document(known.require(one)) for one in names]
         messages.show(json.dumps(rows[0] if name is not None else rows, indent=2))
     elif name is not None:
-        messages.show("\n".join(printable(line) for line in paragraphs(known.require(name))))
+        messages.show("\n".join(printable(line, len(line)) for line in paragraphs(known.require(name))))
     else:
         _list(known)
         own = recognition.own_directory(where)

@@ -134,7 +134,7 @@ def _details(agent: dict[str, Any], result: dict[str, Any]) -> list[str]:
         if part["commits"]
     ]
     if (review := ticket_words.rejection(agent)) is not None:
-        lines += [f"next: paddock logs {review['session']}   # the review's output"] if review["log"] else []
+        lines += [f"next: paddock logs {review['session']} # the review's output"] if review["log"] else []
         lines += [f"hint: {review['refusal']['hint']}"] if (review["refusal"] or {}).get("hint") else []
     stays = result.get("removed", {}).get(agent["session_id"])
     gone = not os.path.lexists(agent["worktree"])  # with its merge, or by anybody since
@@ -166,7 +166,7 @@ def _after(
     refused = [each["errorType"] for each in (result.get("refusal"), *(each["refusal"] for each in agents)) if each]
     failed = [agent for agent in agents if agent["session_id"] not in merged and agent["state"] != "ended"]
     for agent in [each for each in failed if not each["refusal"] and not each.get("next")][:1]:
-        lines.append(f"next: paddock logs {agent['session']}   # the output of {agent['ticket']}")
+        lines.append(f"next: paddock logs {agent['session']} # the output of {agent['ticket']}")
     trunk = quoted(result.get("trunk", "."))
     if aggregation.get("conflicted"):
         place = aggregation["conflicted"]["agent_result_id"]
@@ -180,15 +180,15 @@ def _after(
         conflicts = result.get("conflicts") or [aggregation["conflicted"]]
         lines += [f"next: in {roots[each['agent_result_id']]}: {_solution(each)}" for each in conflicts]
         lines[-1] += f"; then: {resume}"
-        lines.append(f"or:   cd {trunk} && paddock merge {joined(waiting)}   # in place of tickets resume")
+        lines.append(f"or:   cd {trunk} && paddock merge {joined(waiting)} # in place of tickets resume")
     elif "landed" in result and not ticket_words.landed(result):
         where = quoted(result["orchestrator"]["worktree"])
         lines.append(f"next: in {where}: {_solution(result['landed']['status'])}; then: {resume}")
     elif any(each in _OF_COMMANDS for each in refused):
         lines.append("next: correct the command in the file, then run that: paddock tickets run FILE")
-        lines.append(f"or:   {resume}   # once the command is installed")
+        lines.append(f"or:   {resume} # once the command is installed")
     elif found["state"] == TicketState.FAILED:
-        lines.append(f"next: {resume}   # restarts agents that failed, then merges")
+        lines.append(f"next: {resume} # restarts agents that failed, then merges")
     if "trunk" in result and "aggregation" not in result and "landed" not in result:
         done = [
             agent["worktree"]

@@ -139,6 +139,7 @@ def test_providers_are_listed_and_explained(user_paddock: Paddock) -> None:
         assert [row["name"] for row in rows] == sorted(row["name"] for row in rows)
         assert {row["name"]: row["source"] for row in rows}["mine"] == str(own)
         one = user_paddock.call("providers", "codex").stdout
+        assert "\\x" not in one  # its columns are Paddock's own
         assert "sandbox off" in one
         assert "sandbox_mode=danger-full-access" in one
         assert json.loads(user_paddock.call("providers", "codex", "--json").stdout)["name"] == "codex"

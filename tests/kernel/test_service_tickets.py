@@ -133,7 +133,8 @@ def test_a_conflict_stops_the_merge_and_nothing_is_lost(service: Served) -> None
     joined = shown.partition(f"next: in {there}: ")[2].partition(", resolve")[0]
     assert "CONFLICT" in service.paddock.who.run(["sh", "-c", joined], cwd=there).stdout
     assert service.paddock.who.run(["sh", "-c", f"echo both > same && {COMMIT} solved"], cwd=there).returncode == 0
-    assert service.paddock.shell(again, env=service.env).returncode == 0
+    ended = service.paddock.shell(again, env=service.env)
+    assert ended.returncode == 0, (again, ended.stderr)
     assert (service.paddock.main / "same").read_text() == "both\n"
 
 

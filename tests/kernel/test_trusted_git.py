@@ -218,7 +218,7 @@ def test_what_git_obeys_is_shown(paddock: Paddock, par: Path) -> None:
     assert paddock.who.run(["sh", "-euc", made], cwd=par).returncode == 0
     shown = paddock.call("trust", ".", cwd=par).stdout.splitlines()
     assert {
-        "  config:", "    core.fsmonitor = touch a\\n  = b", f"      {par}/hk/pre-commit", "  modules/lib/config:",
+        "  config:", "    core.fsmonitor = touch a\\n \\x20= b", f"      {par}/hk/pre-commit", "  modules/lib/config:",
         "  remotes/origin:", "    URL: ext::x",
         "  hooks/pre-push -> ../../x",
     } <= {*shown}  # fmt: skip
