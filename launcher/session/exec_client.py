@@ -38,6 +38,8 @@ else:
 
 
 _CHUNK = 65536
+_MOST_UNREAD = 1 << 20
+"""Bytes: a pipe holds no more (pipe(7), pipe-max-size), but for who may make it larger."""
 _ERROR = 2
 
 
@@ -114,8 +116,9 @@ class Streams:
         """The command has ended: shows the rest of what it has said. Returns what is to be told of a file."""
         if self.relay is not None:
             self.relay.finish()
-        while self.complaints != -1 and self._pass_complaint():
-            continue
+        left = _MOST_UNREAD  # others may go on writing
+        while left > 0 and self.complaints != -1 and (size := self._pass_complaint()):
+            left -= size
         return self.carrier.finish(ended=False) if self.carrier is not None else None
 
     def close(self) -> None:
@@ -125,21 +128,22 @@ class Streams:
             self.relay.close()
         self._close_complaints()
 
-    def _pass_complaint(self) -> bool:
-        """Whether there was something."""
+    def _pass_complaint(self) -> int:
+        """Returns how many bytes there were."""
         try:
             data = os.read(self.complaints, _CHUNK)
         except BlockingIOError:
-            return False
+            return 0
         if not data:
             self._close_complaints()
-            return False
+            return 0
+        size = len(data)
         try:
             while data:
                 data = data[os.write(_ERROR, data) :]
         except OSError:
             self._close_complaints()  # the terminal has hung up
-        return True
+        return size
 
     def _close_complaints(self) -> None:
         if self.complaints != -1:

@@ -27,6 +27,8 @@ _CHUNK = 4096
 _PIECE = 1024  # the room that a terminal has at least when poll(2) calls it writable
 _MOST_PENDING = 1 << 16
 _TAIL = 4096
+_MOST_UNREAD = 1 << 18
+"""Bytes. A pseudoterminal holds less of what nobody has read (tty_buffer_set_limit in the kernel's pty.c)."""
 _SIGNALLING = (
     (termios.VINTR, _signal.SIGINT),
     (termios.VQUIT, _signal.SIGQUIT),
@@ -183,7 +185,10 @@ class Relay:
 
     def _drain(self) -> None:
         # A read of an empty master has flushed what was still under way inside the kernel, so EAGAIN means all of it.
-        while self._master != -1 and self._read_command():
+        # Others may go on writing: what was said before is less than the bound.
+        left = _MOST_UNREAD
+        while left > 0 and self._master != -1 and (size := self._read_command()):
+            left -= size
             while self._to_user and self._output_open:
                 self._write_user(_CHUNK)
         while self._to_user and self._output_open:
@@ -196,18 +201,19 @@ class Relay:
         if self.is_foreground():
             termios.tcsetattr(self._source, termios.TCSADRAIN, self._settings)
 
-    def _read_command(self) -> bool:
-        """Reads what the command has said. False: there is nothing now, or never again."""
+    def _read_command(self) -> int:
+        """Reads what the command has said, and returns how much. 0: there is nothing now, or never again."""
         try:
             data = os.read(self._master, _CHUNK)
         except BlockingIOError:
-            return False
+            return 0
         except OSError:  # EIO: nobody has the other side open
             data = b""
         if not data:
             os.close(self._master)
             self._master = -1
-            return False
+            return 0
+        size = len(data)
         self.tail = (self.tail + data)[-_TAIL:]
         self._on_output()
         if self._output_open:
@@ -217,7 +223,7 @@ class Relay:
                 data = self.line.passing(data)
             # The caller's terminal makes two characters of a line's end then, as the other one has done.
             self._to_user += data.replace(b"\r\n", b"\n") if self._cooks else data
-        return True
+        return size
 
     def _write_command(self) -> None:
         try:

@@ -3,6 +3,7 @@
 import os
 import shlex
 import signal
+import subprocess
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -10,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from launcher.jail import processes
+from launcher.session.relayed import Relay
 from tests.support.features import need
 from tests.support.identity import AS_A_USER, CTRL_C, CTRL_D, CTRL_Z, SHELL, Console
 from tests.support.paddock import Paddock
@@ -222,6 +224,22 @@ def test_a_launcher_that_somebody_stops_is_a_stopped_job(paddock: Paddock, conso
     console.expect("got word\r\n")
     os.kill(leader, signal.SIGCONT)
     console.expect("<7>")
+
+
+def test_who_floods_a_terminal_holds_no_stop_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What was said before is shown; others may go on writing as fast as it is read."""
+    caller, target = os.openpty()
+    master, slave = os.openpty()
+    relay = Relay(target, target, keys=False)
+    relay.begin(master)
+    with subprocess.Popen(["cat"], stdin=caller, stdout=subprocess.DEVNULL) as reader:
+        monkeypatch.setattr("launcher.session.relayed.os.read", lambda fd, size: b"y" * size)
+        relay.pause()
+        assert relay.tail.startswith(b"yy")
+        reader.kill()
+    relay.close()
+    for fd in (caller, target, slave):
+        os.close(fd)
 
 
 @AS_A_USER
