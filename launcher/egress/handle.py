@@ -48,7 +48,10 @@ _DNS_PORT = 53
 
 _HOSTS = "127.0.0.1 localhost\n127.0.1.1 {own}\n::1 localhost ip6-localhost ip6-loopback\n"
 
-_TERMINAL_SIGNALS = (_signal.SIGINT, _signal.SIGQUIT, _signal.SIGHUP, _signal.SIGTSTP, _signal.SIGTTIN, _signal.SIGTTOU)
+_TERMINAL_SIGNALS = (
+    *(_signal.SIGINT, _signal.SIGQUIT, _signal.SIGHUP, _signal.SIGTSTP, _signal.SIGTTIN, _signal.SIGTTOU),
+    _signal.SIGIO,  # see `init.BLOCKED`
+)
 """They come to the caller's whole session, to which the proxy belongs while it is loaded."""
 
 _HANDED_OVER_WITHIN = 120.0

@@ -41,7 +41,9 @@ FORWARDED = (
     _signal.SIGWINCH,
     *STOPPING,
 )
-BLOCKED = (*FORWARDED, _signal.SIGCONT, _signal.SIGCHLD, COMMAND)
+BLOCKED = (*FORWARDED, _signal.SIGCONT, _signal.SIGCHLD, COMMAND, _signal.SIGIO)
+"""The last does nothing: the command can have its terminal send it to the foreground group (O_ASYNC), and would end
+launcher and init by it. Any other signal than that is out of its hands (`seccomp`, F_SETSIG)."""
 
 SI_KERNEL = 128
 _SIGINFO = 128  # sizeof(struct signalfd_siginfo), which starts with ssi_signo, ssi_errno, ssi_code; ssi_int is at 44

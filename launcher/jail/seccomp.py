@@ -263,7 +263,9 @@ _MSG_FASTOPEN = 0x20000000
 _IPPROTO_TCP = 6
 _TCP_FASTOPEN_CONNECT = 30
 _TERMINAL_REQUESTS = (0x5412, 0x541C, 0x5423)  # TIOCSTI, TIOCLINUX: put words in the user's mouth; TIOCSETD
-_LEASES = (1024, 1040)  # F_SETLEASE, F_SETDELEG: whoever opens the file next, outside too, waits for the holder
+# F_SETLEASE, F_SETDELEG: whoever opens the file next, outside too, waits for the holder. F_SETSIG: a terminal's input
+# sends its foreground group any signal then, SIGKILL too, and the launcher and the init are in that group.
+_FILE_COMMANDS = (1024, 1040, 10)
 _PERSONALITY_HARMLESS = 0x60008  # ADDR_NO_RANDOMIZE (debuggers), UNAME26, PER_LINUX32: `setarch`
 
 _UNIX, _INET, _INET6, _NETLINK = 1, 2, 10, 16
@@ -359,7 +361,7 @@ def program(
         bpf.equal(0, "allow", "notified")  # 0: a group of the process's own
     bpf.label("fcntl")
     bpf.load(_argument(1))
-    for command in _LEASES:
+    for command in _FILE_COMMANDS:
         bpf.equal(command, "forbidden")
     bpf.jump("allow")
     _priorities(bpf, own_processes)

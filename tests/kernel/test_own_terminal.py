@@ -99,6 +99,48 @@ def type_a_password(paddock: Paddock, console: Console, how: str, elsewhere: str
     assert (paddock.worktree / "notes").read_text() == ""
 
 
+SENDING = """
+import errno, fcntl, os, signal, sys, time
+came = []
+if "handled" in sys.argv:
+    signal.signal(signal.SIGIO, lambda number, _: came.append(number))
+terminal = os.open("/dev/tty", os.O_RDWR)
+for number in (signal.SIGKILL, signal.SIGSTOP):
+    try:
+        fcntl.fcntl(terminal, fcntl.F_SETSIG, number)
+    except OSError as error:
+        print(errno.errorcode[error.errno])
+fcntl.fcntl(terminal, fcntl.F_SETFL, os.O_ASYNC)
+print("ready", flush=True)
+while not came:
+    time.sleep(0.02)
+print("came", *came)
+"""
+
+
+def sends_signals(paddock: Paddock, console: Console, *options: str) -> None:
+    """Of a command that has its terminal send its foreground group, the launcher and the init too, a signal."""
+    for how, end in (("handled", f"came {signal.SIGIO}\r\n<0>"), ("by default", f"<{128 + signal.SIGIO}>")):
+        console.run(line(paddock, "/usr/bin/python3", "-c", SENDING, how, options=options))
+        console.expect("EPERM\r\nEPERM\r\nready")
+        console.type("word\n")
+        console.expect(end)
+
+
+@AS_A_USER
+def test_keys_send_the_command_nothing_but_what_its_launcher_survives(paddock: Paddock, console: Console) -> None:
+    """SIGKILL and SIGSTOP are refused. SIGIO comes, ends a command that does not handle it, and nothing else."""
+    sends_signals(paddock, console)
+
+
+@AS_A_USER
+@pytest.mark.parametrize("backend", ["namespaces"], indirect=True)
+def test_nor_with_bubblewrap(paddock: Paddock, console: Console) -> None:
+    """The third backend."""
+    need("bubblewrap")
+    sends_signals(paddock, console, "--backend", "bubblewrap")
+
+
 @AS_A_USER
 def test_it_is_one_job_of_the_shell(paddock: Paddock, console: Console) -> None:
     """Ctrl-Z stops it, `jobs` lists it, `fg` continues it, again and again; Ctrl-C ends it, and its status is known."""

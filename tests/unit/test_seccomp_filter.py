@@ -198,6 +198,18 @@ def test_input_cannot_be_pushed_into_a_terminal(machine: str, request_: int) -> 
         assert Filter(machine, "open")("ioctl", 0, request_ | high) == EPERM
 
 
+FILE_COMMANDS = {1024: EPERM, 1040: EPERM, 10: EPERM} | dict.fromkeys((0, 1, 4, 6, 8, 9, 11, 1030), seccomp.ALLOW)
+"""F_SETLEASE, F_SETDELEG, F_SETSIG; F_DUPFD, F_GETFD, F_SETFL, locks, F_SETOWN, F_GETOWN, F_GETSIG, F_DUPFD_CLOEXEC."""
+
+
+@pytest.mark.parametrize(("command", "answer"), FILE_COMMANDS.items())
+def test_files_tell_others_nothing(machine: str, command: int, answer: int) -> None:
+    """What makes others wait for a file, or get any signal of it, is forbidden in all filters, high bits or not."""
+    for filter in (filter for filter in FILTERS if filter.machine == machine):
+        for high in (0, 1 << 32, 0xFFFFFFFF << 32):
+            assert filter("fcntl", 3, command | high) == answer
+
+
 @pytest.mark.parametrize("request_", [0x5401, 0x5413, 0x541B, 0x80045430], ids=["TCGETS", "WINSZ", "FIONREAD", "PTN"])
 def test_ordinary_terminal_requests_are_allowed(machine: str, request_: int) -> None:
     """Asking for modes, size, and making ptys works."""
