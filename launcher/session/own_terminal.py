@@ -14,7 +14,8 @@ The keys are the command's at once where it has the terminal for input and outpu
 make | less``, they may be a pager's: there the launcher's job is in the background of its terminal, and takes the keys
 when it first asks for them (SIGTTIN, SIGTTOU).
 
-Loaded where a standard stream is a terminal, or the session has one: a command finds that as /dev/tty.
+Loaded where a standard stream is a terminal. Where none is, there is no way to tell for whom the keys are (a script may
+ask for a password meanwhile): the command gets no terminal at all, and a session without one (`terminal.supervise`).
 """
 
 import fcntl
@@ -267,7 +268,7 @@ _ASKING = (_signal.SIGTTIN, _signal.SIGTTOU)
 def enter(
     after_failure: "Callable[[bytes], None] | None" = None, allow: "Callable[[Question], str] | None" = None
 ) -> int:
-    """Comes back in a child process whose terminal is its own, or at once where no terminal is in reach.
+    """Comes back in a child process whose terminal is its own, or at once where no standard stream is one.
 
     To be called once, single-threaded, before anything is made that belongs to this process. The calling process does
     not come back: it ends as the child does, 128+N when signal N ended that.
@@ -284,9 +285,9 @@ def enter(
     Refusals: no-terminal.
     """
     hygiene.fill_standard_fds()
-    if not terminal.in_reach():
-        return -1
     terminals = [fd for fd in (0, 1, 2) if os.isatty(fd)]
+    if not terminals:
+        return -1
     keys = terminals[:2] == [0, 1]
     try:
         master, slave = os.openpty()
@@ -338,7 +339,7 @@ def enter(
 def _caller(terminals: list[int]) -> tuple[int, int]:
     """Descriptors of the caller's terminal, to read and to write."""
     own = terminal.controlling()
-    if own != -1 and (not terminals or any(_device(fd) == _device(own) for fd in terminals)):
+    if own != -1 and any(_device(fd) == _device(own) for fd in terminals):
         return own, own  # what was meant for another one is shown there, too
     target = next(fd for fd in (1, 2, 0) if fd in terminals)
     if own != -1:

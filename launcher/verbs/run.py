@@ -4,7 +4,7 @@ import sys
 
 from launcher import cli
 from launcher.lean import os
-from launcher.session import cache, messages, places, running, terminal
+from launcher.session import cache, messages, places, running
 from policy import promises
 from policy.errors import Refusal, printable
 
@@ -64,7 +64,7 @@ def launch(
     if entry is None:
         return 0
     asker = -1
-    if observer is None and terminal.in_reach():
+    if observer is None and any(os.isatty(fd) for fd in (0, 1, 2)):
         from launcher.session import own_terminal
 
         plan = entry.plan
