@@ -56,13 +56,9 @@ def take(
     """
     known = Patterns((*patterns, *_obeyed(directory)))
 
-    def handoff(changes: tuple[FileChange, ...]) -> tuple[tuple[str, str, str], ...]:
-        found = []
-        for change in changes:
-            mode = known.mode(change.path)
-            if mode is not None:
-                found.append((change.change, change.path, mode))
-        return tuple(found)
+    def handoff(change: FileChange) -> tuple[str, str, str] | None:
+        mode = known.mode(change.path)
+        return None if mode is None else (change.change, change.path, mode)
 
     try:
         result = harvest(

@@ -11,6 +11,7 @@ that PATH, and output has no limit.
 
 import contextlib
 import copy
+import io
 import os
 import re
 import resource
@@ -232,10 +233,20 @@ class Object(NamedTuple):
     size: int
 
 
-def parsed_objects(out: bytes) -> list[Object]:
+def split(content: bytes, separator: bytes) -> Iterator[bytes]:
+    """As `bytes.split`, one by one: an agent chooses how many there are, and each takes more memory than its text."""
+    start = 0
+    while (end := content.find(separator, start)) != -1:
+        yield content[start:end]
+        start = end + 1
+    yield content[start:]
+
+
+def parsed_objects(out: bytes) -> Iterator[Object]:
     """The lines of ``git cat-file --batch-check``."""
-    lines = [[*line.split(" "), "", ""] for line in out.decode(errors="replace").split("\n") if line]
-    return [Object(line[0], line[1], int(line[2]) if line[2].isdigit() else 0) for line in lines]
+    for line in filter(None, split(out, b"\n")):
+        oid, kind, size, *_ = [*line.decode(errors="replace").split(" "), "", ""]
+        yield Object(oid, kind, int(size) if size.isdigit() else 0)
 
 
 class Difference(NamedTuple):
@@ -258,7 +269,7 @@ EMPTY_TREE = {
 
 def parsed_differences(out: bytes) -> Iterator[Difference]:
     """The records of ``--raw -z --no-abbrev``."""
-    fields = iter(out.split(b"\0"))
+    fields = split(out, b"\0")
     for record in filter(None, fields):
         before, after, old, new, kind = record[1:].split(b" ")
         yield Difference(before, after, old.decode(), new.decode(), kind, next(fields))
@@ -539,7 +550,7 @@ class Git:
     def objects(self, names: Iterable[str], environment: Mapping[str, str] | None = None) -> list[Object]:
         """What each name stands for, in their order."""
         asked = "".join(f"{name}\n" for name in names).encode()
-        return parsed_objects(self.run("cat-file", "--batch-check", input=asked, environment=environment).out)
+        return list(parsed_objects(self.run("cat-file", "--batch-check", input=asked, environment=environment).out))
 
     def contents(self, oids: Sequence[str], environment: Mapping[str, str] | None = None) -> list[bytes]:
         """The contents of objects, all of which are there, in their order."""
@@ -730,9 +741,8 @@ def _collected(
     """
     assert process.stdout is not None
     assert process.stderr is not None
-    out: list[bytes] = []
+    out = io.BytesIO()  # whose value takes no second copy
     err = b""
-    size = 0
     left = memoryview(content)
     with selectors.DefaultSelector() as selector:
         selector.register(process.stdout, selectors.EVENT_READ)
@@ -771,12 +781,11 @@ def _collected(
                 elif key.fileobj is process.stderr:
                     err = (err + block)[-ERROR_TAIL:]
                 else:
-                    out.append(block)
-                    size += len(block)
-                    if size > limit:
+                    out.write(block)
+                    if out.tell() > limit:
                         return b"", err, "output"
     try:
         process.wait(max(0.0, deadline - time.monotonic()))
     except subprocess.TimeoutExpired:
         return b"", err, "time"
-    return b"".join(out), err, ""
+    return out.getvalue(), err, ""

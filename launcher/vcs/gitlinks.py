@@ -7,7 +7,8 @@ from collections.abc import Collection, Mapping
 from typing import NamedTuple
 
 from launcher.safefs import walk
-from launcher.vcs.git import Git
+from launcher.vcs.git import Git, split
+from policy.errors import Refusal
 from policy.pasted import cited, pathspec, quoted
 
 MODE = b"160000"
@@ -23,7 +24,7 @@ def of_tree(
     """The gitlinks of a tree at any depth, path -> commit: at least those of `paths`, all without any."""
     words = ("ls-tree", "-r", "-z", "--full-tree", tree, "--", *(paths if len(paths) <= _MOST_PATHS else ()))
     found: dict[str, str] = {}
-    for entry in git.run(*words, environment=environment).out.split(b"\0"):
+    for entry in split(git.run(*words, environment=environment).out, b"\0"):
         info, _, path = entry.partition(b"\t")
         mode, _, oid = info.rpartition(b" ")
         if mode.startswith(MODE):
@@ -36,7 +37,7 @@ def of_tree(
 
 def in_index(git: Git) -> list[str]:
     """Paths of the submodules that the index names, relative to the root of its files."""
-    entries = git.run("ls-files", "--stage", "-z").out.split(b"\0")
+    entries = split(git.run("ls-files", "--stage", "-z").out, b"\0")
     return [os.fsdecode(entry.partition(b"\t")[2]) for entry in entries if entry.startswith(MODE)]
 
 
@@ -61,7 +62,9 @@ def gitlinks_of(git: Git, commit: str) -> dict[str, Gitlink]:
     return {name: Gitlink(name, path, commits[path]) for name, path in paths.items() if path in commits}
 
 
-_MOST_KNOWN = 256
+_MOST_KNOWN = 16
+_MOST_SETTINGS, _MOST_KEPT = 8 << 20, 1 << 20
+"""Bytes of a `.gitmodules` that is read, and of one that is kept: what it names takes ten times as much."""
 _paths: dict[str, dict[str, str]] = {}
 """What each `.gitmodules`, by its object id, names: most commits of a repository have the same one."""
 
@@ -72,17 +75,24 @@ def paths_by_name(
     """The paths of submodules in the `.gitmodules` of a commit, by name. Both are whatever somebody has written there.
 
     Args:
-        ok: with 3 and 128 also of a file that git cannot parse, which names none.
+        ok: with 3 and 128 also of a file that git cannot parse, or that is too large, which names none.
+
+    Refusals: gitmodules-too-large.
     """
-    words = ("rev-parse", "--verify", "--quiet", "--end-of-options", f"{commit}:.gitmodules")
-    blob = git.run(*words, ok=(0, 1, 128), environment=environment).out.decode().strip()
-    if not blob or blob in _paths:
-        return _paths.get(blob, {})
+    (one,) = git.objects([f"{commit}:.gitmodules"], environment)
+    if one.kind != "blob" or one.oid in _paths:
+        return _paths.get(one.oid, {})
+    blob = one.oid
+    if one.size > _MOST_SETTINGS:
+        if 128 in ok:
+            return {}
+        why = f".gitmodules of {commit[:12]} has {one.size} bytes; the limit is {_MOST_SETTINGS}"
+        raise Refusal("gitmodules-too-large", "the submodules of a commit cannot be read", context=why)
     pattern = r"^submodule\..*\.path$"
     done = git.run("config", "-z", "--blob", blob, "--get-regexp", pattern, ok=ok, environment=environment)
     entries = (entry.partition("\n") for entry in os.fsdecode(done.out).split("\0"))
     found = {key.removeprefix("submodule.").removesuffix(".path"): path for key, newline, path in entries if newline}
-    if done.status in (0, 1):
+    if done.status in (0, 1) and one.size <= _MOST_KEPT:
         if len(_paths) >= _MOST_KNOWN:
             _paths.clear()
         _paths[blob] = found

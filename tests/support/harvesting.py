@@ -41,7 +41,7 @@ def main(spec: dict[str, Any], directory: str) -> None:
             directory,
             limits=Limits(**spec.get("limits", {})),
             branches=spec.get("branches", {}),
-            handoff=lambda changes: tuple((change.change, change.path, "report") for change in changes),
+            handoff=lambda change: (change.change, change.path, "report"),
             strict=spec.get("strict", False),
             sign=spec.get("sign", False),
             follow=spec.get("follow"),

@@ -1,6 +1,7 @@
 """HEAD and branches of a git directory that an agent wrote, read without trust."""
 
 import os
+import tracemalloc
 from collections import UserDict
 from collections.abc import Iterator
 from pathlib import Path
@@ -180,3 +181,19 @@ def test_thousands_of_names_are_not_compared_with_all_of_the_users(tmp_path: Pat
     assert names.place("refs/heads/y", "wt") == "refs/heads/y"
     assert names.place("refs/heads/y/1", "wt") == "refs/heads/wt/y/1"
     assert names.place("refs/heads/y/1", "wt") == ""
+
+
+def test_a_file_of_short_lines_takes_no_more_memory_than_its_size(tree: Path) -> None:
+    """Cut up at once, `packed-refs` and the stash's log would take some fifteen times theirs."""
+    size = 8 << 20
+    (tree / "packed-refs").write_bytes(b"ab\n" * (size // 3))
+    (tree / "refs/stash").write_text(f"{ONE}\n")
+    (tree / "logs/refs").mkdir(parents=True)
+    (tree / "logs/refs/stash").write_bytes(b"ab\n" * (size // 3))
+    with AgentRefs(str(tree), "", 40) as refs:
+        tracemalloc.start()
+        try:
+            assert (len(refs.below("refs/heads")), refs.stash()) == (2, [ONE])
+            assert tracemalloc.get_traced_memory()[1] < 4 * size
+        finally:
+            tracemalloc.stop()

@@ -4,9 +4,12 @@ import inspect
 import sys
 from pathlib import Path
 
+import pytest
+
 from launcher.vcs.git import Git
-from launcher.vcs.gitlinks import Gitlink, gitlinks_of
+from launcher.vcs.gitlinks import Gitlink, gitlinks_of, paths_by_name
 from launcher.vcs.harvest.signing import retreed
+from policy.errors import Refusal
 from tests.support.ground import Entry, Ground
 
 _OLD, _NEW = "1" * 40, "2" * 40
@@ -37,3 +40,17 @@ def test_a_gitlink_below_more_directories_than_there_are_frames_is_replaced(tmp_
     differing = ground.git("diff-tree", "-r", "-z", "--name-only", "one", made[-1]).split("\0")
     assert sorted(filter(None, differing)) == sorted((deep, odd))
     assert ground.id(f"{made[-1]}:{deep}") == ground.id(f"{made[-1]}:{odd}") == _NEW
+
+
+def test_submodules_of_a_file_without_end_are_not_read(tmp_path: Path) -> None:
+    """One of many megabytes is refused, or names none where a broken one does; it would take ten times that."""
+    ground = Ground(tmp_path / "repo", {"a": "a\n"})
+    section = '[submodule "s"]\n\tpath = s\n'
+    ground.branch("few", {".gitmodules": section})
+    ground.branch("many", {".gitmodules": section + "#" * (8 << 20)})
+    git = Git(ground.root / ".git")
+    assert paths_by_name(git, ground.id("few")) == {"s": "s"}
+    with pytest.raises(Refusal) as raised:
+        paths_by_name(git, ground.id("many"))
+    assert raised.value.reference == "gitmodules-too-large"
+    assert paths_by_name(git, ground.id("many"), ok=(0, 1, 3, 128)) == {}

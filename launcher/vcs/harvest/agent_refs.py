@@ -16,6 +16,10 @@ from launcher.vcs.private.record import GIT, RECORD, Record, Repository
 from policy.errors import Refusal
 from policy.pasted import cited
 
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
 MOST_PACKED = 16 << 20
 """Bytes of `packed-refs`: some two hundred thousand refs."""
 MOST_LOOSE = 10_000
@@ -123,7 +127,7 @@ class AgentRefs:
         packed = self._read("packed-refs", MOST_PACKED)
         if whole and packed is None and self._there("packed-refs"):
             raise self._obstructed("packed-refs")
-        for line in (packed or b"").split(b"\n"):
+        for line in _lines(packed or b""):
             if line.startswith(prefix, self._digits + 1) and not line.endswith(b".lock"):
                 oid, _, name = line.decode("utf-8", "surrogateescape").partition(" ")
                 if self._is_oid(oid):
@@ -151,7 +155,7 @@ class AgentRefs:
         last = self.branch(STASH)
         if last is None:
             return []  # without the ref there is no stash, whatever its log says
-        for line in (log or b"").split(b"\n"):
+        for line in _lines(log or b""):
             oid = line[self._digits + 1 : 2 * self._digits + 1].decode("ascii", "replace")
             if self._is_oid(oid):
                 found[oid] = None
@@ -286,6 +290,16 @@ def plausible(ref: str) -> bool:
     if parts[2].startswith("-") or ref == f"{HEADS}HEAD":
         return False
     return all(part and not part.startswith(".") and not part.endswith(".lock") for part in parts)
+
+
+def _lines(content: bytes) -> "Iterator[bytes]":
+    """Lines one by one: a file of short ones would take thirty times its size."""
+    start = 0
+    while start < len(content):
+        end = content.find(b"\n", start)
+        end = len(content) if end == -1 else end
+        yield content[start:end]
+        start = end + 1
 
 
 def _unreadable(path: str, why: str) -> Refusal:

@@ -12,10 +12,11 @@ import os
 import shutil
 import stat
 from collections.abc import Callable
+from itertools import takewhile
 
 from launcher.safefs.guarded_files import Inside
 from launcher.safefs.remove import remove_tree
-from launcher.vcs.git import EMPTY_TREE, Git, GitFailed, parsed_differences
+from launcher.vcs.git import EMPTY_TREE, Git, GitFailed, parsed_differences, split
 from launcher.vcs.harvest.parts import Entry
 from launcher.vcs.jailed_git import SOON, JailedGit
 from policy.errors import Refusal
@@ -101,7 +102,7 @@ def _refreshed(git: JailedGit, index: str) -> bool:
 
 def _largest(git: JailedGit, where: dict[str, str]) -> list[bytes]:
     """Paths of the files that remain when the smaller ones make up `_MOST_READ`; without those of a mark's."""
-    listed = git.run("ls-files", "-v", "-z", environment=where).out.split(b"\0")
+    listed = split(git.run("ls-files", "-v", "-z", environment=where).out, b"\0")
     with Inside(git.work_tree) as inside:
         sizes = ((inside.size(os.fsdecode(line[2:])) or 0, line[2:]) for line in listed if line[:2] == b"H ")
         found = sorted(one for one in sizes if one[0])
@@ -127,15 +128,27 @@ def _unknown(git: JailedGit, where: dict[str, str]) -> None:
 
 def _trapped(git: Git, root: str, index: str) -> bool:
     """Whether git would wait for ever on attributes: it opens every `.gitattributes` there is, a FIFO too."""
-    listing = git.run("ls-files", "-z", environment={"GIT_INDEX_FILE": index}).out.decode("utf-8", "surrogateescape")
-    directories = {name.rpartition("/")[0] for name in listing.split("\0")}
-    for directory in list(directories):
-        while directory:
-            directory = directory.rpartition("/")[0]
-            directories.add(directory)
+    before = b""
     with Inside(root) as inside:
-        kinds = (inside.kind(os.path.join(directory, ".gitattributes")) for directory in directories)
-        return any(kind not in (None, stat.S_IFREG, stat.S_IFLNK) for kind in kinds)  # git follows no link there
+        for path in split(git.run("ls-files", "-z", environment={"GIT_INDEX_FILE": index}).out, b"\0"):
+            directory = path.rpartition(b"/")[0]
+            if directory == before:
+                continue
+            # All in one directory come one after the other, so none has to be remembered.
+            names = directory.split(b"/")
+            same = sum(
+                1 for _ in takewhile(lambda pair: pair[0] == pair[1], zip(before.split(b"/"), names, strict=False))
+            )
+            for length in range(same + 1, len(names) + 1):
+                if not _harmless(inside, b"/".join(names[:length])):
+                    return True
+            before = directory
+        return not _harmless(inside, b"")
+
+
+def _harmless(inside: Inside, directory: bytes) -> bool:
+    kind = inside.kind(os.fsdecode(os.path.join(directory, b".gitattributes")))
+    return kind in (None, stat.S_IFREG, stat.S_IFLNK)  # git follows no link there
 
 
 def _path_by_path(git: Git, index: str, old: str, new: str) -> None:

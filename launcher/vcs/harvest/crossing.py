@@ -9,7 +9,7 @@ import os
 import re
 import stat
 import subprocess
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from typing import IO, NamedTuple
 
 from launcher.safefs.guarded_files import Inside
@@ -26,6 +26,8 @@ PATIENCE = 1800.0
 """Seconds for reading one pack."""
 
 _MOST_EXCLUDED = 200
+_MOST_COMMIT = 1 << 20
+"""Bytes of a commit: those that are signed are held together, by the dozen."""
 _OF_PACKS = re.compile(r"pack-[0-9a-f]{40,64}\.(?:pack|idx|rev)")
 _HEADER = 12  # "PACK", version, number of objects: gitformat-pack(5)
 _BOUNDED = ("-c", "core.bigFileThreshold=64m", "-c", "core.packedGitLimit=256m", "-c", "core.packedGitWindowSize=64m")
@@ -147,24 +149,27 @@ def adopt(git: JailedGit, objects: str, commit: str, directory: str, holder: Hel
     holder.add(directory, git.common_dir)
 
 
-def own_objects(git: Git, quarantine: Quarantine) -> list[Object]:
-    """The objects in the quarantine."""
-    listing = git.run(
-        *("cat-file", "--batch-all-objects", "--unordered", "--batch-check"),
-        environment=quarantine.environment | {"GIT_ALTERNATE_OBJECT_DIRECTORIES": ""},
-    ).out
-    return parsed_objects(listing)
+def own_objects(git: Git, quarantine: Quarantine) -> Iterator[Object]:
+    """The objects in the quarantine, one by one: there may be millions."""
+    words = ("cat-file", "--batch-all-objects", "--unordered", "--batch-check")
+    return parsed_objects(git.run(*words, environment=_alone(quarantine)).out)
 
 
-def check_sizes(
-    part: Part, git: Git, quarantine: Quarantine, wanted: tuple[str, ...], own: Iterable[Object], limits: Limits
-) -> None:
-    """Refuses (harvest-too-large) objects in the quarantine that are larger than `limits.blob`."""
-    large = [one for one in own if one.size > limits.blob]
+def _alone(quarantine: Quarantine) -> dict[str, str]:
+    """The quarantine without the store that it adds to."""
+    return quarantine.environment | {"GIT_ALTERNATE_OBJECT_DIRECTORIES": ""}
+
+
+def check_sizes(part: Part, git: Git, quarantine: Quarantine, wanted: tuple[str, ...], limits: Limits) -> None:
+    """Refuses (harvest-too-large) objects in the quarantine that are larger than `limits.blob`, and huge commits."""
+    most = {"commit": min(_MOST_COMMIT, limits.blob)}
+    large = [one for one in own_objects(git, quarantine) if one.size > most.get(one.kind, limits.blob)]
     if not large:
         return
     # --fix-thin may have brought in old ones, which the main repository has already.
     for new, known in zip(large, git.objects(one.oid for one in large), strict=True):
+        if known.kind == "missing" and new.size <= limits.blob:
+            raise too_large(part, f"commit {new.oid} has {new.size} bytes; the limit is {_MOST_COMMIT}", "")
         if known.kind == "missing":
             what = _place_of(git, quarantine, wanted, new.oid)
             raise too_large(part, f"{what} has {new.size} bytes; the limit is {limits.blob}", "--max-blob")
@@ -179,16 +184,13 @@ def _place_of(git: Git, quarantine: Quarantine, wanted: tuple[str, ...], oid: st
     return f"{cited(path)} of commit {commit} (object {oid})" if path and not ended.status else f"object {oid}"
 
 
-def connected(
-    part: Part, git: Git, quarantine: Quarantine, wanted: tuple[str, ...], own: Iterable[Object], base: str
-) -> None:
+def connected(part: Part, git: Git, quarantine: Quarantine, wanted: tuple[str, ...], base: str) -> None:
     """Refuses (harvest-incomplete) when anything that `wanted` needs is in neither the quarantine nor the store.
 
     What it needs of the store, and what is not held there by `base`, goes into the quarantine, too: the user may delete
     the branch that leads to it, and collect garbage, before a ref leads to `wanted`.
 
     Args:
-        own: objects in the quarantine.
         base: a commit that a ref of Paddock's own holds; "" for none.
     """
     revisions = "".join(f"{oid}\n" for oid in wanted) + (f"^{base}\n" if base else "")
@@ -197,8 +199,9 @@ def connected(
             *("rev-list", "--objects", "--no-object-names", "--stdin"),
             input=revisions.encode(),
             environment=quarantine.environment,
-        ).out.decode()
-        if not {one.oid for one in own}.issuperset(needed.split()):
+        ).out
+        held = git.run("cat-file", "--batch-check", input=needed, environment=_alone(quarantine)).out
+        if b" missing\n" in held:
             added_packs.closed(git, quarantine, revisions, quarantine.directory)
     except GitFailed as error:
         lines = "\n".join(in_gits_words(error.err, 4))
@@ -236,6 +239,10 @@ def _exactly(descriptor: int, count: int) -> bytes:
 
 _GITLINK = b"160000"
 _MOST_FIELD = 16 << 20
+_MOST_PATH, _MOST_NAME = 4095, 255
+"""Bytes of a path with the root of its checkout, and between two slashes: PATH_MAX and NAME_MAX, path_resolution(7)."""
+MOST_LINKS = 10_000
+"""Commits of submodules that new commits may name; one that is named at two places counts twice."""
 
 
 class Contents(NamedTuple):
@@ -261,7 +268,8 @@ def contents(part: Part, git: Git, reading: Reading, wanted: tuple[str, ...], li
     Args:
         reading: of the quarantine.
 
-    Refusals: harvest-too-large, for more than `limits.commits`, or changes of more paths than `limits.objects`.
+    Refusals: harvest-too-large, for more than `limits.commits`, changes of more paths than `limits.objects`, paths
+    that no Linux can check out, and more than `MOST_LINKS` commits of submodules.
     """
     words = (
         *("log", "--format=%x01%P%x01", "--raw", "-z", "-r", "--root", "--no-abbrev", "--no-renames", "--no-mailmap"),
@@ -270,7 +278,8 @@ def contents(part: Part, git: Git, reading: Reading, wanted: tuple[str, ...], li
     )
     known = git.run("rev-list", "--no-walk=unsorted", "--ignore-missing", "--all").out
     revisions = "".join(f"{oid}\n" for oid in wanted).encode() + b"".join(b"^%s\n" % oid for oid in known.split())
-    commits = changes = 0
+    commits = changes = named = 0
+    most = _MOST_PATH - len(os.fsencode(f"{part.path}/"))
     parents: set[str] = set()
     links: dict[str, dict[str, None]] = {}
     with Jailed(words, reading, stdin=revisions, patience=PATIENCE) as jailed:
@@ -289,8 +298,14 @@ def contents(part: Part, git: Git, reading: Reading, wanted: tuple[str, ...], li
                     raise too_large(part, f"more than {limits.objects} paths change", "--max-objects")
                 path = next(fields, b"")
                 mode, oid = _after(text)
+                if mode.strip(b"0"):
+                    _check_length(part, path, most)
                 if mode == _GITLINK:
-                    links.setdefault(path.decode("utf-8", "surrogateescape"), {})[oid] = None
+                    oids = links.setdefault(os.fsdecode(path), {})
+                    named += oid not in oids
+                    oids[oid] = None
+                    if named > MOST_LINKS:
+                        raise too_large(part, f"they name more than {MOST_LINKS} commits of submodules", "")
         jailed.check(f"reading the commits of {part.label}")
     if commits > limits.commits:
         raise too_large(part, f"more than {limits.commits} commits are new; was another history merged in?",
@@ -298,21 +313,33 @@ def contents(part: Part, git: Git, reading: Reading, wanted: tuple[str, ...], li
     return Contents(commits, frozenset(parents), {path: tuple(oids) for path, oids in links.items()})
 
 
-def files(part: Part, git: Git, quarantine: Quarantine, old: str, new: str, limits: Limits) -> tuple[FileChange, ...]:
+def _check_length(part: Part, path: bytes, most: int) -> None:
+    """Refuses (harvest-too-large) a path of which no checkout has a file: it is as long as an agent likes."""
+    begins = f"it begins with {cited(os.fsdecode(path[:80]))}"
+    if len(path) > most:
+        raise too_large(part, f"a path of {len(path)} bytes is too long for the checkout (limit {most}); {begins}", "")
+    longest = max(map(len, path.split(b"/")))
+    if longest > _MOST_NAME:
+        why = f"a name of {longest} bytes in a path is too long for Linux (limit {_MOST_NAME}); {begins}"
+        raise too_large(part, why, "")
+
+
+def files(part: Part, git: Git, quarantine: Quarantine, old: str, new: str, limits: Limits) -> Iterator[FileChange]:
     """Files that differ between two commits; gitlinks are left out. `old` may be "".
 
-    Refusals: harvest-too-large, for more than `limits.objects`: cut short, the list would hide what comes last. One
-    blob may stand in a tree any number of times.
+    One by one: a blob may stand in a tree any number of times, and a few objects describe millions.
+
+    Refusals: harvest-too-large, for more than `limits.objects`: cut short, the list would hide what comes last.
     """
-    found: list[FileChange] = []
+    found = 0
     for before, after, _, _, _, path in git.differences(old or EMPTY_TREE[part.digits], new, quarantine.environment):
         if _GITLINK in (before, after):
             continue
-        if len(found) >= limits.objects:
+        found += 1
+        if found > limits.objects:
             raise too_large(part, f"more than {limits.objects} files differ", "--max-objects")
         change = "created" if before == b"000000" else "removed" if after == b"000000" else "changed"
-        found.append(FileChange(part.prefix + os.fsdecode(path), change, after == b"100755"))
-    return tuple(found)
+        yield FileChange(part.prefix + os.fsdecode(path), change, after == b"100755")
 
 
 def contains(git: Git, quarantine: Quarantine, newer: str, older: str) -> bool:

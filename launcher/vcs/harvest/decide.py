@@ -150,7 +150,7 @@ def _moved(found: Found, places: _Places, worktree_id: str, now: str) -> tuple[P
     """The updates that bring the own branch (or HEAD) to the new commit, given where it is now."""
     part, git, new = found.part, found.git, found.target
     assert found.quarantine is not None
-    result = PartResult(part.name, part.ref, now, new, commits=_new(found, new), files=len(found.files))
+    result = PartResult(part.name, part.ref, now, new, commits=_new(found, new), files=found.files)
     if now == new:
         return result, []
     aside = places.beside(part.ref, new)
@@ -201,8 +201,7 @@ def _detached(found: Found, places: _Places) -> tuple[PartResult, list[Update]]:
     commits = _new(found, oid, *([found.target] if found.target else []))
     name = part.ref.removeprefix("refs/heads/")
     note = f"the agent committed on a detached HEAD, not on {name}: the work is kept in {aside}; {_join(part, aside)}"
-    files = len(found.further_files)
-    result = PartResult(part.name, part.ref, "", oid, commits, files, kept=aside, again=again, note=note)
+    result = PartResult(part.name, part.ref, "", oid, commits, found.further_files, kept=aside, again=again, note=note)
     return result, [] if again else [Update(aside, "", oid)]
 
 

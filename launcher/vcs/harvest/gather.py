@@ -10,7 +10,7 @@ from launcher.vcs.added_packs import Quarantine
 from launcher.vcs.git import Git
 from launcher.vcs.harvest import crossing, jail, trees
 from launcher.vcs.harvest.jail import Reading, pinned
-from launcher.vcs.harvest.parts import FileChange, Limits, Part
+from launcher.vcs.harvest.parts import Handoff, Limits, Part
 from launcher.vcs.private.record import GIT
 from policy.errors import Refusal
 from policy.pasted import cited, pathspec, quoted
@@ -119,8 +119,8 @@ def _object_refused(why: str, step: str = "") -> Refusal:
     )
 
 
-MOST_LINKS = 10_000
-"""Commits of one submodule that new commits may name."""
+MOST_HANDOFF = 100_000
+"""Hand-off files that may change: each one is told."""
 
 _TAKE_OUT = (
     "remove nothing behind the link; let the agent amend its commit without that submodule; the work "
@@ -149,8 +149,9 @@ class Found:
         quarantine: where the objects are.
         commits: number of new ones.
         parents: of the new ones.
-        files: what differs between the branch before and after.
-        further_files: what differs between the branch before, and the detached HEAD and each of `extra`.
+        files: how many differ between the branch before and after.
+        further_files: how many differ between the branch before, and the detached HEAD and each of `extra`.
+        handoff: what the hand-off says of them all.
     """
 
     part: Part
@@ -169,8 +170,9 @@ class Found:
     quarantine: Quarantine | None = None
     commits: int = 0
     parents: frozenset[str] = frozenset()
-    files: tuple[FileChange, ...] = ()
-    further_files: tuple[FileChange, ...] = ()
+    files: int = 0
+    further_files: int = 0
+    handoff: dict[tuple[str, str, str], None] = field(default_factory=dict)
 
     @property
     def target(self) -> str:
@@ -190,7 +192,12 @@ class Found:
 
 
 def gather(
-    directory: str, work: str, founds: Iterable[Found], limits: Limits, step: Callable[[str], None]
+    directory: str,
+    work: str,
+    founds: Iterable[Found],
+    limits: Limits,
+    handoff: Handoff,
+    step: Callable[[str], None],
 ) -> tuple[Found, ...]:
     """Takes over and checks what `founds` name; repositories before their submodules, whose commits they may name.
 
@@ -218,23 +225,20 @@ def gather(
         step(f"take {part.name or 'worktree'}")
         found.quarantine = crossing.take(part, found.git, reading, found.wanted, f"{work}/{number}", limits)
         step(f"check {part.name or 'worktree'}")
-        own = crossing.own_objects(found.git, found.quarantine)
         crossed = reading._replace(objects=found.quarantine.directory)
-        trees.check(part, found.git, crossed, (one.oid for one in own if one.kind == "tree"), limits)
-        crossing.check_sizes(part, found.git, found.quarantine, found.wanted, own, limits)
+        own = (one.oid for one in crossing.own_objects(found.git, found.quarantine) if one.kind == "tree")
+        trees.check(part, found.git, crossed, own, limits)
+        crossing.check_sizes(part, found.git, found.quarantine, found.wanted, limits)
         base = part.base or ""
         held = pinned(found.git, os.path.basename(directory), base)
-        crossing.connected(part, found.git, found.quarantine, found.wanted, own, held)
+        crossing.connected(part, found.git, found.quarantine, found.wanted, held)
         contents = crossing.contents(part, found.git, crossed, found.wanted, limits)
         found.commits, found.parents, found.gitlinks = contents
         if found.new:
-            found.files = crossing.files(part, found.git, found.quarantine, base, found.new, limits)
+            found.files = _differing(found, found.new, limits, handoff)
         for oid in dict.fromkeys(filter(None, (found.detached, *found.extra.values()))):
-            found.further_files += crossing.files(part, found.git, found.quarantine, base, oid, limits)
+            found.further_files += _differing(found, oid, limits, handoff)
         for where, commits in contents.gitlinks.items():
-            if len(commits) > MOST_LINKS:
-                why = f"they name {len(commits)} commits of the submodule {cited(where)} (limit {MOST_LINKS})"
-                raise crossing.too_large(part, why, "")
             known = named.setdefault(os.path.normpath(f"{part.path}/{where}"), (part, where, {}))[2]
             known.update(dict.fromkeys(commits))
     for part, where, oids in named.values():
@@ -242,6 +246,22 @@ def gather(
         seen = gitlinks.reach(part.root, f"{part.path}/{where}/.git")
         by_path[part.path].added += (where,) if seen.there or seen.link else ()
     return tuple(found for found in founds if found.wanted)
+
+
+def _differing(found: Found, new: str, limits: Limits, handoff: Handoff) -> int:
+    """How many files differ between the branch before and `new`; keeps what the hand-off says of them.
+
+    Refusals: harvest-too-large.
+    """
+    assert found.quarantine is not None
+    number = 0
+    for change in crossing.files(found.part, found.git, found.quarantine, found.part.base or "", new, limits):
+        number += 1
+        if told := handoff(change):
+            found.handoff[told] = None
+            if len(found.handoff) > MOST_HANDOFF:
+                raise crossing.too_large(found.part, f"more than {MOST_HANDOFF} hand-off files change", "")
+    return number
 
 
 def names(found: Found, where: str) -> bool:

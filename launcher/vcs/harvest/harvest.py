@@ -25,7 +25,7 @@ from launcher.vcs.git import EMPTY_TREE, Git, GitFailed
 from launcher.vcs.harvest import agent_refs, checkout_index, decide, further, gather, lfs, outstanding, parts
 from launcher.vcs.harvest.agent_refs import HEADS, TAGS, plausible
 from launcher.vcs.harvest.gather import Found
-from launcher.vcs.harvest.parts import FileChange, HarvestResult, Limits, Part, PartResult
+from launcher.vcs.harvest.parts import Handoff, HarvestResult, Limits, Part, PartResult
 from launcher.vcs.harvest.signing import Signatures
 from launcher.vcs.private import contents, lock, planted, swap, writers
 from launcher.vcs.private import record as records
@@ -73,9 +73,6 @@ def missing_branch_note(part: Part) -> tuple[str, str, str]:
     )
 
 
-Handoff = Callable[[tuple[FileChange, ...]], tuple[tuple[str, str, str], ...]]
-"""Which of the changed files other tools would execute or obey: (change, path, mode)."""
-
 _MESSAGE = "paddock: harvest"
 _MOVED = ("harvest-refs-moved", "try again: paddock worktree harvest")
 _PATIENCE = 10.0
@@ -91,7 +88,7 @@ def harvest(
     *,
     limits: Limits | None = None,
     branches: Mapping[str, str] | None = None,
-    handoff: Handoff = lambda changes: (),
+    handoff: Handoff = lambda change: None,
     strict: bool = False,
     sign: bool | None = None,
     follow: bool | None = None,
@@ -200,8 +197,7 @@ class _Run:
     def _new(self, record: records.Record, branches: Mapping[str, str]) -> HarvestResult:
         founds, notes, others = self._look(record, branches)
         gathered = self._gathered(founds, notes)
-        changes = tuple(change for found in gathered for change in (*found.files, *found.further_files))
-        told = self._handoff(changes)
+        told = tuple(one for found in gathered for one in found.handoff)
         if told and self._strict:
             hint = "read them, then: paddock worktree harvest; the work stays in the private git directory until then"
             raise refused(told, "not harvested", hint)
@@ -261,7 +257,7 @@ class _Run:
     def _gathered(self, founds: list[Found], notes: list[str]) -> tuple[Found, ...]:
         """What crosses. A stash that is refused is no reason to leave commits behind."""
         try:
-            gathered = gather.gather(self._directory, self._place, founds, self._limits, self._step)
+            gathered = gather.gather(self._directory, self._place, founds, self._limits, self._handoff, self._step)
         except Refusal as refusal:
             what = "the agent's stash is" if any(found.stashes for found in founds) else ""
             if any(found.offered for found in founds):
@@ -270,11 +266,11 @@ class _Run:
                 raise
             for found in founds:
                 found.stashes = {}
-                found.added = found.further_files = ()
+                found.added, found.further_files, found.handoff = (), 0, {}
                 found.extra = {ref: oid for ref, oid in found.extra.items() if ref not in found.offered}
                 found.offered, found.follow = {}, ()
             self._sweep()
-            gathered = gather.gather(self._directory, self._place, founds, self._limits, self._step)
+            gathered = gather.gather(self._directory, self._place, founds, self._limits, self._handoff, self._step)
             notes.append(f"{what} not harvested: {refusal.message}: {refusal.context}; {refusal.hint}")
         for found in gathered:
             path = found.part.path if found.part.name else ""

@@ -155,4 +155,4 @@ def objects(reading: Reading, names: Iterable[str], what: str) -> list[Object]:
         assert jailed.process.stdout is not None
         answers = jailed.process.stdout.read()
         jailed.check(what)
-    return parsed_objects(answers)
+    return list(parsed_objects(answers))

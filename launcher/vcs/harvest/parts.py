@@ -2,6 +2,7 @@
 
 import json
 import os
+from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -74,6 +75,10 @@ class FileChange:
     path: str
     change: str
     executable: bool = False
+
+
+Handoff = Callable[[FileChange], tuple[str, str, str] | None]
+"""Tells of a changed file that other tools would execute or obey: (change, path, mode)."""
 
 
 @dataclass(frozen=True)

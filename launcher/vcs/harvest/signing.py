@@ -10,6 +10,7 @@ Format: gitformat-signature(5), and "commit" in git-hash-object(1).
 import os
 import re
 import subprocess
+from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import NamedTuple
 
@@ -61,19 +62,26 @@ def retreed(git: Git, tree: str, links: Links, where: Mapping[str, str]) -> list
 
 def _made(git: Git, tree: str, changes: Mapping[bytes, bytes], where: Mapping[str, str]) -> list[str]:
     """The trees of all directories that lead to a changed path, each behind those in it: they may be thousands deep."""
-    parts = [path.split(b"/")[:-1] for path in changes]
-    directories = {tuple(part[:length]) for part in parts for length in range(len(part) + 1)}
     new = dict(changes)
     made: list[str] = []
-    for names in sorted(directories, key=len, reverse=True):
-        directory = b"/".join(names)
+    # By depth, the innermost first: held together, what leads to a path may take a thousand times its length.
+    waiting: defaultdict[int, set[bytes]] = defaultdict(set)
+    for path in changes:
+        waiting[path.count(b"/")].add(path.rpartition(b"/")[0])
+    while waiting:
+        depth = max(waiting)
+        directory = waiting[depth].pop()
+        if not waiting[depth]:
+            del waiting[depth]
+        if depth:
+            waiting[depth - 1].add(directory.rpartition(b"/")[0])
         lines: list[bytes] = []
         listing = git.run("ls-tree", "-z", "--full-tree", f"{tree}:{os.fsdecode(directory)}", environment=where).out
         for entry in filter(None, listing.split(b"\0")):
             info, _, name = entry.partition(b"\t")
             mode, kind, oid = info.split(b" ")
             path = b"%s/%s" % (directory, name) if directory else name
-            lines.append(b"%s %s %s\t%s\0" % (mode, kind, new.get(path, oid), name))
+            lines.append(b"%s %s %s\t%s\0" % (mode, kind, new.pop(path, oid), name))
         new[directory] = git.run("mktree", "-z", input=b"".join(lines), environment=where).out.strip()
         made.append(new[directory].decode())
     return made
@@ -96,7 +104,7 @@ def _check(git: Git, old: str, new: str, changes: Mapping[bytes, bytes], where: 
 PATIENCE = 600.0
 """Seconds for one commit: the user may be asked for a passphrase."""
 
-_BATCH = 500
+_BATCH = 50
 _IDENTITY = re.compile(rb"(.*) <([^<>\n]*)> (-?[0-9]+ [-+][0-9]{4})", re.DOTALL)
 _ENCODING = re.compile(rb"[A-Za-z0-9._:-]+")
 _SIGNATURES = (b"gpgsig", b"gpgsig-sha256")

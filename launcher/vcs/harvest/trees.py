@@ -24,6 +24,10 @@ from policy.errors import Refusal
 MOST_DEPTH = 2048
 """Directories in each other: what git itself takes, since it has a limit (core.maxTreeDepth, git-config(1))."""
 
+_BLOCK = 1 << 16
+_MOST_NAME, _BESIDE = 4096, 100
+"""Bytes of a name, and of what an entry has besides. Longer ones are errors for `git fsck`, too (largePathname)."""
+
 
 @dataclass
 class _Open:
@@ -88,10 +92,10 @@ class _Counted:
         self._known: dict[bytes, tuple[int, int]] = {}
         self.odd: dict[str, str] = {}
         # A tree's entry is a mode, a name and an object id in bytes. Of those that are no tree only the number counts.
-        name, oid = rb" [^\0]+\0", rb".{%d}" % (part.digits // 2)
+        name, oid = rb" [^\0]{1,%d}\0" % _MOST_NAME, rb".{%d}" % (part.digits // 2)
         others = rb"1(?:00644|00755|20000|60000)"
         self._entries = re.compile(
-            rb"40000%s(%s)|%s%s%s|([0-7]+)%s(%s)" % (name, oid, others, name, oid, name, oid), re.DOTALL
+            rb"40000%s(%s)|%s%s%s|([0-7]{1,60})%s(%s)" % (name, oid, others, name, oid, name, oid), re.DOTALL
         )
 
     def count(self, top: bytes) -> None:
@@ -135,18 +139,32 @@ class _Counted:
         if size > self._limits.blob:
             why = f"object {oid.hex()} has {size} bytes; the limit is {self._limits.blob}"
             raise too_large(self._part, why, "--max-blob")
-        content = self._answers.read(size + 1)
-        if len(content) <= size:
-            self._broken()
-        paths, inner = 0, Counter[bytes]()
-        for entry in self._entries.finditer(content, 0, size) if words[1] == b"tree" else ():
-            paths += 1
-            if entry.lastindex == 1:
-                inner[entry[1]] += 1
-            elif entry.lastindex is not None:
-                self.odd[oid.hex()] = entry[2][:20].decode()
-                if stat.S_ISDIR(int(entry[2][-6:], 8)):  # by which git tells (`canon_mode` in its cache.h)
-                    inner[entry[3]] += 1
+        paths, inner, rest = 0, Counter[bytes](), b""
+        while size:
+            block = self._answers.read(min(size, _BLOCK))
+            size -= len(block)
+            if not block:
+                self._broken()
+            if words[1] != b"tree":
+                continue
+            rest += block
+            at = 0
+            while entry := self._entries.match(rest, at):
+                paths += 1
+                at = entry.end()
+                if entry.lastindex == 1:
+                    inner[entry[1]] += 1
+                elif entry.lastindex is not None:
+                    self.odd[oid.hex()] = entry[2][:20].decode()
+                    if stat.S_ISDIR(int(entry[2][-6:], 8)):  # by which git tells (`canon_mode` in its cache.h)
+                        inner[entry[3]] += 1
+            rest = rest[at:]
+            if paths > self._limits.objects:
+                break  # which the caller refuses
+            if len(rest) > _MOST_NAME + _BESIDE:
+                why = f"a tree has a name of more than {_MOST_NAME} bytes, or is damaged"
+                raise too_large(self._part, why, "")
+        self._answers.read(1)
         return _Open(oid, paths, 1, list(inner.items()))
 
     def _broken(self) -> None:
