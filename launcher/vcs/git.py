@@ -516,30 +516,39 @@ class Git:
             return ""
         return self.run("rev-parse", "--verify", "--quiet", "--end-of-options", name, ok=ok).out.decode().strip()
 
-    def commit_of(self, name: str) -> str:
-        """The commit that a word of the user's (gitrevisions(7)) stands for; "" when there is none.
+    def ref_named(self, word: str, known: Mapping[str, str] | None = None) -> str:
+        """The full name of the ref that a word of the user's stands for, by gitrevisions(7); "" when there is none.
 
         Git takes a tag before a branch, and agents choose names of tags: where a word is several refs, none is guessed.
+        `known`: all refs, where they have been asked for.
+
+        Refusals: ref-ambiguous.
+        """
+        if word.startswith("refs/"):
+            return word
+        if word in ("", "HEAD", "@") or _OBJECT.fullmatch(word):
+            return ""
+        ends = ("heads/{}", "tags/{}", "remotes/{}", "{}", "remotes/{}/HEAD")
+        places = [f"refs/{end.replace('{}', word)}" for end in ends]
+        known = self.refs(*places) if known is None else known
+        found = {place: known[place] for place in places if place in known}
+        if len({*found.values()}) > 1:
+            raise Refusal(
+                "ref-ambiguous",
+                f"{word} has several meanings",
+                context=f"{', '.join(found)}; an agent may have chosen one of the names",
+                hint=f"name the one that you mean: {next(iter(found))}",
+            )
+        return next(iter(found), "")
+
+    def commit_of(self, name: str) -> str:
+        """The commit that a word of the user's (gitrevisions(7)) stands for; "" when there is none.
 
         Refusals: ref-ambiguous.
         """
         base = _BEHIND_REF.split(name, maxsplit=1)[0]
-        start = name
-        if base not in ("", "HEAD", "@") and not base.startswith("refs/"):
-            places = [f"refs/{kind}{base}" for kind in ("heads/", "tags/", "remotes/", "")]
-            places.append(f"refs/remotes/{base}/HEAD")
-            known = self.refs(*places)
-            found = {place: known[place] for place in places if place in known}
-            if len({*found.values()}) > 1:
-                raise Refusal(
-                    "ref-ambiguous",
-                    f"{name} has several meanings",
-                    context=f"{', '.join(found)}; an agent may have chosen one of the names",
-                    hint=f"name the one that you mean: {next(iter(found))}",
-                )
-            if found and not _OBJECT.fullmatch(base):
-                start = f"{next(iter(found))}{name[len(base) :]}"
-        words = ("rev-parse", "--verify", "--quiet", "--end-of-options", f"{start}^{{commit}}")
+        start = f"{self.ref_named(base) or base}{name[len(base) :]}^{{commit}}"
+        words = ("rev-parse", "--verify", "--quiet", "--end-of-options", start)
         done = self.run(*words, ok=(0, 1, 128))
         return done.out.decode("ascii").strip() if done.status == 0 else ""
 

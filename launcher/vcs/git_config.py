@@ -350,3 +350,34 @@ def read(home: str, config_home: str) -> UserConfig:
         (("core.excludesFile", excludes),),
         tuple((driver, (f"filter.{driver}.{name}", value)) for (driver, name), value in filters.items()),
     )
+
+
+def remotes(common_dir: str) -> set[str]:
+    """What branches of remotes may be called by, before a slash, after all files of the user's configuration.
+
+    Each condition of an include counts as met, and other worktrees' own files count: a name too many does no harm.
+    """
+    home = os.environ.get("HOME") or os.path.expanduser("~")
+    base = os.environ.get("XDG_CONFIG_HOME") or f"{home}/.config"
+    named = (os.environ.get(f"GIT_CONFIG_{scope}", "") for scope in ("SYSTEM", "GLOBAL"))
+    own = (common_dir, *(f"{common_dir}/worktrees/{name}" for name in _names(f"{common_dir}/worktrees")))
+    users = (*SYSTEM, *filter(os.path.isabs, named), f"{base}/git/config", f"{home}/.gitconfig")
+    # One reader for each: what it reads is bounded.
+    files = (*users, f"{common_dir}/config", *(f"{directory}/config.worktree" for directory in own))
+    found = {name for directory in ("remotes", "branches") for name in _names(f"{common_dir}/{directory}")}
+    for entry in (entry for file in files for entry in Reader(Seen(), home).file(file)):
+        value = entry.value or ""
+        if entry.section in ("remote", "svn-remote") and entry.subsection:
+            found.add(entry.subsection)
+        if entry.name == "fetch" and (target := value.rpartition(":")[2]).startswith("refs/"):
+            found |= {*target.split("/")[1:3]} - {"heads", "remotes", "tags", "*"}
+        if entry.name in ("remote", "pushremote", "pushdefault", "defaultremote"):
+            found.add(value)
+    return found - {"", "."}
+
+
+def _names(directory: str) -> list[str]:
+    try:
+        return os.listdir(directory)
+    except OSError:
+        return []

@@ -197,3 +197,57 @@ def test_a_file_of_short_lines_takes_no_more_memory_than_its_size(tree: Path) ->
             assert tracemalloc.get_traced_memory()[1] < 4 * size
         finally:
             tracemalloc.stop()
+
+
+def _configured(root: Path, file: str, text: str) -> None:
+    place = root / file
+    place.parent.mkdir(parents=True, exist_ok=True)
+    place.write_text((place.read_text() if place.exists() else "") + text)
+
+
+CONFIGURED = {
+    "of the user": ("home/.gitconfig", '[remote "up"]\n\turl = /nowhere\n'),
+    "where XDG says": ("xdg/git/config", '[remote "up"]\n\turl = /nowhere\n'),
+    "by a variable": ("global", '[remote "up"]\n\turl = /nowhere\n'),
+    "included": ("home/.gitconfig", "[include]\n\tpath = more\n"),
+    "included elsewhere": ("home/.gitconfig", '[includeIf "gitdir:/elsewhere/"]\n\tpath = more\n'),
+    "of another worktree": ("repo/.git/worktrees/other/config.worktree", '[remote "up"]\n\turl = /nowhere\n'),
+    "of this worktree": ("repo/.git/config.worktree", '[remote "up"]\n\turl = /nowhere\n'),
+    "without a url": ("repo/.git/config", '[remote "up"]\n\tfetch = +refs/heads/*:refs/remotes/x/*\n'),
+    "of several parts": ("repo/.git/config", '[remote "up/next"]\n\turl = /nowhere\n'),
+    "fetched elsewhere": ("repo/.git/config", '[remote "x"]\n\tfetch = +refs/heads/*:refs/remotes/up/*\n'),
+    "of a branch": ("repo/.git/config", '[branch "main"]\n\tremote = up\n'),
+    "to push to": ("repo/.git/config", "[remote]\n\tpushDefault = up\n"),
+    "an old file": ("repo/.git/remotes/up", "URL: /nowhere\n"),
+    "an older file": ("repo/.git/branches/up", "/nowhere\n"),
+}
+
+
+@pytest.mark.parametrize("where", CONFIGURED)
+def test_no_branch_is_called_as_one_of_a_remote_will_be(
+    tmp_path: Path, where: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Wherever the user has named the remote, fetched or not; an ordinary name with a slash stays as it is."""
+    git = Git(Ground(tmp_path / "repo", {"a": "a\n"}).root / ".git")
+    monkeypatch.setenv("HOME", str(tmp_path / "home"))
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "xdg"))
+    monkeypatch.setenv("GIT_CONFIG_GLOBAL", str(tmp_path / "global"))
+    names = further.Names(git)
+    assert names.place("refs/heads/up/next/x", "wt") == "refs/heads/up/next/x"
+    _configured(tmp_path, "home/more", '[remote "up"]\n\turl = /nowhere\n')
+    _configured(tmp_path, *CONFIGURED[where])
+    names = further.Names(git)
+    assert names.place("refs/heads/up/next/x", "wt") == "refs/heads/wt/up/next/x"
+    assert names.place("refs/tags/up/next/v1", "wt") == "refs/tags/wt/up/next/v1"
+    assert names.place("refs/heads/feature/x", "wt") == "refs/heads/feature/x"
+
+
+def test_no_branch_is_called_as_one_of_a_remote_to_come_would_be(tmp_path: Path) -> None:
+    """What ends as a branch of the user's does, behind any name, and what begins as remotes usually do."""
+    ground = Ground(tmp_path / "repo", {"a": "a\n"})
+    ground.git("update-ref", "refs/remotes/fork/their/topic", "HEAD")
+    names = further.Names(Git(ground.root / ".git"))
+    for name in ("new/main", "new/er/main", "new/their/topic", "origin/x", "upstream/x"):
+        assert names.place(f"refs/heads/{name}", "wt") == f"refs/heads/wt/{name}"
+    for name in ("new/topic", "new/main/x", "main-2/x"):
+        assert names.place(f"refs/heads/{name}", "wt") == f"refs/heads/{name}"

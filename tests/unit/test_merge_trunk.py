@@ -464,3 +464,32 @@ def test_the_users_own_name_is_found(ground: Ground, tmp_path: Path) -> None:
     (tmp_path / ".gitconfig").write_text("[user]\nname = Ada <evil>\nemail = ada@example.invalid\n")
     ground.merge("one", "two", settings=ground.settings()._replace(caller={"HOME": str(tmp_path)}))
     assert ground.git("log", "-1", "--format=%an|%ae|%cn") == "Ada evil|ada@example.invalid|Ada evil"
+
+
+def test_no_name_of_several_refs_is_merged(ground: Ground) -> None:
+    """A branch of an agent's that is called as a remote's, or a tag's: neither is guessed, alone or among others."""
+    ground.git("update-ref", "refs/remotes/up/one", "one")
+    ground.git("update-ref", "refs/heads/up/one", "two")
+    ground.git("tag", "v1", "one")
+    ground.git("update-ref", "refs/heads/v1", "two")
+    target = ground.target("three")
+    for word in ("up/one", "v1", "up/one~0", "v1^{commit}"):
+        for words in ([word], ["main", word]):
+            with pytest.raises(Refusal) as raised:
+                into_children.named(target, words, str(ground.root))
+            assert raised.value.reference == "ref-ambiguous"
+    for name, meant in (("refs/remotes/up/one", "one"), ("refs/heads/up/one", "two"), ("refs/tags/v1", "one")):
+        for words in ([name], ["main", name]):
+            assert into_children.named(target, words, str(ground.root))[-1].commit == ground.id(meant)
+    with pytest.raises(Refusal) as raised:
+        find(str(ground.root), "v1")
+    assert raised.value.reference == "ref-ambiguous"
+    assert find(str(ground.root), "refs/heads/v1").commit == ground.id("two")
+
+
+def test_one_commit_of_several_names_is_merged_as_the_branch(ground: Ground) -> None:
+    """Where all that a word may mean is one commit, nothing is to be asked; a revision is still taken."""
+    ground.git("tag", "one-as-tag", "one")
+    ground.git("update-ref", "refs/heads/one-as-tag", "one")
+    found = into_children.named(ground.target("three"), ["one-as-tag", "two~0", ground.id("main")], str(ground.root))
+    assert [source.commit for source in found] == [ground.id("one"), ground.id("two"), ground.id("main")]

@@ -9,6 +9,7 @@ import os
 from collections.abc import Mapping
 from functools import cached_property
 
+from launcher.vcs import git_config
 from launcher.vcs.git import Git
 from launcher.vcs.harvest import agent_refs
 from launcher.vcs.harvest.agent_refs import HEADS, TAGS, plausible
@@ -29,6 +30,8 @@ _OF_GIT = frozenset(
     {"refs", "@", "AUTO_MERGE", "BISECT_EXPECTED_REV", "NOTES_MERGE_PARTIAL", "NOTES_MERGE_REF", "MERGE_AUTOSTASH"}
 )
 """What git reads as something else, beside names of capitals that end in HEAD (gitglossary(7), pseudoref)."""
+_USUAL_REMOTES = ("origin", "upstream")
+"""What remotes are called that the user, or a tool of his, adds one day: git-clone(1), and for what a fork is of."""
 _HEX = frozenset("0123456789abcdef")
 
 
@@ -76,15 +79,21 @@ class Names:
 
     @cached_property
     def _remotes(self) -> set[str]:
-        listed = self._git.run("config", "--get-regexp", r"^remote\..*\.url$", ok=(0, 1)).out.decode(errors="replace")
-        found = {line.partition(" ")[0][len("remote.") : -len(".url")] for line in listed.splitlines()}
-        return found | {ref.split("/")[2] for ref in self.refs if ref.startswith("refs/remotes/")}
+        return git_config.remotes(self._git.common_dir) | {
+            ref.split("/")[2] for ref in self.refs if ref.startswith("refs/remotes/")
+        }
 
     @cached_property
     def _guessed(self) -> set[str]:
         """Names by which the user gets a remote's branch that he has no branch of yet (git-switch(1), --guess)."""
         begun = tuple(f"refs/remotes/{remote}/" for remote in self._remotes)
         return {ref.removeprefix(each) for ref in self.refs for each in begun if ref.startswith(each)}
+
+    def _as_a_remotes(self, name: str) -> bool:
+        """Whether a name would stand for a branch that the user has, as soon as he gives a remote what is before it."""
+        parts = name.split("/")
+        ends = {"/".join(parts[at:]) for at in range(1, len(parts))}
+        return not ends.isdisjoint(self._guessed) or any(HEADS + end in self.refs for end in ends)
 
     @cached_property
     def _taken(self) -> Taken:
@@ -101,7 +110,7 @@ class Names:
         kind = TAGS if ref.startswith(TAGS) else HEADS
         name = ref.removeprefix(kind)
         for short in (name, f"{prefix}/{name}"):
-            if self._free(kind, short):
+            if self._free(kind, short) and not (short == name and self._as_a_remotes(name)):
                 self._taken.add(kind + short)
                 return kind + short
         return ""
@@ -109,10 +118,11 @@ class Names:
     def _free(self, kind: str, name: str) -> bool:
         if not plausible(HEADS + name) or not _fits(name):
             return False
-        first = name.partition("/")[0]
+        parts = name.split("/")
+        first = parts[0]
         if (
-            first == AGENTS
-            or first in self._remotes
+            first in (AGENTS, *_USUAL_REMOTES)
+            or any("/".join(parts[:length]) in self._remotes for length in range(1, len(parts) + 1))
             or first in _OF_GIT
             or (first.isupper() and first.endswith("HEAD"))
         ):

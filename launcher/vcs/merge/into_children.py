@@ -35,7 +35,7 @@ def named(
     Refusals: child-unknown, child-ambiguous, ref-ambiguous, child-is-trunk, child-twice.
     """
     git = Git(target.git_dir)
-    known = _Known(git, worktrees(git), git.refs("refs/heads") if len(words) > 1 else {})
+    known = _Known(git, worktrees(git), git.refs() if len(words) > 1 else None)
     found: list[Source] = []
     for word in words:
         source = _one(known, word, start, root_of)
@@ -105,25 +105,27 @@ def ordered(sources: Sequence[Source], order: Order, target: Target) -> list[Sou
 
 
 class _Known(NamedTuple):
-    """What is asked of git once: worktrees, and the branches' commits, by full name."""
+    """What is asked of git once: worktrees, and all refs where there are several words to look up."""
 
     git: Git
     listed: Sequence[Listed]
-    branches: Mapping[str, str]
+    refs: Mapping[str, str] | None
 
 
 def _one(known: _Known, word: str, start: str, root_of: Callable[[str], str | None]) -> Source:
-    git, listed, branches = known
+    git, listed, refs = known
     path = os.path.join(start, os.path.expanduser(word))
     if ("/" in word or word in (".", "..")) and os.path.isdir(path):
         source = _at(path, listed)
         if source is not None:
             return source
-    full = word if word.startswith("refs/") else f"refs/heads/{word}"
-    root = root_of(word) if full is not word else None
+    full = git.ref_named(word, refs)
+    root = root_of(word) if full != word else None
     ticket = _at(root, listed) if root is not None else None
-    commit = branches.get(full) or git.commit_of(full)
-    if ticket is not None and commit not in ("", ticket.commit):
+    branch = full.startswith("refs/heads/")
+    commit = (refs or {}).get(full, "") if branch else ""
+    commit = commit or (git.commit_of(full) if full else "")
+    if ticket is not None and branch and commit not in ("", ticket.commit):
         raise Refusal(
             "child-ambiguous",
             f"{word} is a worktree and another branch",
@@ -132,11 +134,10 @@ def _one(known: _Known, word: str, start: str, root_of: Callable[[str], str | No
         )
     if ticket is not None:
         return ticket
-    for name in (full, word):
-        commit = commit or git.commit_of(name)  # a revision: 1234 is rather a ticket than an object
-        if commit:
-            branch = next((each for each in listed if each.branch == name), None)
-            return Source(word.removeprefix("refs/heads/"), commit, _place(branch) if branch else None)
+    commit = commit or git.commit_of(word)  # a revision: 1234 is rather a ticket than an object
+    if commit:
+        place = next((_place(each) for each in listed if branch and each.branch == full), None)
+        return Source(word.removeprefix("refs/heads/"), commit, place)
     raise Refusal(
         "child-unknown",
         f"nothing called {word} to merge",

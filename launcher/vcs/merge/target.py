@@ -140,7 +140,7 @@ def find(start: str, into: str | None, root_of: Callable[[str, str], str | None]
             (a ticket); None for no worktree.
 
     Refusals: worktree-missing, not-a-worktree, git-pointer-invalid, trunk-unknown, trunk-ambiguous, trunk-unborn,
-    trunk-missing.
+    trunk-missing, ref-ambiguous.
     """
     if into is not None and os.path.isabs(os.path.expanduser(into)):
         start, into = os.path.expanduser(into), None
@@ -150,6 +150,7 @@ def find(start: str, into: str | None, root_of: Callable[[str, str], str | None]
     if into is None:
         return checked_out(here)
     git = Git(here.git_dir)
+    git.ref_named(into)
     branch = into if into.startswith("refs/heads/") else f"refs/heads/{into}"
     found = git.run("rev-parse", "--verify", "--quiet", "--end-of-options", f"{branch}^{{commit}}", ok=(0, 1))
     commit = found.out.decode().strip()
