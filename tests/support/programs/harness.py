@@ -191,7 +191,8 @@ def main() -> None:
         given: Given = json.load(file)
     given["open at start"] = inherited
     given["parent"] = os.getppid()
-    signal.signal(signal.SIGUSR1, signal.SIG_IGN)  # what attacks send to their own process group
+    for number in (signal.SIGUSR1, signal.SIGIO):  # what attacks send to their own process group
+        signal.signal(number, signal.SIG_IGN)
     module, _, name = given["programme"].partition(":")
     programme: Programme = getattr(import_module(f"tests.support.programs.{module}"), name or "PROGRAMME")
     print(json.dumps([tried(attempt, given) for attempt in programme.all_of(given)]))

@@ -16,7 +16,7 @@ pair, attack, watched = PROGRAMME.pair, PROGRAMME.attack, PROGRAMME.watched
 CHILD, OWN = "child", "own"
 PTRACE_ATTACH, PTRACE_SEIZE, PTRACE_DETACH = 16, 0x4206, 17
 IOPRIO_IDLE = 3 << 13
-F_SETOWN, F_SETOWN_EX, F_SETSIG = 8, 15, 10
+F_SETOWN, F_SETOWN_EX = 8, 15
 
 
 def process(target: str) -> int:
@@ -29,7 +29,7 @@ def process(target: str) -> int:
     if pid == 0:
         os.setpgid(0, 0)
         checked(libc.prctl(1, signal.SIGKILL, 0, 0, 0))
-        for number in (signal.SIGUSR1, signal.SIGURG):
+        for number in (signal.SIGUSR1, signal.SIGURG, signal.SIGIO):
             signal.signal(number, signal.SIG_IGN)
         time.sleep(60)
         os._exit(0)
@@ -82,11 +82,10 @@ def signal_the_directory_in_proc(given: Given, target: str) -> None:
 
 @pair
 def signal_as_the_owner_of_a_pipe(given: Given, target: str) -> None:
-    """The kernel signals a descriptor's owner when data comes (fcntl(2), F_SETOWN)."""
+    """The kernel signals a descriptor's owner when data comes (fcntl(2), F_SETOWN), by SIGIO; F_SETSIG is refused."""
     pid = process(target)
     reading, writing = os.pipe()
     fcntl.fcntl(reading, F_SETOWN, pid)
-    fcntl.fcntl(reading, F_SETSIG, signal.SIGUSR1)
     fcntl.fcntl(reading, fcntl.F_SETFL, os.O_ASYNC | os.O_NONBLOCK)
     os.write(writing, b"x")
     assert target == CHILD, "whether it came is seen outside"
@@ -229,7 +228,6 @@ def signal_the_group_as_owner_of_a_pipe(given: Given) -> None:
     for group in (os.getpgrp(), os.getsid(0)):
         reading, writing = os.pipe()
         fcntl.fcntl(reading, F_SETOWN_EX, (2).to_bytes(4, "little") + group.to_bytes(4, "little"))
-        fcntl.fcntl(reading, F_SETSIG, signal.SIGUSR1)
         fcntl.fcntl(reading, fcntl.F_SETFL, os.O_ASYNC | os.O_NONBLOCK)
         os.write(writing, b"x")
 
