@@ -141,8 +141,11 @@ def test_zsh_completes(typed: str, shown: set[str], tmp_path: Path, capsys: pyte
         zpty -w shell 'autoload -U compinit; compinit -D -u; source {script}; PS1=; print re''ady'
         zpty -r shell seen '*ready*'
         zpty -w -n shell $'paddock {typed}\\t\\t'
-        while zpty -r -t shell seen; do print -rn -- $seen; done
-        repeat 40; do sleep 0.05; while zpty -r -t shell seen; do print -rn -- $seen; done; done
+        repeat 1200; do
+            while zpty -r -t shell seen; do print -rn -- $seen; all+=$seen; done
+            if [[ {" && ".join(f"$all == *{word}*" for word in sorted(shown))} ]]; then break; fi
+            sleep 0.05
+        done
         zpty -d shell
     """
     home = {"PATH": "/usr/bin:/bin", "HOME": str(tmp_path), "TERM": "dumb", "LC_ALL": "C.UTF-8"}
