@@ -382,6 +382,16 @@ def _odd(planted: Planted, mode: bytes, name: str) -> str:
     return planted.host("hash-object", "-t", "tree", "-w", "--literally", str(content))
 
 
+def test_a_git_that_somebody_ends_over_the_index_has_its_work_done_by_the_next_harvest(planted: Planted) -> None:
+    """It would not die of the same again: the index is brought forward, so no user commits without that work."""
+    new = planted.commit("file", "content\n")
+    refused = planted.harvest(dies="read-tree:KILL")
+    assert (refused["errorType"], "SIGKILL" in refused["message"]) == ("git-failed", True), refused
+    planted.harvest()
+    assert (planted.host("rev-parse", "HEAD"), planted.host("status", "--porcelain")) == (new, "")
+    assert os.listdir(planted.directory / "harvest") == []
+
+
 @pytest.mark.parametrize("dies", ["read-tree", "update-index"])
 def test_a_git_that_dies_over_the_index_leaves_no_harvest_that_nobody_can_finish(planted: Planted, dies: str) -> None:
     """It does not count for one that says no. The refs have moved by then: the index stays, and that is said."""

@@ -2,8 +2,9 @@
 
 Words: a JSON object with limits, branches, strict, sign, kill_at (number of the step before which it dies, from 1),
 kill_before (name of that step), everything (its git processes die with it), dies (a command of git's that begins to
-write an index and is ended by a signal), and the directory. Prints the result or the Refusal as JSON; `steps` among it
-are the steps that were told, `with_git` the numbers of those beside which git ran.
+write an index and is ended by a signal, SEGV or what stands behind a colon), and the directory. Prints the result or
+the Refusal as JSON; `steps` among it are the steps that were told, `with_git` the numbers of those beside which git
+ran.
 """
 
 import json
@@ -35,7 +36,7 @@ def main(spec: dict[str, Any], directory: str) -> None:
             os.kill(os.getpid(), signal.SIGKILL)
 
     if spec.get("dies"):
-        _kill(spec["dies"])
+        _kill(*spec["dies"].split(":"))
     try:
         result = harvest(
             directory,
@@ -53,8 +54,8 @@ def main(spec: dict[str, Any], directory: str) -> None:
     print(json.dumps(answer | {"steps": steps, "with_git": with_git}))
 
 
-def _kill(command: str) -> None:
-    """Has each git of that command die over the index that it is to make, in a jail or not."""
+def _kill(command: str, by: str = "SEGV") -> None:
+    """Has each git of that command die, by a signal, over the index that it is to make, in a jail or not."""
 
     def dying(start: Any) -> Any:  # noqa: ANN401  # `start` of a class
         def started(git: Git, *words: str, **given: Any) -> "subprocess.Popen[bytes]":  # noqa: ANN401  # as `Git.start`
@@ -62,7 +63,7 @@ def _kill(command: str) -> None:
             if words[0] != command or index is None:
                 answer: subprocess.Popen[bytes] = start(git, *words, **given)
                 return answer
-            line = ("sh", "-c", ': >"$0.lock"; ulimit -c 0; kill -SEGV $$', index)
+            line = ("sh", "-c", ': >"$0.lock"; ulimit -c 0; kill -s "$1" $$', index, by)
             out, err = given["stdout"], given["stderr"]
             return subprocess.Popen(line, stdin=given["stdin"], stdout=out, stderr=err, start_new_session=True)
 
