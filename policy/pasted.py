@@ -1,10 +1,10 @@
 """Words of commands that people paste into a shell: on one line, whatever a file name holds."""
 
-import os
-import shlex
-from collections.abc import Iterable
-
 from policy.errors import escape, unseen
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Iterable
 
 
 def quoted(word: str, *, own: bool = True) -> str:
@@ -19,11 +19,13 @@ def quoted(word: str, *, own: bool = True) -> str:
     """
     found = unseen(word) if own else unseen(word) | bare(word)
     if not found:
+        import shlex
+
         return shlex.quote(word)  # noqa: TID251  # this is where it is done
     return "$'" + "".join(octal(char) if at in found else _plain(char) for at, char in enumerate(word)) + "'"
 
 
-def joined(words: Iterable[str]) -> str:
+def joined(words: "Iterable[str]") -> str:
     """A command, each word `quoted`."""
     return " ".join(map(quoted, words))
 
@@ -103,7 +105,7 @@ def _plain(char: str) -> str:
 def octal(char: str) -> str:
     """The bytes of a character, as shells and git write them."""
     try:
-        data = os.fsencode(char)
+        data = char.encode("utf-8", "surrogateescape")
     except UnicodeEncodeError:
         data = char.encode("utf-8", "surrogatepass")  # no file has such a name; an agent asks for it all the same
     return "".join(f"\\{byte:03o}" for byte in data)

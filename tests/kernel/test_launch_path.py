@@ -104,6 +104,20 @@ def test_a_warm_launch_imports_nothing_costly(who: Who, installed: Installed, wo
     assert {name for name in names if name in COSTLY or name.partition(".")[0] in COSTLY} == set()
 
 
+def test_a_session_that_made_no_commit_ends_without_anything_costly(
+    who: Who, installed: Installed, worktree: Path
+) -> None:
+    """With a private git directory, too, where the end looks for commits; with a harvest it loads more."""
+    need("userns")
+    options = ("run", "--net", "none", "--")
+    for _ in range(2):
+        ended = who.run([installed.paddock, *options, "true"], cwd=worktree)
+        assert ended.returncode == 0, ended.stderr
+    names = imported(who, installed, worktree, ("true",), options)
+    assert "launcher.vcs.harvest.agent_refs" in names
+    assert {name for name in names if name in COSTLY or name.partition(".")[0] in COSTLY} == set()
+
+
 MOST_MODULES = 45
 """Paddock's own, packages included, that a launch without a private git directory loads. Only ever lower."""
 
