@@ -187,8 +187,6 @@ things. Packs that it maps do not count (getrlimit(2), RLIMIT_DATA)."""
 
 _DIED_IN_JAIL = frozenset(128 + number for number in signal.valid_signals()) - {129}
 """What a jail exits with when a signal has ended git (`confined.run`). With 129 git says that it knows no option."""
-_CRASHES = (signal.SIGSEGV, signal.SIGBUS, signal.SIGABRT, signal.SIGILL, signal.SIGFPE)
-"""What a process dies of by itself, so of the same work again."""
 
 ERROR_TAIL = 64 << 10
 """Bytes of standard error that are kept, from its end."""
@@ -307,8 +305,8 @@ class GitFailed(Refusal):
     """Git said no, or was stopped.
 
     Args:
-        reference: ``git-failed`` (it said no, or somebody ended it), ``git-died`` (of what it was to do: it said
-            nothing, and may have left a lock), ``git-timeout``, ``git-output`` or ``git-missing``.
+        reference: ``git-failed`` (it said no, or somebody ended it), ``git-died`` (by itself, and would of the
+            same again; perhaps there is a lock), ``git-timeout``, ``git-output`` or ``git-missing``.
         words: the command without its fixed options.
         where: the git directory.
         why: what happened; the last lines of git's own words are put behind it.
@@ -484,7 +482,7 @@ class Git:
             ended = process.returncode
             number = -ended if ended < 0 else ended - 128 if ended in _DIED_IN_JAIL else 0
             why = f"ended by {signal.Signals(number).name}" if number else f"exit status {ended}"
-            reference = "git-died" if number in _CRASHES else "git-failed"
+            reference = "git-died" if number in (signal.SIGSEGV, signal.SIGBUS, signal.SIGABRT) else "git-failed"
             raise self._failure(GitFailed(reference, arguments, self.git_dir, why, status=ended, err=err))
         return Completed(process.returncode, out, err)
 

@@ -8,7 +8,6 @@ Launch path (a session's end): `os` and the system calls.
 """
 
 import errno
-import io
 
 from launcher.lean import os
 from launcher.safefs import walk
@@ -295,7 +294,12 @@ def plausible(ref: str) -> bool:
 
 def _lines(content: bytes) -> "Iterator[bytes]":
     """Lines one by one: a file of short ones would take thirty times its size."""
-    return (line.removesuffix(b"\n") for line in io.BytesIO(content))
+    start = 0
+    while start < len(content):
+        end = content.find(b"\n", start)
+        end = len(content) if end == -1 else end
+        yield content[start:end]
+        start = end + 1
 
 
 def _unreadable(path: str, why: str) -> Refusal:
