@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import faulthandler
 import hashlib
 import logging
 import os
@@ -110,6 +111,8 @@ _LEAST_DESCRIPTORS = 1_024
 _STATUS_SECONDS = 5.0
 _AGAIN_SECONDS = 0.1
 """Until sessions that did not answer are asked again."""
+_LONG_SECONDS = 20.0
+"""More than an end takes where nothing is wrong."""
 
 
 class Server(application.Server):
@@ -236,6 +239,7 @@ class Service:
             await asyncio.wait([serving, ending], return_when=asyncio.FIRST_COMPLETED)
         finally:
             systemd.stopping()
+            loop.call_later(_LONG_SECONDS, self._tell_what_is_left)
             self.context.listen = None
             log.info(
                 "the service is ending: %d session%s live", live := len(self.supervisor.live), "" if live == 1 else "s"
@@ -261,6 +265,12 @@ class Service:
                 audit.close()
             self.groups.close()
             self._doorkeepers.shutdown(wait=False, cancel_futures=True)
+
+    def _tell_what_is_left(self) -> None:
+        """Says what an end waits for that takes long, as nobody could find out afterwards."""
+        tasks = "; ".join(f"{task.get_name()}: {_awaits(task.get_coro())}" for task in asyncio.all_tasks())
+        log.warning("the service is still ending: live sessions %s; tasks %s", [*self.supervisor.live], tasks)
+        faulthandler.dump_traceback()
 
     def listen(self, port: int) -> "PageListener":
         """Where the page listens, from now on where it did not; `port`: 0 for any.
@@ -374,6 +384,15 @@ class Service:
                 self.sampler.usage = {name: found for name, found in usage.items() if name in self.supervisor.live}
             else:
                 self.sampler.usage = {}
+
+
+def _awaits(coroutine: Any) -> str:  # noqa: ANN401  # coroutines and futures alike
+    """Where a coroutine is, and where those are that it awaits."""
+    places = []
+    while (frame := getattr(coroutine, "cr_frame", None)) is not None:
+        places.append(f"{frame.f_code.co_qualname}:{frame.f_lineno}")
+        coroutine = coroutine.cr_await
+    return " > ".join(places)
 
 
 def _raise_descriptors() -> int:

@@ -24,6 +24,8 @@ from policy.errors import Refusal
 log = logging.getLogger("paddock.service")
 
 MOST_ANSWER = 64 << 20
+_TERM_SECONDS = 10.0
+"""Patience between SIGTERM and the kill: a job may be about to tell its jail, or be stopped."""
 
 
 class Jobs:
@@ -107,8 +109,12 @@ class _Process:
         self.status: int | None = None
 
     def terminate(self) -> None:
+        self._signal(signal.SIGTERM)
+        asyncio.get_running_loop().call_later(_TERM_SECONDS, self._signal, signal.SIGKILL)
+
+    def _signal(self, number: int) -> None:
         if self.status is None:
-            os.kill(self._pid, signal.SIGTERM)  # not waited for yet, so the number is still its own
+            os.kill(self._pid, number)  # not waited for yet, so the number is still its own
 
     async def wait(self) -> None:
         """Until it has ended: `status` then."""

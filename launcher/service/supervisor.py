@@ -588,13 +588,13 @@ class Supervisor:
         if live.shim is not None:
             live.shim.send("stop", term_seconds=term_seconds, why=live.stopped)
 
-    async def ask_to_stop(self, name: str, term_seconds: float | None = None) -> None:
+    async def ask_to_stop(self, name: str, term_seconds: float | None = None, why: Reason = Reason.STOPPED) -> None:
         """`stop`; returns when the session is known to be ending."""
         live = self.live.get(name)
         if live is None or live.shim is None:
-            self.stop(name, term_seconds)
+            self.stop(name, term_seconds, why)
             return
-        live.stopped = live.stopped or Reason.STOPPED
+        live.stopped = live.stopped or why
         try:
             await live.shim.ask("stop", term_seconds=term_seconds, why=live.stopped)
         except Refusal:
@@ -605,11 +605,19 @@ class Supervisor:
         """Ends all sessions in order, and the helpers. No new session is accepted from now on."""
         self.closing = why
         everything = list(self.live.values())
-        for live in everything:
-            self.stop(live.name, why=why)
+        await asyncio.gather(*(self._stopped_or_killed(live, why) for live in everything))
         for live in everything:
             await live.over.wait()
         self._end()
+
+    async def _stopped_or_killed(self, live: Live, why: Reason) -> None:
+        """Begins to end a session. One whose shim does not answer is killed, or this process would never end."""
+        try:
+            await self.ask_to_stop(live.name, why=why)
+        except Refusal as refusal:
+            log.error("session %s is killed: %s", live.name, refusal.message)
+            if live.shim is not None:
+                live.shim.kill()
 
     async def leave(self) -> None:
         """Leaves all sessions to themselves, and to the next service. No new session is accepted from now on."""

@@ -424,6 +424,28 @@ def test_ending_in_order_ends_all_and_a_stop_reaches_what_was_adopted(service: S
 
 
 @AS_A_USER
+def test_an_end_waits_for_no_process_that_does_not_answer(service: Served) -> None:
+    """A stopped shim and a stopped job: the session is killed with all that is in it, and its commits come home."""
+    service.create("sh", "-c", f"{COMMIT} made; echo ready; exec sleep 1000", name="hangs")
+    until(lambda: "ready" in service.log("hangs"))
+    family = [process["pid"] for process in service.get("/v1/sessions/hangs").json["processes"]]
+    below = psutil.Process(service.pid).children()
+    for process in below:
+        process.suspend()
+    try:
+        assert service.end() == 0
+        until(lambda: not any(alive(pid) for pid in family))
+    finally:
+        for process in below:
+            with contextlib.suppress(psutil.NoSuchProcess):
+                process.kill()
+    service.start()
+    assert service.get("/v1/sessions/hangs").json["state"] == "lost"
+    words = ["git", "log", "-1", "--format=%s", "one"]
+    until(lambda: service.paddock.who.run(words, cwd=service.paddock.main).stdout == "made\n")
+
+
+@AS_A_USER
 def test_the_runtime_directory_is_made_again(service: Served) -> None:
     """It goes when its user logs out: the service listens again where it was, and its sessions were never away."""
     service.create("sh", "-c", "echo ready; exec sleep 1000", name="stays")
