@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 
 from policy import bring, egress_rules, ingredients, keys, promises
 from policy.config.settings import Rules
-from policy.errors import Refusal
+from policy.errors import Refusal, in_rows
 from policy.ingredients import (
     DATA,
     PRIVATE,
@@ -382,8 +382,10 @@ def choose_backend(wanted: str, support: Support) -> str:
             "bubblewrap-missing",
             "bubblewrap does not work here",
             context=support.bubblewrap_why,
-            hint="install the bubblewrap package and allow unprivileged user namespaces; see `paddock doctor`\n"
-            "or leave --backend out: Landlock needs neither",
+            hint=in_rows(
+                "install the bubblewrap package and allow unprivileged user namespaces; see `paddock doctor`",
+                "or leave --backend out: Landlock needs neither",
+            ),
         )
     if support.landlock_abi < 1:
         raise Refusal(
@@ -391,8 +393,10 @@ def choose_backend(wanted: str, support: Support) -> str:
             "this kernel does not offer Landlock"
             + (", and bubblewrap does not work here either" if wanted == "auto" else ""),
             context=f"bubblewrap: {support.bubblewrap_why}" if wanted == "auto" else "",
-            hint="Linux 5.13 or newer, with landlock in the lsm= boot parameter (cat /sys/kernel/security/lsm)\n"
-            "or install the bubblewrap package and allow unprivileged user namespaces",
+            hint=in_rows(
+                "Linux 5.13 or newer, with landlock in the lsm= boot parameter (cat /sys/kernel/security/lsm)",
+                "or install the bubblewrap package and allow unprivileged user namespaces",
+            ),
         )
     if support.userns:
         return promises.NAMESPACES
@@ -407,10 +411,12 @@ def choose_backend(wanted: str, support: Support) -> str:
         raise Refusal(
             "guard-missing",
             "without user namespaces the jail needs the guard, which cannot work here",
-            context=f"user namespaces: {support.userns_why}\nguard: {support.guard_why}",
-            hint="inside a jail, leave out `paddock run --`: everything started there is confined already\n"
-            "in a container, start it with --security-opt seccomp=unconfined, or with --cap-add SYS_PTRACE\n"
-            "elsewhere, allow unprivileged user namespaces, or sysctl kernel.yama.ptrace_scope=1",
+            context=in_rows(f"user namespaces: {support.userns_why}", f"guard: {support.guard_why}"),
+            hint=in_rows(
+                "inside a jail, leave out `paddock run --`: everything started there is confined already",
+                "in a container, start it with --security-opt seccomp=unconfined, or with --cap-add SYS_PTRACE",
+                "elsewhere, allow unprivileged user namespaces, or sysctl kernel.yama.ptrace_scope=1",
+            ),
         )
     return promises.GUARD
 
@@ -527,6 +533,8 @@ def _check_writable_exceptions(
                 f"{where} cannot be denied to a jail that may write {path}",
                 context=f"{sources[where]}; hiding part of a writable tree needs a mount namespace, and user "
                 "namespaces are not available here",
-                hint=("use a separate worktree: paddock run --new TICKET -- COMMAND\nor " if main else "")
-                + f"--freeze-root: {path} and the directories down to it get no new entries",
+                hint=in_rows(
+                    "use a separate worktree: paddock run --new TICKET -- COMMAND" if main else "",
+                    f"{'or ' if main else ''}--freeze-root: {path} and the directories down to it get no new entries",
+                ),
             )

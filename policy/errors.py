@@ -19,8 +19,8 @@ class Refusal(Exception):
     Args:
         reference: stable kebab-case identifier, for scripts and for searching the documentation.
         message: what is refused, one sentence without a final full stop.
-        context: where and why; may span several lines.
-        hint: what to do next, ready to paste where it is a command.
+        context: where and why; one row, unless they are several (`in_rows`).
+        hint: what to do next, ready to paste where it is a command; the same.
         exit_code: the status the launcher ends with (125 unless the caller knows better).
     """
 
@@ -36,8 +36,8 @@ class Refusal(Exception):
         super().__init__(message)
         self.reference = reference
         self.message = message
-        self.context = context
-        self.hint = hint
+        self.context = str(in_rows(context))
+        self.hint = str(in_rows(hint))
         self.exit_code = exit_code
 
     def __str__(self) -> str:
@@ -45,7 +45,7 @@ class Refusal(Exception):
         lines = [f"paddock: {printable(self.message)} [{self.reference}]"]
         for label, text in (("why", self.context), ("hint", self.hint)):
             if text:
-                first, *rest = text.splitlines()
+                first, *rest = text.split("\n")
                 lines.append(f"  {label + ':':6}{printable(first)}")
                 lines.extend(f"        {printable(line)}" for line in rest)
         return "\n".join(lines)
@@ -65,7 +65,18 @@ class Refusal(Exception):
     def of(cls, facts: "dict[str, Any]") -> "Refusal":
         """The refusal that `as_dict` was called of."""
         context, hint, status = facts["context"], facts["hint"], facts["exitCode"]
-        return cls(facts["errorType"], facts["message"], context=context, hint=hint, exit_code=status)
+        return cls(facts["errorType"], facts["message"], context=Rows(context), hint=Rows(hint), exit_code=status)
+
+
+class Rows(str):
+    """Text whose newlines separate rows; in any other string they are part of a name that somebody has chosen."""
+
+    __slots__ = ()
+
+
+def in_rows(*texts: str) -> Rows:
+    """Each of `texts` as a row, whatever it holds; those that are several already stay so, and empty ones are none."""
+    return Rows("\n".join(text if isinstance(text, Rows) else text.replace("\n", "\\n") for text in texts if text))
 
 
 _UNSEEN = frozenset(

@@ -10,7 +10,7 @@ Pure.
 from collections.abc import Iterable
 from fnmatch import fnmatchcase
 
-from policy.errors import Refusal
+from policy.errors import Refusal, in_rows
 from policy.pasted import cited
 
 PROTECT = "protect"
@@ -88,10 +88,10 @@ def refused(changes: Iterable[tuple[str, str, str]], so: str, hint: str) -> Refu
     """
     first = sorted(changes, key=lambda change: change[2] != PROTECT)
     lines = [f"{what} {cited(path)}" for what, path, _ in first]
-    more = f"\nand {len(lines) - _MOST_NAMED} more" if len(lines) > _MOST_NAMED else ""
+    more = f"and {len(lines) - _MOST_NAMED} more" if len(lines) > _MOST_NAMED else ""
     return Refusal(
         "handoff-strict",
         f"the work changes hand-off files, which other tools execute or obey, so it is {so}",
-        context="\n".join(lines[:_MOST_NAMED]) + more,
+        context=in_rows(*lines[:_MOST_NAMED], more),
         hint=hint,
     )

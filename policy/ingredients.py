@@ -4,7 +4,7 @@ from collections.abc import Iterable
 
 from policy import promises
 from policy.config.settings import Rules
-from policy.errors import EXIT_NOT_EXECUTABLE, EXIT_NOT_FOUND, Refusal
+from policy.errors import EXIT_NOT_EXECUTABLE, EXIT_NOT_FOUND, Refusal, in_rows
 from policy.launch import Command, Git, Host, Trail, Translation, led_by, left_by, linked_by
 from policy.pasted import quoted
 from policy.plan import Bind, Grant, Place, beneath, held_by
@@ -60,15 +60,15 @@ def choose(
         raise Refusal(
             "git-private-impossible",
             "this worktree cannot have a private git directory",
-            context="\n".join(reasons),
-            hint=("remove it, if an agent made it" if made else "")
-            + ("; else put what it points to in its place" if git.doubtful else "")
-            + ("\n" if made else "")
-            + ("use a worktree that can: paddock run --new TICKET -- COMMAND\n"
-               if not (mounts or git.created) else "")
-            + "--git readonly: log, diff and status work"
-            + (", once --ro grants what the link points to" if git.doubtful else "")
-            + "\nor --git shared: the command may write the repository, including hooks and configuration",
+            context=in_rows(*reasons),
+            hint=in_rows(
+                ("remove it, if an agent made it" if made else "")
+                + ("; else put what it points to in its place" if git.doubtful else ""),
+                "" if mounts or git.created else "use a worktree that can: paddock run --new TICKET -- COMMAND",
+                "--git readonly: log, diff and status work"
+                + (", once --ro grants what the link points to" if git.doubtful else ""),
+                "or --git shared: the command may write the repository, including hooks and configuration",
+            ),
         )  # fmt: skip
     return "readonly", [f"git is read-only, commits are not possible: {reasons[0]}"]
 

@@ -42,7 +42,7 @@ _PLAIN = frozenset("ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz01234567
 _LONGEST = 300
 
 
-def cited(text: str) -> str:
+def cited(text: str, most: int = _LONGEST) -> str:
     r"""What somebody else has chosen, for a sentence of Paddock's: as it is where it is one plain word, else in quotes.
 
     No option, no end of a sentence (``: ``) and no quotation mark is outside of quotes or ends them, and no space is
@@ -50,14 +50,15 @@ def cited(text: str) -> str:
     whole of it as one word, if not as the same.
 
     Args:
-        text: a path, a ref, a process's name, what was sent as a host; of a long one the beginning is shown.
+        text: a path, a ref, a process's name, what was sent as a host.
+        most: characters; of a longer one the beginning is shown.
     """
     if _is_plain(text):
-        return text if len(text) <= _LONGEST else f"{text[:_LONGEST]}..."
-    shown = text[:_LONGEST]
+        return text if len(text) <= most else f"{text[:most]}..."
+    shown = text[:most]
     found = unseen(shown) | bare(shown)
     inner = "".join(escape(char) if at in found else char for at, char in enumerate(shown)).replace("'", "\\x27")
-    return f"'{inner}'" + ("..." if len(text) > _LONGEST else "")
+    return f"'{inner}'" + ("..." if len(text) > most else "")
 
 
 def cited_words(text: str) -> str:

@@ -23,7 +23,7 @@ from launcher.engines.base import Mirror, Part
 from launcher.engines.row import Cause, Job, Outcome
 from launcher.session import places
 from launcher.vcs import written
-from policy.errors import Refusal
+from policy.errors import Refusal, in_rows
 from policy.pasted import quoted
 
 _READY = 180.0
@@ -97,7 +97,7 @@ def _doctor() -> None:
     done = subprocess.run(words, stdin=subprocess.DEVNULL, capture_output=True, cwd="/", timeout=_READY, check=False)
     if done.returncode:
         lines = (done.stdout + done.stderr).decode("utf-8", "replace").strip().splitlines()[-3:]
-        raise Refusal("node-unfit", "its jails do not hold what they should", context="\n".join(lines),
+        raise Refusal("node-unfit", "its jails do not hold what they should", context=in_rows(*lines),
                       hint="run there: paddock doctor")  # fmt: skip
 
 
@@ -630,5 +630,5 @@ def _bytes(answer: object) -> bytes:
 
 
 def _short(error: Exception) -> Refusal:
-    lines = [line for line in str(error).splitlines() if line.strip()]
-    return Refusal("ray-failed", f"the task failed with {type(error).__name__}", context="\n".join(lines[-4:])[:2000])
+    lines = [line[:500] for line in str(error).splitlines() if line.strip()]
+    return Refusal("ray-failed", f"the task failed with {type(error).__name__}", context=in_rows(*lines[-4:]))

@@ -17,7 +17,7 @@ import os
 from launcher import wire
 from launcher.jail import init, landlock, processes, reports, spawn, syscalls
 from launcher.jail.spec import HELD, JailSpec
-from policy.errors import EXIT_REFUSED, Refusal
+from policy.errors import EXIT_REFUSED, Refusal, Rows
 
 Trees = tuple[tuple[str, ...], tuple[str, ...], tuple[str, ...]]
 """(readable, writable, hidden in either where there are mounts); what is hidden may hold what is readable."""
@@ -98,7 +98,9 @@ def refusal_in(said: str) -> Refusal | None:
     """The Refusal at the end of what a helper has written to standard error; None when its command ran."""
     _, mark, text = said.rpartition("\n\0")
     parts = text.split("\0")
-    return Refusal(parts[0], parts[1], context=parts[2], hint=parts[3]) if mark and len(parts) == 4 else None
+    return (
+        Refusal(parts[0], parts[1], context=Rows(parts[2]), hint=Rows(parts[3])) if mark and len(parts) == 4 else None
+    )
 
 
 def _run(spec: Spec) -> int:

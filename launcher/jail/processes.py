@@ -9,7 +9,7 @@ import time
 
 from launcher.jail import syscalls
 from launcher.lean import ctypes, os
-from policy.errors import Refusal
+from policy.errors import Refusal, in_rows
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -72,9 +72,12 @@ def userns_unavailable(step: str, error: OSError) -> Refusal:
     return Refusal(
         "userns-unavailable",
         "user namespaces cannot be used here",
-        context=f"{step}: {error.strerror}\nblocked by one of: kernel.unprivileged_userns_clone, "
-        "user.max_user_namespaces, kernel.apparmor_restrict_unprivileged_userns, a container's seccomp profile, "
-        "a bounding set without CAP_SETFCAP, chroot",
+        context=in_rows(
+            f"{step}: {error.strerror}",
+            "blocked by one of: kernel.unprivileged_userns_clone, user.max_user_namespaces, "
+            "kernel.apparmor_restrict_unprivileged_userns, a container's seccomp profile, a bounding set without "
+            "CAP_SETFCAP, chroot",
+        ),
         hint="paddock doctor says which; PADDOCK_NO_USERNS=1 uses the guard instead",
     )
 

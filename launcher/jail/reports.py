@@ -9,7 +9,7 @@ import marshal
 import time
 
 from launcher import wire
-from policy.errors import Refusal
+from policy.errors import Refusal, Rows
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -82,7 +82,7 @@ def exited(payload: bytes) -> tuple[int, bool]:
 def refusal(payload: bytes) -> Refusal:
     """The Refusal that `send_refusal` wrote."""
     reference, message, context, hint, exit_code = marshal.loads(payload)
-    return Refusal(reference, message, context=context, hint=hint, exit_code=exit_code)
+    return Refusal(reference, message, context=Rows(context), hint=Rows(hint), exit_code=exit_code)
 
 
 def report(payload: bytes) -> "tuple[Any, ...]":

@@ -204,5 +204,5 @@ def _tried(path: str) -> str:
         finally:
             running.end()
     except Refusal as refusal:
-        return refusal.context.splitlines()[0]
+        return refusal.context.split("\n")[0]
     return ""

@@ -14,7 +14,7 @@ from launcher.jail.processes import jailed
 from launcher.service import instance
 from launcher.session.places import SYSTEM_RUNTIME, Places
 from launcher.session.state import NAME_RULE, control_address, valid_name
-from policy.errors import Refusal
+from policy.errors import Refusal, in_rows
 
 _TIMEOUT = 330.0
 _MANAGER_SECONDS = 2.0
@@ -49,7 +49,7 @@ class Client:
         raise Refusal(
             "service-absent",
             "no Paddock service answers",
-            context="\n".join(tried),
+            context=in_rows(*tried),
             hint=_failed_unit() or "paddock serve starts one here; paddock service install lets systemd do it",
         )
 

@@ -13,7 +13,7 @@ from pathlib import Path
 
 from launcher.safefs import walk
 from launcher.session import places
-from policy.errors import Refusal
+from policy.errors import Refusal, in_rows
 
 # The text of the units, as they belong on this machine.
 #
@@ -191,7 +191,7 @@ def refuse_kept(files: list[File], edit: str) -> None:
         raise Refusal(
             "service-edited",
             "files that Paddock did not write would be overwritten",
-            context="\n".join(f"{file.path}: {file.state.value}" for file in kept),
+            context=in_rows(*(f"{file.path}: {file.state.value}" for file in kept)),
             hint=f"move what you changed into a drop-in ({edit}), remove the file, and install again",
         )
 
@@ -256,8 +256,8 @@ def check_trusted(command: Path) -> None:
         raise Refusal(
             "service-not-trusted",
             "root must not start a Paddock that others can change",
-            context="\n".join([*dict.fromkeys(found[:_MOST_SHOWN]),
-                               *([f"and {len(found) - _MOST_SHOWN} more"] if len(found) > _MOST_SHOWN else [])]),
+            context=in_rows(*dict.fromkeys(found[:_MOST_SHOWN]),
+                         f"and {len(found) - _MOST_SHOWN} more" if len(found) > _MOST_SHOWN else ""),
             hint="install it as root where only root writes (sudo pipx install --global paddock-launcher), "
             "or use your own manager: paddock service install --user",
         )  # fmt: skip

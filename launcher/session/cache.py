@@ -16,7 +16,7 @@ from launcher.lean import os
 from launcher.safefs import walk
 from launcher.session import inputs, messages, state
 from launcher.session.places import Places, current_directory, made
-from policy.errors import Refusal, printable
+from policy.errors import Refusal, Rows, printable
 from policy.plan import Plan
 
 TYPE_CHECKING = False
@@ -163,7 +163,7 @@ def _in_child(planned: "Callable[[], Entry]") -> Entry:
     answer = marshal.loads(content)
     if len(answer) != 4:
         reference, message, context, hint, exit_code = answer
-        raise Refusal(reference, message, context=context, hint=hint, exit_code=exit_code)
+        raise Refusal(reference, message, context=Rows(context), hint=Rows(hint), exit_code=exit_code)
     plan_data, *others = answer
     plan = Plan.from_data(plan_data)
     assert plan is not None  # made by this very code

@@ -11,7 +11,7 @@ from typing import NamedTuple
 from launcher.vcs import git_config
 from launcher.vcs.disk import Disk, Names
 from launcher.vcs.private import pointer, record
-from policy.errors import Refusal
+from policy.errors import Refusal, in_rows
 from policy.pasted import quoted
 from policy.plan import beneath
 
@@ -49,9 +49,9 @@ and git directory.
 Each is a linked worktree of the module's own store; git keeps no list of which belong together."""
 
 HINT = "cd into a git worktree; git init makes a repository of a directory"
-WITH_OPTION = (
-    "cd into a git worktree, or name one with --worktree DIR; git init makes a repository of a directory\n"
-    "or --directory: the command is confined to this directory as it is, and nothing is harvested"
+WITH_OPTION = in_rows(
+    "cd into a git worktree, or name one with --worktree DIR; git init makes a repository of a directory",
+    "or --directory: the command is confined to this directory as it is, and nothing is harvested",
 )
 """What may come next, without and with an option that names the worktree."""
 

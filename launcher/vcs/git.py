@@ -29,7 +29,7 @@ from launcher.jail import processes
 from launcher.vcs import checkout, written
 from launcher.vcs.disk import Present
 from launcher.vcs.private import ref_files
-from policy.errors import Refusal
+from policy.errors import Refusal, in_rows
 from policy.pasted import joined
 from policy.plan import SYSTEM_PATH
 
@@ -324,7 +324,7 @@ class GitFailed(Refusal):
         super().__init__(
             reference,
             f"git {words[0] if words else ''}: {why}",
-            context="\n".join([f"{command}, in {where}", *lines]),
+            context=in_rows(f"{command}, in {where}", *lines),
             hint="nothing from the repository's own configuration was executed: check whether plain git can do it",
         )
         self.status = status

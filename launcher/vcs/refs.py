@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from typing import Self
 
 from launcher.vcs.git import Git, GitFailed, kill
-from policy.errors import Refusal
+from policy.errors import Refusal, in_rows
 
 AGENTS = "agent"
 """What names of worktrees' branches begin with, before a slash, where nobody asks for another."""
@@ -195,7 +195,7 @@ class Transaction:
                 raise Refusal(
                     reference,
                     f"the branches could not be {what}",
-                    context="\n".join([f"in {self._git.git_dir}", *words[:4], *words[4:][-4:]]),
+                    context=in_rows(f"in {self._git.git_dir}", *words[:4], *words[4:][-4:]),
                     hint=hint,
                 )
 

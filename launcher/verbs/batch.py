@@ -21,7 +21,7 @@ from launcher.vcs.git import Git
 from launcher.verbs import table
 from launcher.verbs.table import counted
 from policy.config import layer
-from policy.errors import Refusal, printable
+from policy.errors import Refusal, in_rows, printable
 
 _MOST_BYTES = 1 << 30
 _MOST_TOLD = 10
@@ -158,8 +158,8 @@ def read_rows(path: str, timeout: float | None, *, here: bool = True) -> list[tu
 
 def _refuse(path: str, wrong: list[str]) -> None:
     if wrong:
-        more = f"\nand {len(wrong) - _MOST_TOLD} more" if len(wrong) > _MOST_TOLD else ""
-        raise Refusal("rows-invalid", f"{path}: {wrong[0]}", context="\n".join(wrong[1:_MOST_TOLD]) + more, hint=_HINT)
+        more = f"and {len(wrong) - _MOST_TOLD} more" if len(wrong) > _MOST_TOLD else ""
+        raise Refusal("rows-invalid", f"{path}: {wrong[0]}", context=in_rows(*wrong[1:_MOST_TOLD], more), hint=_HINT)
 
 
 def _mistake(errors: list[ErrorDetails]) -> str:

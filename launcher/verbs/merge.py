@@ -20,7 +20,7 @@ from launcher.vcs.private import planted, record, swap
 from launcher.vcs.worktrees import condition
 from launcher.vcs.worktrees.store import WorktreeRepository, root_of
 from launcher.verbs import style, table
-from policy.errors import Refusal, printable
+from policy.errors import Refusal, Rows, in_rows, printable
 from policy.handoff import Patterns
 from policy.launch import worktree_id
 from policy.pasted import cited, joined, quoted
@@ -157,7 +157,7 @@ def _children(found: target.Target, words: list[str] | None, start: str, state: 
         return into_children.named(found, words, start, lambda word: of_ticket(word, found.common_dir))
     except Refusal as refusal:
         if refusal.reference == "child-unknown":
-            refusal.hint = "\n".join([*_inside(found, words, state), refusal.hint])
+            refusal.hint = in_rows(*_inside(found, words, state), Rows(refusal.hint))
         raise
 
 

@@ -89,7 +89,7 @@ def show(session: str, *, as_json: bool) -> int:
 def described(session: dict[str, Any]) -> list[str]:
     """A session as lines."""
     lines = [
-        f"session   {session['name']}  {session['state']}"
+        f"session   {session['name']}, {session['state']}"
         + (f", {ending(session)}" if session["outcome"] and session["state"] != "running" else ""),
         f"command   {joined(session['command'])}",
         f"worktree  {session['worktree'] or session['directory']}",
@@ -129,7 +129,7 @@ def _outcome(outcome: dict[str, Any]) -> list[str]:
     lines = [f"denials   {outcome['denials']}"] if outcome["denials"] else []
     if harvest := outcome["harvest"]:
         lines.append(f"harvest   {harvest.get('state') or harvest.get('message')}")
-    lines += [f"changed   {path} ({what}; {mode})" for what, path, mode in outcome["handoff"]]
+    lines += [f"changed   {cited(path)} ({what}; {mode})" for what, path, mode in outcome["handoff"]]
     lines += [f"note      {note}" for note in outcome["notes"]]
     if outcome["refusal"] and outcome["refusal"]["hint"]:
         lines.append(f"hint      {outcome['refusal']['hint']}")

@@ -18,7 +18,7 @@ from launcher.service.ticket_schema import Agent, Merger, Orchestrator, Ticket, 
 from launcher.session import messages, places
 from launcher.verbs import session_request, style, table
 from launcher.verbs.table import ago, client, counted, show_json
-from policy.errors import Refusal, printable
+from policy.errors import Refusal, in_rows, printable
 from policy.pasted import joined, quoted
 
 if TYPE_CHECKING:
@@ -61,7 +61,7 @@ def described(found: dict[str, Any]) -> list[str]:
         lines += [f"  {'':<{width}}    {line}" for line in _details(agent, result)]
     if refusal := result.get("refusal"):
         lines.append(f"  {refusal['message']} [{refusal['errorType']}]")
-        lines += [f"    {line}" for line in refusal["context"].splitlines()]
+        lines += [f"    {line}" for line in refusal["context"].split("\n")]
         if refusal["hint"]:
             lines.append(f"    hint: {refusal['hint']}")
     if state == TicketState.CREATED or state not in tuple(TicketState)[-3:]:
@@ -117,7 +117,7 @@ def _details(agent: dict[str, Any], result: dict[str, Any]) -> list[str]:
     """The rest of what is to be known of a ticket."""
     lines = []
     if (refusal := agent["refusal"]) is not None:
-        lines += [f"why:  {line}" for line in refusal["context"].splitlines()[:5]]
+        lines += [f"why:  {line}" for line in refusal["context"].split("\n")[:5]]
         lines += [f"hint: {refusal['hint']}"] if refusal["hint"] else []
     if (conflicted := ticket_words.conflict(agent, result)) is not None:
         descriptor = conflicted["merge_descriptor"]
@@ -255,8 +255,8 @@ def check_tickets(path: str, body: Mapping[str, Any]) -> None:
         TicketRequest.model_validate(body)
     except ValidationError as error:
         lines = [_line(each["loc"], each["type"], each["msg"], body) for each in error.errors()]
-        more = f"\nand {len(lines) - 10} more" if len(lines) > 10 else ""
-        raise Refusal("tickets-invalid", f"{path}: {lines[0]}", context="\n".join(lines[1:10]) + more,
+        more = f"and {len(lines) - 10} more" if len(lines) > 10 else ""
+        raise Refusal("tickets-invalid", f"{path}: {lines[0]}", context=in_rows(*lines[1:10], more),
                       hint=_HINT) from None  # fmt: skip
 
 

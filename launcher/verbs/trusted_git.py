@@ -24,8 +24,8 @@ from launcher.session import nested
 from launcher.session.machine import Machine
 from launcher.vcs import checkout, git_config, jailed_git, written
 from launcher.vcs.private import pointer
-from policy.errors import Refusal
-from policy.pasted import quoted
+from policy.errors import Refusal, in_rows
+from policy.pasted import cited, quoted
 from policy.plan import SYSTEM_PATH, beneath
 
 _CONFIG = ("config", "config.worktree")
@@ -207,7 +207,7 @@ def _check_nested(place: str, shown: set[str], named: set[str], tree: str, state
     checkouts += named
     for entry, places in led.items():
         if not places and machine.kind(entry) in ("file", "link") and any(beneath(entry, root) for root in checkouts):
-            raise _unreadable(place, f"{entry} points to nothing now, and can later", _removal(entry))
+            raise _unreadable(place, f"{cited(entry)} points to nothing now, and can later", _removal(entry))
     theirs = {
         each
         for entry, places in led.items() if any(beneath(entry, root) for root in checkouts)
@@ -218,9 +218,10 @@ def _check_nested(place: str, shown: set[str], named: set[str], tree: str, state
         raise Refusal(
             "trust-nested",
             f"git enters other repositories in checkouts of {place}, which agents could write",
-            context="`git status` and others obey what is in them: " + ", ".join(inside_first),
-            hint="remove each of them, or accept it first:\n"
-            + "\n".join(f"paddock trust {quoted(each)}" for each in inside_first),
+            context="`git status` and others obey what is in them: " + ", ".join(map(cited, inside_first)),
+            hint=in_rows(
+                "remove each of them, or accept it first:", *(f"paddock trust {quoted(each)}" for each in inside_first)
+            ),
         )
 
 
@@ -311,7 +312,7 @@ def _check_kind(entry: _Entry, place: str, shown: set[str]) -> None:
     if name.startswith(_IN_PROGRESS):
         raise Refusal(
             "trust-in-progress",
-            f"an operation of git's is in progress in {place}: {entry.path}",
+            f"an operation of git's is in progress in {place}: {cited(entry.path)}",
             context="what it would execute when it continues cannot be shown",
             hint="finish or abort it in a jail (git rebase --abort, git cherry-pick --abort, git bisect reset ...), or "
             f"rm -r {quoted(f'{place}/{entry.path}')}; then paddock trust {quoted(place)}",
@@ -320,10 +321,12 @@ def _check_kind(entry: _Entry, place: str, shown: set[str]) -> None:
     # Git follows links where it writes: of a message, an index, packed refs. Those of hooks are shown.
     other = entry.nearest and (inside or not (symbolic or name.startswith("hooks/")))
     if entry.kind == "l" and (source or data or name in _DIRECTORIES or other):
-        raise _indirect(place, entry.path, f"it is a link to {entry.target}",
+        raise _indirect(place, entry.path, f"it is a link to {cited(entry.target)}",
                         "replace it with a copy of what it points to, or remove it")  # fmt: skip
     if entry.kind not in "fdl" or (name in files and entry.kind != "f"):
-        raise _unreadable(place, f"{entry.path} is not a regular file", f"remove {quoted(f'{place}/{entry.path}')}")
+        raise _unreadable(
+            place, f"{cited(entry.path)} is not a regular file", f"remove {quoted(f'{place}/{entry.path}')}"
+        )
     single = name == _ALTERNATES or not name.startswith("objects/")
     if entry.kind == "f" and entry.names > 1 and entry.nearest and single:
         raise _indirect(place, entry.path, "the same file has another name (a hard link), by which it can be written",
@@ -504,7 +507,7 @@ def _redirected(place: str, path: str) -> Refusal:
 def _indirect(place: str, path: str, why: str, hint: str) -> Refusal:
     return Refusal(
         "trust-indirect",
-        f"{place}/{path} leads git elsewhere, so what it would obey cannot be shown",
+        f"{cited(f'{place}/{path}')} leads git elsewhere, so what it would obey cannot be shown",
         context=why,
         hint=f"{hint}; then paddock trust {quoted(place)}",
     )

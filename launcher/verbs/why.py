@@ -80,7 +80,7 @@ def _note(refusal: Refusal | None) -> list[str]:
     first = (
         f"  note        this is the answer with --freeze-root, without which no command starts here: {refusal.message}"
     )
-    return [first, *(f"              {hint}" for hint in refusal.hint.splitlines())]
+    return [first, *(f"              {hint}" for hint in refusal.hint.split("\n"))]
 
 
 def _grantable(found: Verdict, machine: Host) -> Verdict:

@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 from policy import tables
 from policy.config.values import SCHEMA, Base, Configuration
-from policy.errors import Refusal
+from policy.errors import Refusal, in_rows
 from policy.keys import BUDGETS
 from policy.tables import Mistake, Mistakes, Part, Place, checked, names
 
@@ -25,7 +25,7 @@ def config_refusal(error: Mistakes, origin: str, line_of: Callable[[Place], int 
     return Refusal(
         "config-unknown-key" if unknown else "config-invalid",
         f"{origin}: {lines[0]}",
-        context="\n".join(f"also {line}" for line in lines[1:]),
+        context=in_rows(*(f"also {line}" for line in lines[1:])),
         hint="paddock init writes a commented example of every key" if unknown else "",
     )
 

@@ -9,9 +9,9 @@ from typing import Generic, NamedTuple, Protocol, TypeVar
 from policy import egress_rules
 from policy.config.layer import Kind, Layer, flag_of
 from policy.config.values import looks_secret
-from policy.errors import Refusal, printable
+from policy.errors import Refusal, in_rows, printable
 from policy.keys import BUDGETS, Key, parse_key
-from policy.pasted import quoted
+from policy.pasted import cited, quoted
 
 T = TypeVar("T", covariant=True)
 
@@ -245,8 +245,7 @@ def resolve(layers: Sequence[Layer]) -> Settings:
             raise Refusal(
                 "config-untrusted",
                 f"{layer.origin} loosens the rules, and its content is not trusted",
-                context="anyone who can write to the worktree, agents included, may have written it:\n"
-                + "\n".join(loose),
+                context=in_rows("anyone who can write to the worktree, agents included, may have written it:", *loose),
                 hint=f"read it, then: paddock trust {quoted(layer.same_as or layer.origin)}",
             )
     return _merged(layers)
@@ -259,7 +258,7 @@ def loosening(below: Settings, layer: Layer) -> list[str]:
 
     def widened(attribute: str, values: Iterable[str]) -> None:
         known = {entry.value for entry in getattr(below, attribute)}
-        found.extend(f"{KEYS[attribute]}: adds {value}" for value in values if value not in known)
+        found.extend(f"{KEYS[attribute]}: adds {_whole(value)}" for value in values if value not in known)
 
     def ranked(attribute: str, value: str | None, order: tuple[str, ...]) -> None:
         now = getattr(below, attribute).value
@@ -269,7 +268,7 @@ def loosening(below: Settings, layer: Layer) -> list[str]:
     def changed(attribute: str, value: str | None) -> None:
         now = getattr(below, attribute).value
         if value is not None and value != now:
-            found.append(f"{KEYS[attribute]}: {value or '(none)'} instead of {now or '(none)'}")
+            found.append(f"{KEYS[attribute]}: {_whole(value) or '(none)'} instead of {now or '(none)'}")
 
     widened("read", content.filesystem.read)
     widened("write", content.filesystem.write)
@@ -287,7 +286,7 @@ def loosening(below: Settings, layer: Layer) -> list[str]:
     widened("env_pass", content.environment.pass_)
     known = {entry.value for entry in below.env_set}
     found += [
-        f"environment.set: sets {name}"
+        f"environment.set: sets {_whole(name)}"
         for name, value in content.environment.set_.items()
         if (name, value) not in known
     ]
@@ -314,7 +313,7 @@ def loosening(below: Settings, layer: Layer) -> list[str]:
     if content.provider.keep_prompts is False and below.keep_prompts.value:
         found.append("provider.keep_prompts: false instead of true")
     protected = {entry.value for entry in below.handoff_protect}
-    found += [f"handoff.report: {name} is protected" for name in content.handoff.report if name in protected]
+    found += [f"handoff.report: {_whole(name)} is protected" for name in content.handoff.report if name in protected]
     if content.system.given:  # `layer.parse` refuses it already; here too, so that this stands alone
         found.append("system: describes the machine")
     return found
@@ -324,6 +323,11 @@ def _bounds(settings: Settings) -> tuple[tuple[str, int], ...]:
     """The bounds that stay: a project's own limit may be any number, so it takes none away."""
     own = {entry.value[0] for entry in settings.limits if entry.source.kind != Kind.PROJECT}
     return tuple((name, share) for name, share in BOUNDS.items() if name not in own and name not in settings.lifted)
+
+
+def _whole(value: str) -> str:
+    """As anybody may have written it; of what loosens the rules nothing is left out."""
+    return value and cited(value, len(value))
 
 
 def _word(value: bool) -> str:

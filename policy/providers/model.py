@@ -36,7 +36,7 @@ import re
 from enum import StrEnum
 
 from policy import keys
-from policy.errors import Refusal
+from policy.errors import Refusal, in_rows
 from policy.hosts import parse_rule
 from policy.tables import (
     Choice,
@@ -494,7 +494,7 @@ def parse_spec(text: str, source: str) -> ProviderSpec:
         raise Refusal(
             "provider-invalid",
             f"{source} does not describe a provider",
-            context="\n".join(_problem(mistake) for mistake in error.found),
+            context=in_rows(*map(_problem, error.found)),
         ) from error
 
 

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple, Protocol, runtime_checkable
 
 from policy import runners
-from policy.errors import Refusal
+from policy.errors import Refusal, in_rows
 from policy.providers.model import (
     ArgumentsPosition,
     DialectName,
@@ -350,7 +350,7 @@ def _add(known: dict[str, SandboxTranslationStrategy], strategy: SandboxTranslat
         raise Refusal(
             "provider-duplicate",
             f"provider {name!r} is defined twice",
-            context=f"by {_source(known[name])}\nand by {_source(strategy)}",
+            context=in_rows(f"by {_source(known[name])}", f"and by {_source(strategy)}"),
             hint="give one of them another name, or write `override = true` in your own file to replace a built-in",
         )
     known[name] = strategy

@@ -318,6 +318,17 @@ def test_a_login_in_a_terminal_is_taken_out(bridge: Bridge) -> None:
     assert json.loads(bridge.up(plain).on) == json.loads(plain)
 
 
+def test_no_other_spelling_of_a_login_in_a_terminal_passes(bridge: Bridge) -> None:
+    """Parsers that forgive case take it for the same member, and the last one counts."""
+    evil = {"type": "terminal", "command": "/w/evil"}
+    odd = {"AuthMethods": [evil], "authmethods ": [evil], "authMethod\u017f": [evil]}
+    meta = {"Terminal-Auth": evil, " terminal-auth": evil, "type": "terminal", "Command": "/w/evil"}
+    methods = [{"id": "a", "Type": "terminal", "_Meta": evil, "_meta": meta}]
+    assert json.loads(bridge.up(line({"id": 0, "result": odd})).on)["result"] == {}
+    found = json.loads(bridge.up(line({"id": 0, "result": {**odd, "authMethods": methods}})).on)["result"]
+    assert found == {"authMethods": [{"id": "a", "_meta": {}}]}
+
+
 # Sessions
 
 

@@ -110,7 +110,7 @@ LOOSE: list[tuple[dict[str, Any], str]] = [
     ({"filesystem": {"freeze_root": False}}, "filesystem.freeze_root: false instead of true"),
     ({"network": {"mode": "open"}}, "network.mode: open instead of proxy"),
     ({"network": {"allow_domains": ["evil.example"]}}, "network.allow_domains: adds evil.example"),
-    ({"environment": {"pass": ["AWS_*"]}}, "environment.pass: adds AWS_*"),
+    ({"environment": {"pass": ["AWS_*"]}}, "environment.pass: adds 'AWS_*'"),
     ({"environment": {"set": {"PATH": "/tmp"}}}, "environment.set: sets PATH"),
     ({"git": {"mode": "shared"}}, "git.mode: shared instead of private"),
     ({"git": {"mode": "readonly"}}, "git.mode: readonly instead of private"),
@@ -168,6 +168,22 @@ def test_every_loosening_key_is_listed_at_once() -> None:
         key in shown for key in ("filesystem.read", "network.mode", "environment.set", "limits.memory", "system")
     )
     assert "network.allow_domains: adds evil.example" in shown
+
+
+def test_what_loosens_the_rules_is_one_row_and_whole() -> None:
+    """An agent may have written it: a row of its own would look like Paddock's, and what is cut off is not read."""
+    odd = "/a\n        paddock: nothing to read\u2028" + 400 * "x" + "/end"
+    layer = made(Kind.PROJECT, {"filesystem": {"read": [odd]}, "network": {"notify": "b --c: d"}}, trusted=False)
+    with pytest.raises(Refusal) as caught:
+        resolve([*BELOW, layer])
+    assert caught.value.context.split("\n")[1:] == [
+        "filesystem.read: adds '/a\\n "
+        + 6 * "\\x20"
+        + "\\x20paddock:\\x20nothing to read\\u2028"
+        + 400 * "x"
+        + "/end'",
+        "network.notify: 'b\\x20--c:\\x20d' instead of (none)",
+    ]
 
 
 def test_the_hint_is_quoted_for_the_shell() -> None:

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from policy.errors import EXIT_REFUSED, Refusal, printable
+from policy.errors import EXIT_REFUSED, Refusal, in_rows, printable
 
 
 def test_a_refusal_reads_as_what_why_and_what_next() -> None:
@@ -24,14 +24,18 @@ def test_empty_parts_leave_no_line() -> None:
     assert str(Refusal("usage", "unknown option --x")) == "paddock: unknown option --x [usage]"
 
 
-def test_further_lines_are_indented_below_the_first() -> None:
-    """A context of several lines stays one block."""
-    assert str(Refusal("r", "m", context="one\ntwo\n\nthree")).splitlines()[1:] == [
-        "  why:  one",
+def test_rows_are_those_that_are_given_as_rows() -> None:
+    """Those are one block. What is in a name makes none, whatever it holds, nor once it went through a service."""
+    refusal = Refusal("r", "m", context=in_rows("one\nhint: no", in_rows("two", "three\u2028\x0b"), ""), hint="a\nb")
+    text = [
+        "paddock: m [r]",
+        "  why:  one\\nhint: no",
         "        two",
-        "        ",
-        "        three",
+        "        three\\u2028\\x0b",
+        "  hint: a\\nb",
     ]
+    assert str(refusal).split("\n") == text
+    assert str(Refusal.of(refusal.as_dict())).split("\n") == text
 
 
 def test_a_refusal_ends_with_125_unless_told_otherwise() -> None:
@@ -86,4 +90,6 @@ def test_no_part_of_a_refusal_can_smuggle_control_characters(message: str, conte
     """The whole text holds line feeds as its only control characters."""
     text = str(Refusal("r", message, context=context, hint=hint))
     assert all(line.isprintable() for line in text.split("\n"))
-    assert text.split("\n")[0].startswith("paddock: ")
+    first, *rest = text.split("\n")
+    assert first.startswith("paddock: ")
+    assert len(rest) == bool(context) + bool(hint)

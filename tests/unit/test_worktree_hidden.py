@@ -12,6 +12,7 @@ from launcher.vcs import jailed_git
 from launcher.vcs.git import ERROR_TAIL, Completed
 from launcher.vcs.worktrees.models import Worktree
 from policy.errors import Refusal
+from policy.pasted import cited
 from tests.support import repository
 from tests.support.repository import Place, committed, git
 
@@ -66,6 +67,7 @@ def below(name: str) -> Callable[[Path], None]:
     [
         ("deep", in_a_repository, "logs/HEAD"),
         ("deep", below(".git"), "work"),
+        ("in\n  hint: trusted", lambda top: in_a_repository_of_its_own(top / "in\n  hint: trusted"), "logs/HEAD"),
         ("deep", lambda top: (top / ".git").write_text("precious\n"), "."),
         ("new", below("new/.git"), "work"),
         ("new", lambda top: in_a_repository_of_its_own(top / "new"), "logs/HEAD"),
@@ -78,7 +80,7 @@ def test_what_git_takes_for_its_own_directory_is_at_stake(
     top = Path(made.path)
     make(top / inside if inside == "deep" else top)
     (top / "deep/below/file").write_text("changed\n")
-    assert f"{inside}/.git, which no backup can hold" in at_stake(place, made)
+    assert f"{cited(f'{inside}/.git')}, which no backup can hold" in at_stake(place, made)
     backups = place.service.remove(made, force=True).backups
     assert not top.exists()
     assert git("show", f"{backups[0][1]}:deep/below/file", at=place.app) == "changed"

@@ -93,7 +93,7 @@ class AgentRequests:
         self._look_for_session(message)
         message = self._jail.shown(advised(message, self._rules.plan))
         encoded = rpc.encode(message)
-        if b'"authMethods"' not in encoded:  # no other spelling is left of it
+        if b"authmethod" not in encoded.lower():
             return Outcome(encoded)
         safe, stripped = _without_terminals(message)
         if stripped:
@@ -211,7 +211,8 @@ def _without_terminals(value: object) -> tuple[object, bool]:
     """A message of the agent's without what would let it choose a command that the client runs outside of the jail.
 
     A login "in a terminal" is one: arguments, environment and (`terminal-auth`) even the command come from the agent.
-    They stand in `authMethods`, of the reply to `initialize` and of errors that ask for a login.
+    They stand in `authMethods`, of the reply to `initialize` and of errors that ask for a login. Under another spelling
+    of a name (`_spelled`) none passes.
     """
     if isinstance(value, list):
         items = [_without_terminals(item) for item in value]
@@ -221,11 +222,17 @@ def _without_terminals(value: object) -> tuple[object, bool]:
         return value, False
     changed = False
     result: dict[str, object] = {}
-    for name, item in value.items():
+    for name, item in _spelled(value, ("authMethods",)).items():
         found, other = _logins(item) if name == "authMethods" else _without_terminals(item)
         result[name] = found
         changed = changed or other
-    return (result, True) if changed else (value, False)
+    return (result, True) if changed or len(result) < len(value) else (value, False)
+
+
+def _spelled(members: dict[str, Any], names: tuple[str, ...]) -> dict[str, Any]:
+    """Without members that a parser that forgives case or white space would take for one of `names`."""
+    folded = {name.casefold() for name in names}
+    return {name: item for name, item in members.items() if name in names or name.strip().casefold() not in folded}
 
 
 def _logins(methods: object) -> tuple[object, bool]:
@@ -233,17 +240,18 @@ def _logins(methods: object) -> tuple[object, bool]:
         return [], True
     kept: list[object] = []
     changed = False
-    for method in methods:
-        if not isinstance(method, dict) or method.get("type", "agent") not in ("agent", "env_var"):
+    for offered in methods:
+        method = _spelled(offered, ("type", "_meta")) if isinstance(offered, dict) else {"type": "terminal"}
+        if method.get("type", "agent") not in ("agent", "env_var"):
             changed = True
             continue
-        meta = method.get("_meta")
-        if isinstance(meta, dict):
-            own = {name: item for name, item in meta.items() if name != rpc.TERMINAL_LOGIN}
+        if isinstance(meta := method.get("_meta"), dict):
+            own = _spelled(meta, ("type",))
+            own = {name: item for name, item in own.items() if name.strip().casefold() != rpc.TERMINAL_LOGIN}
             if own.get("type") == "terminal":
-                own = {name: item for name, item in own.items() if name not in _COMMAND}
-            changed = changed or own != meta
-            method = {**method, "_meta": own} if own != meta else method
+                own = {name: item for name, item in own.items() if name.strip().casefold() not in _COMMAND}
+            method = {**method, "_meta": own}
+        changed = changed or method != offered
         kept.append(method)
     return kept, changed
 

@@ -34,7 +34,7 @@ from launcher.ledger import ledgers
 from launcher.session import cache, exec_client, messages, running, state, view_denials
 from launcher.session.places import Places
 from policy.asking import Question, unpacked
-from policy.errors import EXIT_REFUSED, Refusal, printable
+from policy.errors import EXIT_REFUSED, Refusal, Rows, printable
 
 # What the launcher of a bridge's session tells the bridge, by a pipe, in lines of words.
 #
@@ -154,7 +154,7 @@ class Outside:
         failure, descriptors = self._ask(_CONNECT)
         if failure:
             reference, message, context, hint = json.loads(failure)
-            raise Refusal(reference, message, context=context, hint=hint)
+            raise Refusal(reference, message, context=Rows(context), hint=Rows(hint))
         return socket.socket(fileno=descriptors[0])
 
     def name(self, identifier: str) -> str:

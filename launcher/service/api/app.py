@@ -25,7 +25,7 @@ from launcher.service.api import health, routes
 from launcher.service.api.context import Context
 from launcher.service.packets import status_of
 from launcher.service.schema import Error
-from policy.errors import Refusal
+from policy.errors import Refusal, in_rows
 
 # HTTP on the control socket: uvicorn's protocol with the peer checked first, bounds, and the upgrade to a stream.
 #
@@ -322,7 +322,7 @@ async def _invalid(request: Request, error: Exception) -> JSONResponse:
     assert isinstance(error, RequestValidationError)
     problems = [f"{'.'.join(str(part) for part in each['loc'])}: {each['msg']}" for each in error.errors()]
     refusal = Refusal("request-malformed", "the request does not match the API's schema",
-                      context="\n".join(problems[:20]), hint="GET /v1/openapi.json describes it")  # fmt: skip
+                      context=in_rows(*problems[:20]), hint="GET /v1/openapi.json describes it")  # fmt: skip
     return _response(request, refusal)
 
 

@@ -19,7 +19,7 @@ from launcher.vcs import git_config, written
 from launcher.vcs.disk import Names
 from launcher.vcs.git import Git, executable
 from launcher.vcs.harvest import lfs
-from policy.errors import Refusal
+from policy.errors import Refusal, in_rows
 from policy.pasted import quoted
 
 _DATA = re.compile(
@@ -252,7 +252,7 @@ def push(git_dir: str, worktree: str, branch: str, remote: str) -> str:
         raise Refusal(
             "push-failed",
             f"git push {remote} failed; the harvested commits are in the main repository",
-            context="\n".join(readable(done.stdout).splitlines()[-8:]),
+            context=in_rows(*readable(done.stdout).split("\n")[-8:]),
             hint=yourself,
         )
     return readable(done.stdout)

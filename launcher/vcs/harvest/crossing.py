@@ -19,7 +19,7 @@ from launcher.vcs.git import EMPTY_TREE, Git, GitFailed, Object, in_gits_words, 
 from launcher.vcs.harvest.jail import KEPT, Jailed, Reading
 from launcher.vcs.harvest.parts import FileChange, Limits, Part
 from launcher.vcs.jailed_git import JailedGit
-from policy.errors import Refusal, printable
+from policy.errors import Refusal, in_rows, printable
 from policy.pasted import cited
 
 PATIENCE = 1800.0
@@ -204,7 +204,7 @@ def connected(part: Part, git: Git, quarantine: Quarantine, wanted: tuple[str, .
         if b" missing\n" in held:
             added_packs.closed(git, quarantine, revisions, quarantine.directory)
     except GitFailed as error:
-        lines = "\n".join(in_gits_words(error.err, 4))
+        lines = in_rows(*in_gits_words(error.err, 4))
         raise Refusal("harvest-incomplete", f"commits of {part.label} lack objects", context=lines, hint=KEPT) from None
 
 

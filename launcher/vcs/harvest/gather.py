@@ -12,7 +12,7 @@ from launcher.vcs.harvest import crossing, jail, trees
 from launcher.vcs.harvest.jail import Reading, pinned
 from launcher.vcs.harvest.parts import Handoff, Limits, Part
 from launcher.vcs.private.record import GIT
-from policy.errors import Refusal
+from policy.errors import Refusal, in_rows
 from policy.pasted import cited, pathspec, quoted
 
 # The way out of harvest-gitlink: the command that puts files in place of a repository that the agent has made.
@@ -115,7 +115,7 @@ def _object_refused(why: str, step: str = "") -> Refusal:
         "harvest-git-replaced",
         "the private git directory's objects cannot be read",
         context=why,
-        hint=f"{step}\n{told}" if step else told,
+        hint=in_rows(step, told),
     )
 
 

@@ -17,7 +17,7 @@ from launcher.vcs.git import Git, Object, executable, hardened_environment, in_g
 from launcher.vcs.jailed_git import start
 from launcher.vcs.private.copied_settings import quoted
 from launcher.vcs.private.record import pin
-from policy.errors import EXIT_REFUSED, Refusal
+from policy.errors import EXIT_REFUSED, Refusal, in_rows
 
 # What holds an agent's work while it is harvested.
 
@@ -143,7 +143,7 @@ class Jailed:
         raise Refusal(
             "harvest-unreadable",
             f"{what} failed",
-            context="\n".join((*lines, f"git ended with status {status} in its jail")),
+            context=in_rows(*lines, f"git ended with status {status} in its jail"),
             hint=KEPT,
         )
 

@@ -22,7 +22,7 @@ from launcher.vcs.harvest.as_user import AsUser
 from launcher.vcs.harvest.gather import Found
 from launcher.vcs.harvest.jail import KEPT
 from launcher.vcs.private.record import read_signed, write_signed
-from policy.errors import Refusal
+from policy.errors import Refusal, in_rows
 
 # Trees in which commits of submodules are named by their signed counterparts.
 #
@@ -219,7 +219,7 @@ def _signed(
     except subprocess.TimeoutExpired:
         raise _refused(oid, f"it was not signed within {PATIENCE:.0f} seconds") from None
     if done.returncode != 0:
-        raise _refused(oid, "\n".join(done.stderr.decode(errors="replace").strip().splitlines()[-8:]))
+        raise _refused(oid, in_rows(*done.stderr.decode(errors="replace").strip().splitlines()[-8:]))
     made = done.stdout.decode().strip()
     ((_, result),) = _commits(git, where, [made])
     if not any(result.first(name) for name in _SIGNATURES):

@@ -24,7 +24,7 @@ from launcher.vcs.merge.moving import Follow, moves
 from launcher.vcs.merge.runs import Run, State
 from launcher.vcs.merge.target import Place, Target, checked_out_at, refuse_when_busy
 from launcher.vcs.private import swap
-from policy.errors import Refusal
+from policy.errors import Refusal, Rows, in_rows
 from policy.pasted import cited
 from policy.sandbox_context import WorktreeSandboxContext
 
@@ -98,9 +98,8 @@ class WorktreeMergeService:
             except Refusal as refusal:
                 if with_worktree:
                     problem = (with_worktree[len(known)], refusal)
-                    refusal.context = "\n".join(
-                        [refusal.context, *self._obstacles(with_worktree[len(known) + 1 :], held)]
-                    )
+                    further = self._obstacles(with_worktree[len(known) + 1 :], held)
+                    refusal.context = in_rows(Rows(refusal.context), *further)
             if known:
                 try:
                     run = self._merge(trunk, [source for _, source in known], MergeDirection.CHILD_TO_TRUNK, agent)
@@ -198,7 +197,7 @@ class WorktreeMergeService:
             raise Refusal(
                 "merge-failed",
                 descriptor.error_message or "a submodule could not be merged",
-                context="\n".join(descriptor.conflict_files),
+                context=in_rows(*descriptor.conflict_files),
                 hint=descriptor.hint or "",
             )
         return descriptor.main_worktree_merge_result

@@ -15,7 +15,7 @@ from launcher.vcs.merge.runs import Journal, Move, Run, State
 from launcher.vcs.merge.target import Place, Target, checked_out_at, refuse_when_busy
 from launcher.vcs.merge.worktree_files import AgentFiles, Files
 from launcher.vcs.refs import Update, clear_locks, prepared
-from policy.errors import Refusal
+from policy.errors import Refusal, in_rows
 from policy.pasted import cited
 
 
@@ -353,7 +353,7 @@ def _refuse_foreign(run: Run, parts: list[_Part], *, allow_new: bool) -> None:
         raise Refusal(
             "merge-halted",
             f"run {run.run_id} cannot be continued: its branches were moved in the meantime",
-            context="\n".join(wrong),
+            context=in_rows(*wrong),
             hint=f"the commits before and after it are kept: git for-each-ref {KEPT}/{run.run_id}",
         )
 

@@ -15,7 +15,7 @@ from launcher.vcs.merge.descriptors import Source
 from launcher.vcs.merge.target import Place
 from launcher.vcs.private import lock, swap, writers
 from launcher.vcs.private import record as records
-from policy.errors import Refusal
+from policy.errors import Refusal, in_rows
 from policy.launch import worktree_id
 from policy.pasted import cited, quoted
 
@@ -74,7 +74,7 @@ def at_rest(state: str, root: str, harvest: Harvest | None = None, *, own: bool 
             raise Refusal(
                 "harvest-kept",
                 f"the agent's work in {root} could not be put on its branch",
-                context="\n".join(result.notes),
+                context=in_rows(*result.notes),
                 hint=f"paddock worktree harvest {quoted(root)} shows why",
             )
     with writers.excluded(state, [root], own=own), ExitStack() as stack:

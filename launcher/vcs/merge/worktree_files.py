@@ -23,7 +23,7 @@ from launcher.vcs.private import contents, planted, writers
 from launcher.vcs.private import record as records
 from launcher.vcs.private.ref_files import Head
 from launcher.vcs.scratch import Scratch
-from policy.errors import Refusal
+from policy.errors import Refusal, in_rows
 from policy.pasted import cited
 
 # What a killed checkout leaves behind, told apart from what the user wrote.
@@ -269,7 +269,7 @@ class Files:
         except (OSError, Refusal) as error:
             raise self._stuck(error.message if isinstance(error, Refusal) else str(error)) from error
         if missing:
-            raise self._stuck("\n".join(f"{_shown(path)} is missing" for path in missing[:_MOST_SHOWN]))
+            raise self._stuck(in_rows(*(f"{_shown(path)} is missing" for path in missing[:_MOST_SHOWN])))
         self._before = None
 
     def _taken_back(self, found: tuple[bytes, os.stat_result] | None, old: str, new: str) -> list[str]:
@@ -465,7 +465,7 @@ class Files:
             raise Refusal(
                 "checkout-impossible",
                 f"the merge cannot be checked out in {self._root}",
-                context="\n".join(why[:_MOST_SHOWN]),
+                context=in_rows(*why[:_MOST_SHOWN]),
                 hint="fix that in the branch (or open the directory), and merge again; nothing has been changed",
             )
 
@@ -518,7 +518,7 @@ class Files:
         return Refusal(
             "trunk-dirty",
             f"uncommitted work in {self._root} is in the way",
-            context="\n".join(why),
+            context=in_rows(*why),
             hint="commit or stash it, and merge again; nothing has been changed",
         )
 
@@ -526,7 +526,7 @@ class Files:
         return Refusal(
             "checkout-failed",
             f"git could not move all files of {self._root}",
-            context="\n".join(why),
+            context=in_rows(*why),
             hint="fix that, and try again; what it has written is taken back",
         )
 

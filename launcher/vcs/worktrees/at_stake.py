@@ -21,7 +21,7 @@ from launcher.vcs.private.pointer import NAME, Holder
 from launcher.vcs.worktrees import admin_files
 from launcher.vcs.worktrees.models import Part, Unharvested, Worktree
 from policy import launch
-from policy.errors import Refusal
+from policy.errors import Refusal, in_rows
 from policy.pasted import quoted
 from policy.plan import beneath
 
@@ -339,7 +339,7 @@ def clear_earlier(state: str, root: str, worktree_id: str, unharvested: Unharves
             if _is_empty(directory, root, unharvested):
                 failures = remove_tree(directory)
                 if failures:
-                    raise _unusable(directory, "\n".join(failures[:10]))
+                    raise _unusable(directory, in_rows(*failures[:10]))
                 return ""
             return _put_aside(state, directory, worktree_id)
         finally:

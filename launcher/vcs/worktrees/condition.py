@@ -212,7 +212,7 @@ def named_processes(ids: Iterable[int]) -> list[str]:
     found = []
     for pid in ids:
         try:
-            command = printable(psutil.Process(pid).name())
+            command = cited(psutil.Process(pid).name())
         except psutil.Error:
             command = "ended meanwhile"
         found.append(f"{'this command' if pid == os.getpid() else command} ({pid})")
@@ -307,8 +307,8 @@ class PartCondition(NamedTuple):
             found.append(f"{self.modified} modified")
         if self.untracked:
             found.append(f"{self.untracked} untracked")
-        found += [f"the content of {place}, where a submodule belongs" for place in self.strangers]
-        found += [f"{entry}, which no backup can hold" for entry in self.hidden[:_NAMED]]
+        found += [f"the content of {cited(place)}, where a submodule belongs" for place in self.strangers]
+        found += [f"{cited(entry)}, which no backup can hold" for entry in self.hidden[:_NAMED]]
         if len(self.hidden) > _NAMED:
             found[-1] += f", and {len(self.hidden) - _NAMED} more such"
         if self.operation:

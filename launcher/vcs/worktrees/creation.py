@@ -27,7 +27,7 @@ from launcher.vcs.worktrees import admin_files, module_stores
 from launcher.vcs.worktrees.models import Options, Part, Say, State, Step, Worktree
 from launcher.vcs.worktrees.request import propose
 from launcher.vcs.worktrees.store import WorktreeRepository
-from policy.errors import Refusal
+from policy.errors import Refusal, in_rows
 from policy.pasted import cited
 
 
@@ -345,7 +345,7 @@ class Creation:
             failures += admin_files.discard(part, worktree.worktree_id)
         if failures:
             raise Refusal("worktree-unremovable", f"some of {worktree.staging} cannot be removed",
-                          context="\n".join(failures[:10]), hint="paddock worktree repair, once it can be")  # fmt: skip
+                          context=in_rows(*failures[:10]), hint="paddock worktree repair, once it can be")  # fmt: skip
         for part in reversed(worktree.parts):
             common_dir = os.fspath(part.common_dir)
             if part.branch_made and part.ref is not None and admin_files.checked_out(common_dir, part.ref) is None:

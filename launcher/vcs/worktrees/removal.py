@@ -26,8 +26,8 @@ from launcher.vcs.worktrees.condition import Condition
 from launcher.vcs.worktrees.creation import IDENTITY, remove_staging
 from launcher.vcs.worktrees.models import Part, Removed, Say, State, Step, Unharvested, Worktree, kept_aside
 from launcher.vcs.worktrees.store import WorktreeRepository
-from policy.errors import Refusal, printable
-from policy.pasted import joined, quoted
+from policy.errors import Refusal, in_rows, printable
+from policy.pasted import cited, joined, quoted
 
 # Keeping what would be lost: a commit of everything in the files, held by a ref of our own.
 
@@ -96,7 +96,9 @@ def _commit(git: JailedGit, part: Part, worktree: Worktree, commits: dict[str, s
             os.mkdir(directory)
         own = {"GIT_INDEX_FILE": f"{index}/index"}
         seen = condition.status(git, part, worktree)
-        odd = next((f"{name}: {condition.NO_NAME}" for name in seen.hidden if os.path.basename(name) != NAME), "")
+        odd = next(
+            (f"{cited(name)}: {condition.NO_NAME}" for name in seen.hidden if os.path.basename(name) != NAME), ""
+        )
         if closed := seen.closed or odd:
             raise _unreadable(git.work_tree, closed)
         git.repository.run("read-tree", head or "--empty", environment=own)
@@ -450,7 +452,7 @@ def _unremovable(worktree: Worktree, failures: list[str]) -> Refusal:
     return Refusal(
         "worktree-unremovable",
         f"some of {worktree.path} cannot be removed",
-        context="\n".join([f"it is at {worktree.staging} now", *failures[:10]]),
+        context=in_rows(f"it is at {worktree.staging} now", *failures[:10]),
         hint="paddock worktree repair, once it can be",
     )
 
@@ -460,7 +462,9 @@ def _writing(worktree: Worktree, names: list[str]) -> Refusal:
         "session-running",
         f"a session may be writing in {worktree.path}",
         context=", ".join(names[:20]),
-        hint=f"wait for its end: paddock exec --list\nor {_forced(worktree)}: what it writes meanwhile is lost",
+        hint=in_rows(
+            "wait for its end: paddock exec --list", f"or {_forced(worktree)}: what it writes meanwhile is lost"
+        ),
     )
 
 
@@ -495,22 +499,22 @@ def _no_session(state: str, worktree: Worktree) -> Iterator[None]:
 def _check(now: Condition, worktree: Worktree) -> None:
     if now.locked is not None:
         raise Refusal("worktree-locked", f"{now.path} is locked", context=now.locked or "no reason was given",
-                      hint=f"git worktree unlock {quoted(now.path)}\nor {_forced(worktree)}")  # fmt: skip
+                      hint=in_rows(f"git worktree unlock {quoted(now.path)}", f"or {_forced(worktree)}"))  # fmt: skip
     if now.in_use:
         raise Refusal("worktree-in-use", f"processes are running in {now.path}",
                       context=", ".join(condition.named_processes(now.in_use[:20])),
                       hint="cd elsewhere, then run the command again" if condition.are_callers(now.in_use)
-                      else f"end them (or cd elsewhere)\nor {_forced(worktree)}")  # fmt: skip
+                      else in_rows("end them (or cd elsewhere)", f"or {_forced(worktree)}"))  # fmt: skip
     stake = now.at_stake()
     if worktree.state is State.MISSING:
-        raise Refusal("worktree-missing", f"{now.path} is missing", context="\n".join(stake),
-                      hint="\n".join(if_missing(worktree, unharvested=now.unharvested)))  # fmt: skip
+        raise Refusal("worktree-missing", f"{now.path} is missing", context=in_rows(*stake),
+                      hint=in_rows(*if_missing(worktree, unharvested=now.unharvested)))  # fmt: skip
     if stake:
         raise Refusal(
             "worktree-dirty",
             f"{now.path} has work that is nowhere else",
-            context="\n".join(stake),
-            hint="\n".join(_ways(now, worktree)),
+            context=in_rows(*stake),
+            hint=in_rows(*_ways(now, worktree)),
         )
 
 

@@ -12,7 +12,7 @@ from launcher.vcs.git import Git
 from launcher.vcs.refs import AGENTS
 from launcher.vcs.worktrees import admin_files, models, module_stores
 from launcher.vcs.worktrees.models import Options, Part, State, Unpopulated, Worktree
-from policy.errors import Refusal, printable
+from policy.errors import Refusal, in_rows, printable
 from policy.launch import worktree_id
 from policy.pasted import cited, quoted
 from policy.plan import beneath
@@ -129,8 +129,10 @@ def _branch(git: Git, name: str, options: Options) -> tuple[str, str, bool]:
             "branch-exists",
             f"branch {branch} already exists",
             context="it may hold an earlier agent's work, so it is not reset",
-            hint=f"paddock worktree add {quoted(name)} --branch {quoted(branch)} continues it\n"
-            "--branch OTHER starts another",
+            hint=in_rows(
+                f"paddock worktree add {quoted(name)} --branch {quoted(branch)} continues it",
+                "--branch OTHER starts another",
+            ),
         )
     if exists and (where := admin_files.checked_out(git.common_dir, ref)) is not None:
         raise Refusal(

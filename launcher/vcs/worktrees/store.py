@@ -17,7 +17,7 @@ from launcher.vcs import checkout
 from launcher.vcs.disk import Present
 from launcher.vcs.private import ref_files
 from policy.documents import absolute_path, label, read, written
-from policy.errors import Refusal, unusable
+from policy.errors import Refusal, in_rows, unusable
 
 if TYPE_CHECKING:
     from launcher.vcs.worktrees.models import Worktree
@@ -250,7 +250,7 @@ def root_of(name: str, rows: "list[Worktree]", *, branches: bool = True) -> str 
     named = [row for row in rows if name == row.worktree_id or ticket == row.ticket
              or (branches and name == row.main.branch)]  # fmt: skip
     if len(named) > 1:
-        context = "\n".join(f"{row.worktree_id} in {row.path}" for row in named)
+        context = in_rows(*(f"{row.worktree_id} in {row.path}" for row in named))
         raise Refusal("worktree-ambiguous", f"several worktrees match {name}", context=context,
                       hint="name one by its directory")  # fmt: skip
     return named[0].path if named else None

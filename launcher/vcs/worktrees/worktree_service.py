@@ -125,7 +125,7 @@ class WorktreeService:
             return named[0]
         if named:
             raise Refusal("worktree-ambiguous", f"several worktrees match {name}",
-                          context="\n".join(row.worktree_id for row in named), hint="name one by its id")  # fmt: skip
+                          context=", ".join(row.worktree_id for row in named), hint="name one by its id")  # fmt: skip
         raise Refusal(
             "worktree-unknown",
             f"Paddock knows no worktree {name} of this repository",
