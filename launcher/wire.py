@@ -211,7 +211,10 @@ def receive_packet(connection: int) -> tuple[bytes, list[int]]:
     """
     descriptors: list[int] = []
     try:
-        payload, flags = _recvmsg(connection, _MOST_PACKET, descriptors)
+        try:
+            payload, flags = _recvmsg(connection, _MOST_PACKET, descriptors)
+        except ConnectionResetError:  # a peer has ended without reading all: what it has sent comes after that
+            payload, flags = _recvmsg(connection, _MOST_PACKET, descriptors)
         if flags & _MSG_TRUNC:
             raise Malformed("a packet that is too long")
         if payload == _IN_A_FILE and descriptors:
@@ -220,8 +223,6 @@ def receive_packet(connection: int) -> tuple[bytes, list[int]]:
                 payload = _content(memory)
             finally:
                 os.close(memory)
-    except ConnectionResetError:
-        return b"", []
     except BaseException:
         for fd in descriptors:
             os.close(fd)

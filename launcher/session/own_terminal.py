@@ -255,7 +255,10 @@ def send(channel: "_socket.socket", kind: bytes, number: int) -> None:
 
 def received(channel: "_socket.socket") -> tuple[bytes, int]:
     """A message's kind and number; (b"", 0) at the end."""
-    message = channel.recv(8)
+    try:
+        message = channel.recv(8)
+    except ConnectionResetError:  # who is there has ended without reading all: what it has sent comes after that
+        message = channel.recv(8)
     return message[:1], int.from_bytes(message[1:], "little")
 
 

@@ -3,6 +3,7 @@
 import os
 import shlex
 import signal
+import socket
 import subprocess
 import time
 from collections.abc import Iterator
@@ -11,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from launcher.jail import processes
+from launcher.session import own_terminal
 from launcher.session.relayed import Relay
 from tests.support.features import need
 from tests.support.identity import AS_A_USER, CTRL_C, CTRL_D, CTRL_Z, SHELL, Console
@@ -291,6 +293,17 @@ def test_a_launcher_that_somebody_stops_is_a_stopped_job(paddock: Paddock, conso
     console.expect("got word\r\n")
     os.kill(leader, signal.SIGCONT)
     console.expect("<7>")
+
+
+def test_who_ends_before_he_has_read_all_is_heard_to_the_end() -> None:
+    """The launcher, to which its leader says that it may go on; or the leader, to which the front does."""
+    ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    with ours:
+        own_terminal.send(ours, own_terminal.GOES_ON, 1)
+        own_terminal.send(theirs, own_terminal.ENDED, 7)
+        theirs.close()
+        assert own_terminal.received(ours) == (own_terminal.ENDED, 7)
+        assert own_terminal.received(ours) == (b"", 0)
 
 
 def test_who_floods_a_terminal_holds_no_stop_up(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -122,6 +122,16 @@ def test_packets_of_any_size_arrive_with_descriptors(packets: tuple[socket.socke
     assert wire.receive_packet(packets[1].fileno()) == (b"", [])
 
 
+def test_the_last_packets_of_a_peer_that_has_not_read_all_arrive(packets: tuple[socket.socket, socket.socket]) -> None:
+    """Unlike of a stream, the kernel tells of the reset before what was sent."""
+    ours, theirs = packets
+    wire.send_packet(ours.fileno(), b"unread")
+    wire.send_packet(theirs.fileno(), b"last")
+    theirs.close()
+    assert wire.receive_packet(ours.fileno()) == (b"last", [])
+    assert wire.receive_packet(ours.fileno()) == (b"", [])
+
+
 def test_a_packet_that_is_too_long_is_refused(packets: tuple[socket.socket, socket.socket]) -> None:
     packets[0].send(bytes(61 << 10))
     with pytest.raises(wire.Malformed):
