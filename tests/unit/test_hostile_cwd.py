@@ -110,29 +110,33 @@ COMMANDS: dict[str, tuple[str, ...]] = {
 }
 
 
-@pytest.mark.parametrize("environment", HERE)
-@pytest.mark.parametrize("command", COMMANDS)
-def test_no_code_of_the_current_directory_runs(
-    who: Who, trap: Trap, installed: Installed, environment: str, command: str
-) -> None:
-    """Neither a module nor a programme of the current directory runs, whatever the environment says."""
-    ended = who.run([str(installed.paddock), *COMMANDS[command]], cwd=trap.where, env=HERE[environment](trap.where))
-    assert trap.sprung() == []
-    assert ended.returncode == 0, ended.stderr
+def test_no_code_of_the_current_directory_runs(who: Who, trap: Trap, installed: Installed) -> None:
+    """Neither a module nor a programme of the current directory runs, whatever the environment says.
+
+    All commands start alike, so each variable is tried with one of them, and the others with none and with all.
+    """
+    everything = {name: value for make in HERE.values() for name, value in make(trap.where).items()}
+    environments = {name: make(trap.where) for name, make in HERE.items()} | {"everything": everything}
+    for command, words in COMMANDS.items():
+        for name, environment in environments.items():
+            if command != "version" and name not in ("nothing", "everything"):
+                continue
+            ended = who.run([str(installed.paddock), *words], cwd=trap.where, env=environment)
+            assert (command, name, trap.sprung()) == (command, name, [])
+            assert ended.returncode == 0, (command, name, ended.stderr)
 
 
 # CPython 3.11 reads these two even under -I; only the `paddock` script can take them away in time.
 UNPROTECTED = {"PYTHONEXECUTABLE", "PYVENV_LAUNCHER"}
 
 
-@pytest.mark.parametrize("environment", [name for name in HERE if name not in UNPROTECTED])
-def test_the_module_form_is_safe_with_isolation(who: Who, trap: Trap, installed: Installed, environment: str) -> None:
+def test_the_module_form_is_safe_with_isolation(who: Who, trap: Trap, installed: Installed) -> None:
     """`python -I -m launcher` is the other documented way to start."""
     argv = [str(installed.python), "-I", "-m", "launcher", "--version"]
-    ended = who.run(argv, cwd=trap.where, env=HERE[environment](trap.where))
-    assert trap.sprung() == []
-    assert ended.returncode == 0, ended.stderr
-    assert ended.stdout.startswith("paddock ")
+    for name in [name for name in HERE if name not in UNPROTECTED]:
+        ended = who.run(argv, cwd=trap.where, env=HERE[name](trap.where))
+        assert (name, trap.sprung()) == (name, [])
+        assert (ended.returncode, ended.stdout.startswith("paddock ")) == (0, True), (name, ended.stderr)
 
 
 def test_a_link_in_the_hostile_directory_leads_out_of_it(who: Who, trap: Trap, installed: Installed) -> None:
@@ -148,42 +152,36 @@ def shells() -> list[str]:
     return [name for name in ("dash", "bash", "busybox", "zsh", "ksh") if shutil.which(name, path=SYSTEM_PATH)]
 
 
-@pytest.mark.parametrize("shell", shells())
 def test_start_files_named_in_the_environment_are_not_read(
-    who: Who, trap: Trap, installed: Installed, shell: str, public_dir: Path
+    who: Who, trap: Trap, installed: Installed, public_dir: Path
 ) -> None:
     """ENV is for interactive shells, BASH_ENV for bash under its own name: as `sh` none reads either."""
-    found = shutil.which(shell, path=SYSTEM_PATH)
-    assert found
-    (public_dir / "sh").symlink_to(found)
-    ended = who.run(
-        [public_dir / "sh", installed.paddock, "--version"], cwd=trap.where, env=HERE["BASH_ENV"](trap.where)
-    )
-    assert trap.sprung() == []
-    assert ended.returncode == 0, ended.stderr
+    for shell in shells():
+        (public_dir / shell).mkdir()
+        (public_dir / shell / "sh").symlink_to(str(shutil.which(shell, path=SYSTEM_PATH)))
+        words = [public_dir / shell / "sh", installed.paddock, "--version"]
+        ended = who.run(words, cwd=trap.where, env=HERE["BASH_ENV"](trap.where))
+        assert (shell, trap.sprung()) == (shell, [])
+        assert ended.returncode == 0, (shell, ended.stderr)
 
 
-@pytest.mark.parametrize(
-    ("argv", "environment", "report"),
-    [
-        (("{python}", "-S", "-c", "import launcher"), "nothing", "module-launcher"),
-        (("{python}", "-m", "launcher"), "nothing", "module-"),
-        (("{python}", "/none"), "PYTHONPATH", "module-encodings"),
-        (("{python}", "-c", ""), "PYTHONHOME", "module-encodings"),
-        (("{python}", "-c", ""), "PYTHONEXECUTABLE", "module-encodings"),
-        (("{python}", "-c", ""), "PYVENV_LAUNCHER", "module-encodings"),
+def test_the_traps_do_spring_without_protection(who: Who, trap: Trap, installed: Installed) -> None:
+    """The same directory catches an interpreter and a shell that are started the ordinary way."""
+    python = str(installed.python)
+    cases: tuple[tuple[tuple[str, ...], str, str], ...] = (
+        ((python, "-S", "-c", "import launcher"), "nothing", "module-launcher"),
+        ((python, "-m", "launcher"), "nothing", "module-"),
+        ((python, "/none"), "PYTHONPATH", "module-encodings"),
+        ((python, "-c", ""), "PYTHONHOME", "module-encodings"),
+        ((python, "-c", ""), "PYTHONEXECUTABLE", "module-encodings"),
+        ((python, "-c", ""), "PYVENV_LAUNCHER", "module-encodings"),
         (("/bin/sh", "-c", "python3"), "PATH", "program-python3"),
         (("bash", "-c", ":"), "BASH_ENV", "startup"),
-    ],
-    ids=["import", "module", "PYTHONPATH", "PYTHONHOME", "PYTHONEXECUTABLE", "PYVENV_LAUNCHER", "PATH", "BASH_ENV"],
-)
-def test_the_traps_do_spring_without_protection(
-    who: Who, trap: Trap, installed: Installed, argv: tuple[str, ...], environment: str, report: str
-) -> None:
-    """The same directory catches an interpreter and a shell that are started the ordinary way."""
-    words = [word.format(python=installed.python, where=trap.where) for word in argv]
-    who.run(words, cwd=trap.where, env=HERE[environment](trap.where))
-    assert [name for name in trap.sprung() if name.startswith(report)]
+    )
+    for argv, environment, report in cases:
+        trap.report.write_text("")
+        who.run(argv, cwd=trap.where, env=HERE[environment](trap.where))
+        assert [name for name in trap.sprung() if name.startswith(report)], (argv, environment)
 
 
 def test_the_suite_starts_the_installed_command(installed: Installed) -> None:
