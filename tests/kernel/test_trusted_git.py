@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.conftest import IDENTITIES
 from tests.support.identity import AS_A_USER
 from tests.support.paddock import Paddock, Session
 
@@ -281,20 +282,22 @@ def other(paddock: Paddock) -> Path:
     return directory
 
 
-@pytest.mark.parametrize("case", ENTERED)
-def test_what_git_enters_is_seen_or_refused(paddock: Paddock, par: Path, other: Path, case: str) -> None:
+def test_what_git_enters_is_seen_or_refused(paddock: Paddock, par: Path, other: Path) -> None:
     """Each of these has the user's `git status` execute what an agent wrote; nothing of it is accepted unseen."""
-    reference, place, checkout, line = ENTERED[case]
-    made = paddock.who.run(["sh", "-euc", f"{WORDS}\n{line}"], cwd=par)
-    assert made.returncode == 0, made.stderr
-    if paddock.who.uid == 0 and "listed" in case:
-        reference = "trust-nested"  # nothing is closed to root
-    said = paddock.refused("trust", place, cwd=par)
-    assert said.reference == reference, said.text
-    assert not (par / "ran").exists()
-    paddock.who.run(["git", "status"], cwd=par / checkout)
-    assert (par / "ran").exists()
-    assert other.is_dir()
+    assert paddock.who.run(["cp", "-a", str(par), f"{par}.kept"], cwd=paddock.place).returncode == 0
+    for case, (reference, place, checkout, line) in ENTERED.items():
+        closed = "listed" in case  # only this differs for root, to whom nothing is closed
+        if paddock.who.uid == 0 and "user" in IDENTITIES and not closed:
+            continue
+        assert paddock.who.run(["sh", "-c", f"rm -rf {other}/*"]).returncode == 0
+        _changed(paddock, par, f"{WORDS}\n{line}")
+        said = paddock.refused("trust", place, cwd=par)
+        assert said.reference == ("trust-nested" if closed and paddock.who.uid == 0 else reference), (case, said.text)
+        assert not (par / "ran").exists()
+        paddock.who.run(["git", "status"], cwd=par / checkout)
+        assert (par / "ran").exists(), case
+        if closed:
+            assert paddock.who.run(["chmod", "755", str(par / "d")]).returncode == 0
 
 
 @AS_A_USER
