@@ -7,7 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from policy.promises import BACKENDS
+from policy.promises import GUARD as GUARDED
+from policy.promises import NAMESPACES
 from tests.support.features import need_backend
 from tests.support.git_scene import ok
 from tests.support.identity import AS_A_USER
@@ -51,14 +52,14 @@ def secret(paddock: Paddock) -> Path:
 
 
 @AS_A_USER
-def test_a_planted_submodule_borrows_nothing(paddock: Paddock, secret: Path, backend: dict[str, str]) -> None:
+def test_a_planted_submodule_borrows_nothing(paddock: Paddock, secret: Path) -> None:
     """A git directory that a jail made names its own object stores; none of them is granted to the next run."""
     planted = SUBMODULE.format(target=shlex.quote(str(secret.parent)))
-    assert paddock.run("sh", "-c", planted, env=backend).returncode == 0
-    ended = paddock.run("cat", secret, env=backend)
+    assert paddock.run("sh", "-c", planted).returncode == 0
+    ended = paddock.run("cat", secret)
     assert ended.returncode != 0
     assert "KEY" not in ended.stdout
-    assert paddock.run("cat", "file", env=backend).stdout == "content\n"
+    assert paddock.run("cat", "file").stdout == "content\n"
 
 
 @AS_A_USER
@@ -76,25 +77,22 @@ def test_a_planted_repository_borrows_nothing(paddock: Paddock, secret: Path) ->
 
 
 @AS_A_USER
-def test_a_planted_link_as_the_command_grants_nothing(paddock: Paddock, backend: dict[str, str]) -> None:
+def test_a_planted_link_as_the_command_grants_nothing(paddock: Paddock) -> None:
     """A command in the worktree that has become a link to a programme elsewhere is refused; called by name it runs."""
     tools = paddock.place / "tools"
     tools.mkdir()
     (tools / "tool").write_text("#!/bin/sh\necho ran\n")
     (tools / "tool").chmod(0o755)
     paddock.who.give(tools)
-    assert paddock.run("ln", "-s", tools / "tool", "tool", env=backend).returncode == 0
-    ended = paddock.run("./tool", env=backend)
+    assert paddock.run("ln", "-s", tools / "tool", "tool").returncode == 0
+    ended = paddock.run("./tool")
     assert ended.returncode == 126
     assert "[command-leaves-worktree]" in ended.stderr
-    assert paddock.run(tools / "tool", env=backend).stdout == "ran\n"
+    assert paddock.run(tools / "tool").stdout == "ran\n"
 
 
 @AS_A_USER
-@pytest.mark.parametrize("way", ["named", "PATH"])
-def test_a_planted_link_in_a_tree_that_was_moved_grants_nothing_to_others(
-    paddock: Paddock, backend: dict[str, str], way: str
-) -> None:
+def test_a_planted_link_in_a_tree_that_was_moved_grants_nothing_to_others(paddock: Paddock) -> None:
     """As the command of another worktree: by its path, or by a link of the user's own on PATH."""
     tools, tree, bin_ = paddock.place / "tools", paddock.place / "tree", paddock.place / "bin"
     for directory in (tools, tree, bin_):
@@ -103,13 +101,13 @@ def test_a_planted_link_in_a_tree_that_was_moved_grants_nothing_to_others(
     (tools / "tool").write_text("#!/bin/sh\necho ran\n")
     (tools / "tool").chmod(0o755)
     words = ("--directory", "--freeze-root", "--worktree", tree, "--", "ln", "-s", tools / "tool", "tool")
-    assert paddock.run(*words, env=backend).returncode == 0
+    assert paddock.run(*words).returncode == 0
     moved = tree.rename(paddock.place / "moved")
     (bin_ / "tool").symlink_to(moved / "tool")
-    called = "tool" if way == "PATH" else str(moved / "tool")
-    env = {**backend, "PATH": f"{bin_}:{paddock.who.path}"}
-    ended = paddock.run(called, env=env)
-    assert (ended.returncode, "[command-leaves-worktree]" in ended.stderr) == (126, True), ended.stderr
+    env = {"PATH": f"{bin_}:{paddock.who.path}"}
+    for called in ("tool", str(moved / "tool")):
+        ended = paddock.run(called, env=env)
+        assert (ended.returncode, "[command-leaves-worktree]" in ended.stderr) == (126, True), (called, ended.stderr)
     (bin_ / "tool").unlink()
     (bin_ / "tool").symlink_to(tools / "tool")
     assert paddock.run("tool", env=env).stdout == "ran\n"
@@ -121,8 +119,8 @@ def test_a_planted_programme_on_path_is_not_run_outside(paddock: Paddock, words:
     """What Paddock runs itself comes from the system, though PATH leads into the worktree first."""
     tools = paddock.worktree / "bin"
     script = f'#!/bin/sh\necho "$0" >>{shlex.quote(str(paddock.place / "ran"))}\n'
-    for name in ("git", "bwrap", "sleep"):
-        assert paddock.run("sh", "-c", 'mkdir -p bin; printf %s "$1" >bin/$2; chmod +x bin/$2', "sh", script, name)
+    plant = 'mkdir bin; for name in git bwrap sleep; do printf %s "$0" >bin/$name; done; chmod +x bin/*'
+    ok(paddock.run("sh", "-c", plant, script))
     assert sorted(path.name for path in tools.iterdir()) == ["bwrap", "git", "sleep"]
     shutil.rmtree(paddock.state)  # the private home is made, and the user's name asked for, at the first run only
     ended = paddock.call(*words, env={"PATH": f"{tools}:{paddock.who.path}"})
@@ -231,7 +229,8 @@ def _merge(paddock: Paddock, cwd: Path, told: Path) -> tuple[int, str, str]:
 REFUSED = (125, "git-dir-written", "# mine\n")
 
 
-@pytest.mark.parametrize("backend", BACKENDS)
+@AS_A_USER
+@pytest.mark.parametrize("backend", [NAMESPACES, GUARDED])
 def test_a_repository_in_the_private_home_is_no_users(paddock: Paddock, told: Path, backend: str) -> None:
     """Its path is no secret, so a `.git` in the worktree can lead there. The user's own, so called, is merged into."""
     need_backend(backend)
@@ -252,6 +251,7 @@ def test_a_repository_in_the_private_home_is_no_users(paddock: Paddock, told: Pa
     ok(paddock.call("merge", "two", cwd=own / "x"))
 
 
+@AS_A_USER
 @pytest.mark.parametrize("lies", ["in the worktree", "in the private home"])
 def test_the_objects_of_a_planted_repository_open_nothing(paddock: Paddock, secret: Path, lies: str) -> None:
     """Where they are a link, whatever the next session may do with git."""
@@ -265,7 +265,8 @@ def test_the_objects_of_a_planted_repository_open_nothing(paddock: Paddock, secr
     assert ok(paddock.call("run", "--ro", secret, "--", "cat", secret)) == "KEY\n"
 
 
-@pytest.mark.parametrize("backend", BACKENDS)
+@AS_A_USER
+@pytest.mark.parametrize("backend", [NAMESPACES, GUARDED])
 def test_a_worktree_that_was_moved_is_an_agents(paddock: Paddock, told: Path, secret: Path, backend: str) -> None:
     """Before Paddock knows of it and after, and whatever sessions come then; the worktree itself goes on working."""
     need_backend(backend)
