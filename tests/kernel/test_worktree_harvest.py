@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from launcher.vcs.harvest import harvest
+from launcher.vcs.harvest.parts import Limits
 from tests.support import paddock as paddocks
 from tests.support import warmed
 from tests.support.features import need
@@ -207,17 +208,17 @@ def test_lfs_objects_come_with_the_commits(planted: Planted) -> None:
     assert [path.name for path in target.parent.iterdir()] == [name]
 
 
-def test_a_blob_of_half_a_gigabyte_is_refused(planted: Planted) -> None:
-    """Zeros are small as a pack and large as a file; the default limit looks at the file."""
+def test_a_blob_is_measured_as_the_file_that_it_is(planted: Planted) -> None:
+    """Zeros are small as a pack and large as a file: the limit, half a gigabyte by default, looks at the file."""
+    assert Limits().blob == 512 << 20
     large = planted.worktree / "large"
     with large.open("wb") as file:
-        file.truncate((512 << 20) + 1)
+        file.truncate((8 << 20) + 1)
     planted.who.give(large)
-    settings = ("-c", "core.compression=1", "-c", "core.bigFileThreshold=1m")
-    planted.agent(*settings, "add", "large")
+    planted.agent("add", "large")
     planted.agent("commit", "-q", "-m", "agent: Large.")
     before = planted.host("count-objects", "-v")
-    refused = planted.harvest()
+    refused = planted.harvest(limits={"blob": 8 << 20})
     assert refused["errorType"] == "harvest-too-large", refused
     assert "--max-blob" in refused["hint"]
     assert planted.host("count-objects", "-v") == before
