@@ -15,10 +15,16 @@ PRIVATE = 'p=$(git rev-parse --absolute-git-dir); grep -rs s3cret "$p" && echo l
 DAMAGE = 'rm -rf "$(git rev-parse --absolute-git-dir)"/objects; true'
 
 
-@pytest.fixture(params=promises.BACKENDS)
-def git(request: pytest.FixtureRequest, user: Who, installed: Installed, public_dir: Path) -> Git:
+@pytest.fixture
+def backend() -> str:
+    """What holds the jail, where a test does not say it."""
+    return promises.NAMESPACES
+
+
+@pytest.fixture
+def git(backend: str, user: Who, installed: Installed, public_dir: Path) -> Git:
     """The linked worktree of an ordinary user, with a secret file and a directory of scripts outside of it."""
-    made = make(user, installed, public_dir, "one", request.param)
+    made = make(user, installed, public_dir, "one", backend)
     scripts = made.place / "scripts"
     scripts.mkdir()
     for path in (made.place / "secret", scripts / "pre-push"):
@@ -43,7 +49,7 @@ def _leaked(git: Git) -> str:
     return git.run(PRIVATE + "true").stdout
 
 
-@pytest.mark.parametrize("at", ["worktree", "link", "another"])
+@pytest.mark.parametrize(("at", "backend"), list(zip(["link", "worktree", "another"], promises.BACKENDS, strict=True)))
 def test_included_configuration_that_an_agent_wrote_copies_nothing(git: Git, at: str) -> None:
     """A file in the worktree, one that a link leads to, and one in a tree that was shared with a former session."""
     included = written = git.worktree / ".gitconfig"
@@ -64,6 +70,7 @@ def test_included_configuration_that_an_agent_wrote_copies_nothing(git: Git, at:
     assert _leaked(git) == ""
 
 
+@pytest.mark.parametrize("backend", [promises.NAMESPACES, promises.GUARD])
 def test_a_file_that_configuration_names_is_not_copied_through_an_agents_tree(git: Git) -> None:
     """Neither what a link of his leads to, nor the default files of a user whose configuration lies in his tree."""
     home = git.who.home / ".config"
@@ -95,6 +102,7 @@ def test_configuration_of_the_users_own_is_taken_over(git: Git) -> None:
     assert said.split() == ["At", "Workx", "by-hook"]
 
 
+@pytest.mark.parametrize("backend", [promises.NAMESPACES, promises.GUARD])
 def test_what_an_agent_includes_is_in_force_in_his_jail(git: Git) -> None:
     """Configuration in the worktree that the repository includes: git in the jail reads it there, as git outside."""
     (git.worktree / ".gitconfig").write_text('[filter "x"]\n\tclean = sed s/a/b/\n\tsmudge = cat\n')
@@ -133,9 +141,8 @@ SECRETS = [
 ]
 
 
-def test_no_password_is_in_the_jails_configuration(user: Who, installed: Installed, public_dir: Path) -> None:
+def test_no_password_is_in_the_jails_configuration(git: Git) -> None:
     """Wherever git or its user has put it; also in a submodule's own configuration, and after it was there once."""
-    git = make(user, installed, public_dir, "one", promises.NAMESPACES)
     script = "git config remote.up.url; p=$(git rev-parse --absolute-git-dir); grep -rs s3cret $p"
     # One value of a key at a time: of several, one may hide the others.
     rounds: list[dict[str, str]] = []
@@ -159,9 +166,8 @@ def test_no_password_is_in_the_jails_configuration(user: Who, installed: Install
                 git.outside("config", "--fixed-value", "--unset", key, value, at=at)
 
 
-def test_harmless_settings_are_in_the_jails_configuration(user: Who, installed: Installed, public_dir: Path) -> None:
+def test_harmless_settings_are_in_the_jails_configuration(git: Git) -> None:
     """Names of remotes, addresses without their passwords, and drivers that hold none."""
-    git = make(user, installed, public_dir, "one", promises.NAMESPACES)
     kept = {
         "branch.one.remote": "origin",
         "branch.topic/a@b.merge": "refs/heads/topic/a@b",
@@ -183,9 +189,8 @@ def test_harmless_settings_are_in_the_jails_configuration(user: Who, installed: 
     assert "branch.two.remote=https://host.example/r.git" in said
 
 
-def test_a_filter_that_may_hold_a_password_fails_in_the_jail(user: Who, installed: Installed, public_dir: Path) -> None:
+def test_a_filter_that_may_hold_a_password_fails_in_the_jail(git: Git) -> None:
     """What it converts is not committed unconverted."""
-    git = make(user, installed, public_dir, "one", promises.NAMESPACES)
     git.outside("config", "filter.crypt.clean", "openssl enc -aes-256-ecb -k s3cret")
     script = "echo '*.c filter=crypt' >.gitattributes; echo plain >x.c; git add x.c; git ls-files x.c"
     ended = git.run(script)
