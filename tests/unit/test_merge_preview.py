@@ -17,20 +17,25 @@ from launcher.vcs.merge.work import History
 from policy.errors import Refusal
 from policy.handoff import Patterns
 from tests.support.ground import Entry, Ground
-from tests.support.repository import LINES, Nested, changed
+from tests.support.repository import LINES, Nested, changed, repeat
 
 
-@pytest.fixture
-def ground(tmp_path: Path) -> Ground:
+def make(root: Path) -> None:
     """`one` conflicts with `two`; `three` with nobody; `four` with the trunk."""
-    made = Ground(tmp_path / "repo", {"a": LINES, "b": LINES})
+    made = Ground(root / "repo", {"a": LINES, "b": LINES})
     made.branch("one", {"a": changed(3)})
     made.branch("two", {"a": LINES.replace("3\n", "THREE\n", 1)})
     made.branch("three", {"a": changed(17)})
     made.branch("four", {"b": "four\n"})
     made.commit("main", {"b": "main\n"})
     made.git("reset", "-q", "--hard")
-    return made
+
+
+@pytest.fixture
+def ground(tmp_path: Path) -> Ground:
+    """A copy of what `make` makes."""
+    repeat(make, tmp_path)
+    return Ground(tmp_path / "repo", None)
 
 
 def objects(ground: Ground) -> set[Path]:
@@ -130,30 +135,30 @@ def test_worktrees_are_children_too(ground: Ground, tmp_path: Path) -> None:
     assert [each.label for each in both] == ["detached", str(tmp_path / "deeper/detached")]
 
 
-def test_a_hundred_children_arrive(tmp_path: Path) -> None:
+def test_many_children_arrive(tmp_path: Path) -> None:
     """One after another, all in the trunk, in order, with one checkout at the end; each has its own merge commit."""
     ground = Ground(tmp_path / "repo", {f"f{number}": LINES for number in range(50)})
     made = ground.history(
         [({f"f{number}": LINES for number in range(50)}, [])]
         + [
             ({f"f{other}": changed(child % 20) if other == child % 50 else LINES for other in range(50)}, [0])
-            for child in range(100)
+            for child in range(60)
         ]
     )
     for number, oid in enumerate(made[1:]):
         (ground.root / f".git/refs/heads/c{number}").write_text(f"{oid}\n")
     ground.git("update-ref", "refs/heads/main", made[0])
     ground.git("reset", "-q", "--hard")
-    names = [f"c{number}" for number in range(100)]
+    names = [f"c{number}" for number in range(60)]
     told: list[tuple[int, int, str]] = []
     settings = ground.settings()._replace(progress=lambda *words: told.append(words))
     run = ground.merge(*names, settings=settings)
     assert run.outcome is not None
     assert [each.agent_result_id for each in run.outcome.merged] == names
-    assert told == [(number, 100, name) for number, name in enumerate(names)]
+    assert told == [(number, 60, name) for number, name in enumerate(names)]
     assert ground.status() == []
     assert (ground.root / "f7").read_text() == changed(7, 17)
-    assert len(ground.git("rev-list", "--first-parent", "main").splitlines()) == 101
+    assert len(ground.git("rev-list", "--first-parent", "main").splitlines()) == 61
 
 
 def test_history_is_asked_once(ground: Ground) -> None:

@@ -116,19 +116,6 @@ def test_both_phases_bring_everyones_work_together(team: Team) -> None:
     assert team.nested.main.status(at=team.root / "one") == []
 
 
-def test_a_conflict_leaves_the_child_as_it_was(team: Team) -> None:
-    """Phase 1: the files are listed, the agent is told how to merge, and nothing of its worktree has changed."""
-    team.write("repo", "m", "trunk\n")
-    team.write("one", "m", "child\n")
-    before = team.nested.main.id("one")
-    down = team.service.merge_trunk_to_child(team.trunk, team.context("one"))
-    assert not down.successful
-    assert down.conflict_files == ("m",)
-    assert f"git merge {team.nested.main.id('main')}" in (down.hint or "")
-    assert team.nested.main.id("one") == before
-    assert team.read("one", "m") == "child\n"
-
-
 @pytest.mark.spec("MF-020", "SM-MF-004")
 def test_the_first_conflict_stops_and_counts_everybody(team: Team) -> None:
     """merged + pending + conflicted = all; a child without a worktree is merged as far as it was reached."""
@@ -146,7 +133,11 @@ def test_phase_one_stays_beside_phase_two(team: Team) -> None:
     """A child with conflicts from phase 1 is tried all the same, and both are told (EC-MF-007)."""
     team.write("repo", "m", "trunk\n")
     team.write("one", "m", "child\n")
+    before = team.nested.main.id("one")
     down = team.service.merge_trunk_to_child(team.trunk, team.context("one"))
+    assert (down.successful, down.conflict_files) == (False, ("m",))
+    assert f"git merge {team.nested.main.id('main')}" in (down.hint or "")
+    assert (team.nested.main.id("one"), team.read("one", "m")) == (before, "child\n")
     status = team.status("one").model_copy(update={"child_merge_descriptor": down})
     found = team.service.merge_children_to_trunk([status], team.trunk)
     assert found.conflicted is not None
