@@ -236,8 +236,8 @@ class Scene:
     @staticmethod
     def refs(ground: Ground) -> dict[str, str]:
         """Branches and HEAD; what a run keeps for itself is not among them."""
-        lines = ground.git("for-each-ref", "--format=%(refname) %(objectname)", "refs/heads").splitlines()
-        return dict(line.split(" ") for line in lines) | {"HEAD": ground.id("HEAD")}
+        lines = ground.git("show-ref", "--head", "--heads").splitlines()
+        return {name: oid for oid, name in map(str.split, lines)}
 
     def do(self, action: str, *, run: str = "", **more: Any) -> Outcome | None:  # noqa: ANN401  # of `Task`
         """Merges, resumes or rolls back in a process of its own."""
@@ -293,7 +293,7 @@ def test_a_merge_that_is_killed_with_its_git_ends_all_old_or_all_new(
 ) -> None:
     """After `--resume`, refs and files of all repositories are either as before or as after, and nothing is left."""
     scene = Scene(tmp_path / "scene")
-    every = 1 if ROUNDS > 1 else 12 if jailed else 5
+    every = 1 if ROUNDS > 1 else 29 if jailed else 13
     kills = scene.cut_off("merge", tmp_path / "copies", every, jailed=jailed)
     assert {finished(scene, after[1], kill) for kill in kills} == {False, True}
 
@@ -305,7 +305,7 @@ def test_a_merge_whose_git_outlives_it_ends_all_old_or_all_new(
     (steps, _, beside), new = after
     chance = random.Random(7)
     seen = set()
-    for kill in range(1, steps + 1) if ROUNDS > 1 else beside[::8]:
+    for kill in range(1, steps + 1) if ROUNDS > 1 else beside[::19]:
         for number in range(ROUNDS):
             scene = Scene(tmp_path / f"{kill}-{number}")
             assert scene.do("merge", kill_at=kill) is None
@@ -329,9 +329,9 @@ def test_a_killed_rollback_ends_all_old(after: tuple[Outcome, dict[str, object]]
 
     scene = Scene(tmp_path / "scene")
     scene.do("merge")
-    for kill in scene.cut_off("rollback", tmp_path / "copies", 1 if ROUNDS > 1 else 9, run=scene.run_id()):
+    for kill in scene.cut_off("rollback", tmp_path / "copies", 1 if ROUNDS > 1 else 23, run=scene.run_id()):
         check(kill)
-    for kill in scene.beside[:: 1 if ROUNDS > 1 else 20]:
+    for kill in scene.beside if ROUNDS > 1 else scene.beside[20::50]:
         scene = Scene(tmp_path / str(kill))
         scene.do("merge")
         assert scene.do("rollback", run=scene.run_id(), kill_at=kill) is None
@@ -342,7 +342,7 @@ def test_a_killed_rollback_ends_all_old(after: tuple[Outcome, dict[str, object]]
 def test_an_unfinished_merge_can_be_taken_back(after: tuple[Outcome, dict[str, object]], tmp_path: Path) -> None:
     """Instead of forward, `--rollback` goes backward from wherever a run was killed."""
     scene = Scene(tmp_path / "scene")
-    for kill in scene.cut_off("merge", tmp_path / "copies", 1 if ROUNDS > 1 else 8):
+    for kill in scene.cut_off("merge", tmp_path / "copies", 1 if ROUNDS > 1 else 15):
         if kill < after[0].steps // 2:
             continue
         done = scene.do("rollback", run=scene.run_id())
