@@ -69,8 +69,8 @@ def test_input_larger_than_a_pipe_goes_through(repo: Path) -> None:
     """Writing and reading alternate, so neither side waits for the other."""
     git = Git.open(repo)
     head = git.text("rev-parse", "HEAD")
-    ended = git.run("cat-file", "--batch-check", input=f"{head}\n".encode() * 50_000)
-    assert ended.out.count(b"\n") == 50_000
+    ended = git.run("cat-file", "--batch-check", input=f"{head}\n".encode() * 5_000)
+    assert ended.out.count(b"\n") == 5_000
 
 
 def test_a_failure_tells_command_and_last_words(repo: Path) -> None:
@@ -159,9 +159,9 @@ def test_a_process_can_be_streamed_and_killed(repo: Path) -> None:
 
 def test_memory_has_a_limit(repo: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """What objects describe may fill any memory; git ends first, and what fits is done."""
-    content = bytes(300 << 20)
+    content = bytes(100 << 20)
     assert Git.open(repo).run("hash-object", "--stdin", input=content).out
-    monkeypatch.setattr(runner, "_MOST_MEMORY", 200 << 20)
+    monkeypatch.setattr(runner, "_MOST_MEMORY", 80 << 20)
     with pytest.raises(runner.GitFailed) as caught:
         Git.open(repo).run("hash-object", "--stdin", input=content)
     assert b"memory" in caught.value.err.lower()
