@@ -35,13 +35,15 @@ class Scene(NamedTuple):
         repo: its main part and worktrees.
         place: where more can be made.
         canary: a directory that whatever is executed leaves a file in.
-        installed: the sources under test.
+        base: the first commit of `one`.
+        planted: the private git directory of an agent there.
     """
 
     repo: Repo
     place: Path
     canary: Path
-    installed: Installed
+    base: str
+    planted: Planted
 
     @property
     def who(self) -> Who:
@@ -78,18 +80,21 @@ def scene(installed: Installed) -> Iterator[Scene]:
             repo.git("config", key, str(evil))
         assert who.run(["sh", "-c", "git init -q foreign && cd foreign && echo secret >secret && git add . && git -c "
                         "user.name=x -c user.email=x@y commit -qm secret"], cwd=place).returncode == 0  # fmt: skip
-        yield Scene(repo, place, canary, installed)
+        planted = private_git.plant(repo, repo.one, installed, place, submodule=True)
+        planted.directory.rename(place / "kept")
+        yield Scene(repo, place, canary, repo.git("rev-parse", "one"), planted)
     shutil.rmtree(base)
 
 
 @contextmanager
 def _planted(scene: Scene) -> Iterator[Planted]:
-    """The private git directory of an agent in the worktree `one`, which is clean before and after."""
-    scene.repo.git("update-index", "-q", "--refresh", at=scene.repo.one)
-    planted = private_git.plant(scene.repo, scene.repo.one, scene.installed, scene.place, submodule=True)
+    """A copy of the private git directory for the worktree `one`, which is clean before and after."""
+    planted = scene.planted
+    shutil.copytree(scene.place / "kept", planted.directory, symlinks=True)
+    scene.who.give(planted.directory)
     yield planted
     _without_fifos(planted.worktree)
-    scene.repo.git("reset", "-q", "--hard", at=scene.repo.one)
+    scene.repo.git("reset", "-q", "--hard", scene.base, at=scene.repo.one)
     # Forced, twice: an attack may have left repositories.
     scene.repo.git("clean", "-ffdxq", at=scene.repo.one)
     shutil.rmtree(planted.directory)
@@ -131,7 +136,6 @@ def _unharmed(scene: Scene, before: dict[str, tuple[object, ...]]) -> None:
 
 def _harvested(scene: Scene, planted: Planted, attack: Attack) -> None:
     """The harvest after an attack: it ends as it should, and has touched nothing else."""
-    base = scene.repo.git("rev-parse", "one")
     _agent(scene, planted, attack)
     before = private_git.tree_state(scene.store)
     canaries = {path.name for path in scene.canary.iterdir()}
@@ -142,7 +146,7 @@ def _harvested(scene: Scene, planted: Planted, attack: Attack) -> None:
     _unharmed(scene, before)
     assert {path.name for path in scene.canary.iterdir()} == canaries, "something was executed"
     if outcome not in private_git.TAKEN:
-        assert scene.repo.git("rev-parse", "one") == base
+        assert scene.repo.git("rev-parse", "one") == scene.base
 
 
 AT_A_TIME = 6

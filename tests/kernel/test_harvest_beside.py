@@ -84,7 +84,8 @@ def test_after_the_merge_that_the_message_names_the_session_goes_on_with_the_use
         " sed -i '1i first' src/count",
     )
     assert "1 commit kept in refs/paddock/agents/" in said
-    again = git.run("true")
+    again = git.run("git log -1 --format=%s")
+    assert (again.stdout, "not harvested yet" in again.stderr) == ("agent: Work.\n", True), again.stderr
     assert "kept in" not in again.stderr, "told once"
     shown = _verb(git, "status").stdout
     assert shown.count("not harvested") == 0, "it is kept, and not lost with the worktree"
@@ -236,7 +237,6 @@ def test_a_branch_that_the_agent_amends_leaves_what_was_kept(planted: Planted) -
 @pytest.mark.parametrize(
     "doing",
     [
-        "git checkout -qb side; echo s >s; git add s; git commit -qm side; git checkout -q -",
         "git checkout -q --detach; git commit -q --allow-empty -m x; git tag kept; git checkout -q -",
         "git checkout -qb side; git commit -q --allow-empty -m side; git checkout -q -; git pack-refs --all",
     ],
@@ -258,13 +258,13 @@ def test_work_beside_the_branch_is_not_removed_with_a_worktree(git: Git, doing: 
 
 def test_agents_that_make_the_same_commits_at_the_same_time_all_hand_them_over(git: Git) -> None:
     """Byte by byte the same in the repository and its submodule, on branches of their own: no harvest is refused."""
-    count = 4
+    count = 3
     for number in range(count):
         ended = _verb(git, "add", f"same{number}", at="main")
         assert ended.returncode == 0, ended.stderr
     places = [git.place / f"main-same{number}" for number in range(count)]
     script = """set -e; export GIT_AUTHOR_DATE='1700000000 +0000' GIT_COMMITTER_DATE='1700000000 +0000'
-    for times in 1 2 3; do
+    for times in 1 2; do
         echo $times >library/inner/same; git -C library/inner add same; git -C library/inner commit -qm same
         git -C library commit -qam same; git commit -qam same
     done; touch ready; while test ! -e go; do sleep 0.05; done; rm ready go"""

@@ -13,10 +13,11 @@ IDENTITY = "git config user.name Tester; git config user.email tester@example.in
 FIRST = f"{IDENTITY}; mkdir -p a b; echo a >a/file; echo b >b/file; git add .; git commit -qm First."
 WORK = "mkdir -p a; echo work >>a/file; echo new >new; git add -A --sparse . && git commit -qm 'agent: Work.'"
 
+CLEAN = 'test -z "$(git status --porcelain)"'
+
 SHAPES = {
     "no commit yet": (f"git init -q .; {IDENTITY}", WORK),
     "SHA-256": (f"git init -q --object-format=sha256 .; {FIRST}", WORK),
-    "sparse": (f"git init -q .; {FIRST}; git sparse-checkout set a", WORK),
     "sparse index": (f"git init -q .; {FIRST}; git sparse-checkout set --cone --sparse-index a", WORK),
     "split index": (f"git init -q .; {FIRST}; git update-index --split-index", WORK),
     "detached": (f"git init -q .; {FIRST}; git checkout -q --detach", WORK),
@@ -31,11 +32,12 @@ SHAPES = {
     ),
     "renamed and removed": (
         f"git init -q .; {FIRST}",
-        f"{WORK}; git mv a c; git rm -q b/file; git commit -qm 'agent: Moved.'",
+        f"{WORK}; git mv a c; git rm -q b/file; echo x >b; git add b; git commit -qm 'agent: Moved.'",
     ),
-    "a file for a directory": (
-        f"git init -q .; {FIRST}",
-        "git rm -rq a; echo x >a; git add a; git commit -qm 'agent: Work.'",
+    "shallow": (
+        f"mkdir ~/up; cd ~/up; git init -q .; {FIRST}; git commit -q --allow-empty -m Second.; cd - >/dev/null; "
+        f'git clone -q --depth 1 "file://$HOME/up" .; {IDENTITY}',
+        WORK,
     ),
 }
 
@@ -44,16 +46,18 @@ SHAPES = {
 def test_a_repository_of_any_shape_hands_its_commits_over(
     user: Who, installed: Installed, public_dir: Path, shape: str
 ) -> None:
-    """Two sessions commit; after each the user's HEAD has the work, his index agrees, and fsck finds nothing."""
+    """Two sessions commit; after each the user's HEAD has the work, his index agrees, and fsck finds nothing. Each
+    repository has an odd name.
+    """
     need("landlock")
     need("userns")
-    place = public_dir / "shape"
+    place = public_dir / 'odd [x] "y" ü'
     place.mkdir()
     here = Paddock(user, installed, user.give(place), place, place)
     prepare, work = SHAPES[shape]
     assert user.run(["sh", "-euc", prepare], cwd=place).returncode == 0
     for turn, command in enumerate((work, "echo more >more && git add --sparse more && git commit -qm 'agent: More.'")):
-        ended = here.run("--git", "private", "--", "sh", "-euc", command)
+        ended = here.run("--git", "private", "--", "sh", "-euc", f"{CLEAN}; {command}; git fsck")
         assert ended.returncode == 0, ended.stderr
         assert "harvested to" in ended.stderr, ended.stderr
         status = user.run(["git", "status", "--porcelain"], cwd=place)

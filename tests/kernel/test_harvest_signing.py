@@ -341,17 +341,18 @@ def test_signing_obeys_nothing_that_another_session_made(here: Paddock, keys: Pa
         (directory / name).symlink_to(other / "bin/keys")
         here.who.give(directory)
     work = ("--", "bash", "-ec", "date +%N >one; git add one; git commit -q -m one")
-    for key, value in (
+    for number, (key, value) in enumerate((
         ("include.path", f"{other}/included"), ("gpg.ssh.program", f"{other}/bin/keys"),
         ("gpg.ssh.defaultKeyCommand", f"sh -c '{other}/bin/keys'"), ("user.signingKey", f"{other}/key"),
         ("gpg.program", f"{other}/bin/keys"), ("gpg.x509.program", f"{other}/bin/keys"),
         ("gpg.ssh.allowedSignersFile", f"{other}/later"), ("gpg.ssh.program", "signs"), ("gpg.program", "signs"),
         ("gpg.x509.program", "signs"), ("gpg.ssh.defaultKeyCommand", "sh -c 'signs; true'"),
-    ):  # fmt: skip
+    )):  # fmt: skip
         before = _host(here, "config", "--global", "--default", "", key)
         _host(here, "config", "--global", key, value)
         path = {"PATH": f"{named}:{here.who.path}"}
-        assert "[git-config-in-worktree]" in here.run("--sign", *work, env=path).stderr, (key, value)
+        words = ("run", "--sign", *work) if number < 2 else ("worktree", "harvest", "--sign")
+        assert "[git-config-in-worktree]" in here.call(*words, env=path).stderr, (key, value)
         _host(here, "config", "--global", *([key, before] if before else ["--unset", key]))
     path = {"PATH": f"{links}:{here.who.path}"}
     assert here.refused("worktree", "harvest", "--sign", env=path).reference == "git-config-in-worktree"

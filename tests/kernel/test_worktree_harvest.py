@@ -136,19 +136,6 @@ def test_what_git_has_pruned_is_still_harvested(here: Paddock) -> None:
     assert _host(here, "worktree", "list", at=here.main).count("\n") == 0
 
 
-def test_a_new_worktree_starts_clean_where_an_earlier_one_was(here: Paddock) -> None:
-    """The session is on the new branch, harvests to it, and what waited in the old private git directory is named."""
-    assert here.call("worktree", "adopt", ".").returncode == 0
-    assert "handoff-strict" in _commit(here, "echo x >.envrc", "--strict-handoff")
-    shutil.rmtree(here.worktree)
-    ended = here.call("worktree", "add", "new", "--path", str(here.worktree), cwd=here.main)
-    assert ended.returncode == 0, ended.stderr
-    (aside,) = (here.state / "removed").iterdir()
-    assert str(aside) in ended.stderr
-    assert (aside / "git/HEAD").exists()
-    assert "1 commit harvested to agent/new" in _commit(here, "test ! -e .envrc; echo y >y")
-
-
 @pytest.mark.parametrize("known", [False, True])
 def test_a_session_starts_clean_where_git_has_made_another_worktree(here: Paddock, known: bool) -> None:
     """Whether Paddock knew the earlier one or not: its commits are kept aside and named, if they are nowhere else."""

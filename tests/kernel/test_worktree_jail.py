@@ -59,29 +59,6 @@ def test_the_work_of_a_ticket_from_start_to_end(installed: Installed, repo: Repo
     assert repo.git("for-each-ref", "refs/paddock") == ""
 
 
-@AS_A_USER
-def test_a_private_git_directory_that_was_not_harvested_holds_the_worktree(installed: Installed, repo: Repo) -> None:
-    """A commit on a detached HEAD is kept back by the harvest's rules until the user decides: removal says so."""
-
-    def paddock(*words: str, at: Path = repo.main) -> tuple[int, str, str]:
-        ended = warmed.run(repo.who, installed.python, words, cwd=at)
-        return ended.returncode, ended.stdout, ended.stderr
-
-    status, out, err = paddock("worktree", "add", "T-2", "--json")
-    assert status == 0, err
-    root = Path(json.loads(out)["main"]["path"])
-    work = "git switch -qc other; git -c user.name=A -c user.email=a@e.invalid commit -q --allow-empty -m x"
-    status, out, err = paddock("run", "--git", "private", "--branch-policy", "keep", "--", "sh", "-ec", work, at=root)
-    assert status == 0, err
-    status, out, err = paddock("worktree", "remove", "T-2")
-    assert status == 125
-    assert "not harvested" in err
-    status, out, err = paddock("worktree", "remove", "T-2", "--force", "--json")
-    assert status == 0, err
-    assert (Path(json.loads(out)["set_aside"]) / "git").is_dir()
-    assert not root.exists()
-
-
 _IN_PLACE = """
 set -e
 git init -q library; cd library; echo precious >work; git add work

@@ -350,8 +350,8 @@ def plant(repo: Repo, worktree: Path, installed: Installed, place: Path, *, subm
     (directory / record.GIT).mkdir(parents=True)
     made = Planted(repo, worktree, directory, installed)
     repo.who.give(place / "state")
-    git_dir = Path(repo.git("rev-parse", "--absolute-git-dir", at=worktree))
-    common = Path(os.path.normpath(worktree / repo.git("rev-parse", "--git-common-dir", at=worktree)))
+    said = repo.git("rev-parse", "--absolute-git-dir", "--git-common-dir", at=worktree).split("\n")
+    git_dir, common = Path(said[0]), Path(os.path.normpath(worktree / said[1]))
     found = [_repository(made, "", worktree, git_dir, common)]
     if submodule:
         inner = Path(repo.git("rev-parse", "--absolute-git-dir", at=worktree / "library"))
@@ -362,24 +362,26 @@ def plant(repo: Repo, worktree: Path, installed: Installed, place: Path, *, subm
     return made
 
 
+_PRIVATE = r"""
+base=$(git rev-parse HEAD); branch=$(git symbolic-ref -q HEAD || :); printf '%s\n' "$base" "$branch"
+git update-ref "$3" "$base"
+git init -q --bare "$1"; cd "$1"
+printf '%s/objects\n' "$2" >objects/info/alternates
+sed -i 's/bare = true/bare = false/' config; printf '[gc]\n\tauto = 0\n' >>config
+printf '%s\n' "${branch:+ref: }${branch:-$base}" >HEAD
+[ -z "$branch" ] || { mkdir -p "$(dirname "$branch")"; printf '%s\n' "$base" >"$branch"; }
+GIT_DIR=. git read-tree "$base"
+"""
+
+
 def _repository(made: Planted, name: str, path: Path, git_dir: Path, common: Path) -> record.Repository:
     repo = made.repo
     private = f"modules/{name}" if name else ""
     here = made.git_dir / private
-    base = repo.git("rev-parse", "HEAD", at=path)
-    branch = repo.who.run(["git", "symbolic-ref", "-q", "HEAD"], cwd=path).stdout.strip() or None
-    run = repo.who.run
-    assert run(["git", "init", "-q", "--bare", str(here)]).returncode == 0
-    (here / "objects/info/alternates").write_text(f"{common}/objects\n")
-    for words in (("config", "core.bare", "false"), ("config", "gc.auto", "0")):
-        assert run(["git", f"--git-dir={here}", *words]).returncode == 0
-    if branch:
-        assert run(["git", f"--git-dir={here}", "update-ref", branch, base]).returncode == 0
-        assert run(["git", f"--git-dir={here}", "symbolic-ref", "HEAD", branch]).returncode == 0
-    else:
-        (here / "HEAD").write_text(f"{base}\n")
-    assert run(["git", f"--git-dir={here}", "read-tree", base]).returncode == 0
-    repo.git("update-ref", record.pin(made.directory.name), base, at=path)
+    made_of = (here, common, record.pin(made.directory.name))
+    ended = repo.who.run(["sh", "-euc", _PRIVATE, "sh", *made_of], cwd=path)
+    assert ended.returncode == 0, ended.stderr
+    base, branch = ended.stdout.split("\n")[0], ended.stdout.split("\n")[1] or None
     stores = (f"{common}/objects",)
     return record.Repository(name, str(path), str(git_dir), str(common), private, branch, base, "sha1", stores)
 
