@@ -17,7 +17,6 @@ HUSH = "hush-"
 @pytest.mark.parametrize(
     ("worktree", "backend", "name"),
     [
-        ("one", promises.NAMESPACES, "user"),
         ("main", promises.NAMESPACES, "root"),
         ("main", promises.BUBBLEWRAP, "user"),
         ("one", promises.GUARD, "user"),
@@ -50,11 +49,10 @@ def test_git_works_in_the_jail_and_its_commits_arrive(
     assert HUSH.encode() not in held
 
 
-@pytest.mark.parametrize("worktree", ["one", "main"])
-def test_other_implementations_of_git_commit(user: Who, installed: Installed, public_dir: Path, worktree: str) -> None:
+def test_other_implementations_of_git_commit(user: Who, installed: Installed, public_dir: Path) -> None:
     """libgit2 and dulwich read the borrowed history and add to it, without any variable set."""
     packages = libraries("pygit2", "dulwich")
-    git = make(user, installed, public_dir, worktree, promises.NAMESPACES)
+    git = make(user, installed, public_dir, "one", promises.NAMESPACES)
     for name, program in git_scene.LIBRARIES.items():
         file = public_dir / f"with-{name}.py"
         file.write_text(program)

@@ -162,8 +162,7 @@ def test_a_submodule_that_was_moved_away_and_back_gets_its_pointer_again(git: Gi
     assert again == "nothing to do\n" if verb == "repair" else "restored" not in again
 
 
-@pytest.mark.parametrize("verb", ["repair", "dock"])
-def test_files_of_another_branch_in_the_place_of_a_submodule_get_no_pointer(git: Git, verb: str) -> None:
+def test_files_of_another_branch_in_the_place_of_a_submodule_get_no_pointer(git: Git) -> None:
     """The user has switched to a branch that has the files themselves: git there stays that of the worktree."""
     ok(git.run("true"))
     for words in (
@@ -175,14 +174,13 @@ def test_files_of_another_branch_in_the_place_of_a_submodule_get_no_pointer(git:
     (git.worktree / "library/vendored").write_text("x")
     git.who.give(git.worktree / "library")
     assert "lost its .git" not in paddock(git, "worktree", "status", "one").stdout
-    assert "restored" not in ok(paddock(git, "worktree", verb))
+    assert "restored" not in ok(paddock(git, "worktree", "repair"))
     assert git.outside("rev-parse", "--show-toplevel", at="library") == str(git.worktree)
     git.outside("add", "library")
     assert git.outside("status", "--porcelain") == "A  library/vendored"
 
 
-@pytest.mark.parametrize("verb", ["repair", "dock"])
-def test_nothing_in_a_submodule_is_obeyed_when_it_gets_its_pointer_again(git: Git, public_dir: Path, verb: str) -> None:
+def test_nothing_in_a_submodule_is_obeyed_when_it_gets_its_pointer_again(git: Git, public_dir: Path) -> None:
     """Where its index names a submodule that is not populated, a session could make a repository meanwhile."""
     canary = git.who.give(_made(public_dir / "canary"))
     link = "git update-index --add --cacheinfo 160000,$(git rev-parse HEAD),new; mkdir new"
@@ -190,7 +188,7 @@ def test_nothing_in_a_submodule_is_obeyed_when_it_gets_its_pointer_again(git: Gi
     ok(git.run("mv library away; ln -s away library"))
     back = "rm library; mv away library; rmdir library/new; mv planted library/new"
     ok(git.run(f"set -- {canary}\n{PLANT}\n{back}"))
-    done = paddock(git, "worktree", verb)
+    done = paddock(git, "worktree", "dock")
     assert f"{git.worktree}/library/new/.git was written by the command" in done.stdout + done.stderr
     assert f"{git.worktree}/library/.git" in ok(done)
     git.outside("status", "--porcelain")

@@ -65,7 +65,7 @@ def test_making_it_can_be_killed_anywhere(place: Path, worktree: str) -> None:
     while True:
         shutil.rmtree(directory)
         Path(directory).mkdir(mode=0o700)
-        number += 11 if worktree == "main" else 6  # every one of them takes a minute
+        number += 17 if worktree == "main" else 11  # every one of them takes a minute
         if not killed_at(number, lambda: taken(directory, plan)):
             break
         if Path(directory, records.RECORD).exists():
