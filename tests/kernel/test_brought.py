@@ -135,7 +135,7 @@ def _brought(user: User) -> tuple[str, ...]:
 @pytest.mark.parametrize(
     ("user_of", "who"),
     [*((each, IDENTITIES[-1]) for each in promises.BACKENDS),
-     *((each, other) for each in (promises.NAMESPACES, promises.GUARD) for other in IDENTITIES[:-1])],
+     *((promises.NAMESPACES, each) for each in IDENTITIES[:-1])],
     indirect=True,
 )  # fmt: skip
 def test_the_users_own_things_are_there_and_stay_his(user_of: User) -> None:
@@ -143,13 +143,13 @@ def test_the_users_own_things_are_there_and_stay_his(user_of: User) -> None:
     user, before = user_of, user_of.kept()
     words = _brought(user)
     assert user.session(SHOWN)[0] == ""
-    assert user.session(SHOWN, *words)[0] == CONTENT
     attacks = "; ".join(f"({line}) >/dev/null 2>&1 && echo {number}" for number, line in enumerate(ATTACKS))
-    done = user.session(f"cd; {attacks}; {SHOWN if user.mounts else 'true'}", *words)[0]
+    done = user.session(f"{SHOWN}; {attacks}; {SHOWN if user.mounts else 'true'}", *words)[0]
     if user.mounts:
-        assert done == CONTENT, "an attack succeeded, or changed what is shown"
+        assert done == CONTENT * 2, "an attack succeeded, or changed what is shown"
     else:
-        assert done.split(), "copies can be written"
+        assert done.startswith(CONTENT)
+        assert done != CONTENT, "copies can be written"
     assert user.session(SHOWN, *words)[0] == CONTENT
     assert user.kept() == before
 
@@ -160,24 +160,23 @@ def test_nothing_that_an_agent_left_leads_a_mount_or_a_copy_elsewhere(ordinary: 
     target = user.paddock.place / "target"
     user.outside(f"mkdir -p {target}/skills; for name in AGENTS.md bashrc; do echo untouched >{target}/$name; done")
     before, words, known = user.kept(), _brought(user), seen(target)
-    bashrc = (
+    bashrc: tuple[str, ...] = (
         f"rm -f .bashrc; ln -s {target}/bashrc .bashrc",
         "rm -f .bashrc; mkfifo .bashrc",
         "rm -f .bashrc; mkdir -p .bashrc/full",
         "rm -f .bashrc; echo x >.bashrc; ln .bashrc other; chmod 0 .bashrc",
         f"rm -rf .agents; ln -s {target} .agents",
     )
-    codex = (
+    codex: tuple[str, ...] = (
         f"rm -rf .codex; ln -s {target} .codex",
         f"rm -rf .codex; ln -s {user.home}/.codex .codex",
-        f"rm -f .codex/AGENTS.md; ln -s {target}/AGENTS.md .codex/AGENTS.md",
-        f"rm -rf .codex/skills; ln -s {target}/skills .codex/skills",
-        "rm -rf .codex; echo file >.codex",
-        "rm -rf .codex/skills; echo file >.codex/skills",
-        "mkdir -p .codex; chmod 0 .codex",
         f"rm -rf .codex; mkdir .codex; ln -s {target}/AGENTS.md {target}/skills .codex; chmod 555 .codex",
+        "rm -rf .codex; echo file >.codex",
+        "rm -rf .codex; mkdir .codex; echo file >.codex/skills; chmod 0 .codex",
         "rm -rf .codex; mkdir -p .codex/AGENTS.md/full; chmod -R a-w .codex; chmod 0 .codex/AGENTS.md",
     )
+    if user.backend == promises.BUBBLEWRAP:  # which shows what Paddock has made ready as for namespaces
+        codex, bashrc = codex[:2], bashrc[:2]
     for plants in itertools.zip_longest(codex, bashrc, fillvalue="true"):
         user.session(f"cd; {{ {plants[0]}; }} && {{ {plants[1]}; }}")
         out, said = user.session(SHOWN, *words)
@@ -195,7 +194,6 @@ def test_an_agent_cannot_keep_its_own_servers_in_the_place_of_the_users(ordinary
         "mkdir -p .codex/config.toml/full; echo EVIL >.codex/config.toml/full/x; chmod 500 .codex/config.toml .codex",
         "echo EVIL >ev; mkdir .codex; ln -s ../ev .codex/config.toml; chmod 100 .codex",
         "mkdir evil; echo EVIL >evil/config.toml; ln -s evil .codex",
-        "echo EVIL >.codex",
         "mkdir .codex; mkfifo .codex/config.toml; chmod 0 .codex",
     ):
         user.session(f"cd; chmod 700 .codex; rm -rf .codex evil ev; {plant}")
@@ -203,7 +201,7 @@ def test_an_agent_cannot_keep_its_own_servers_in_the_place_of_the_users(ordinary
         assert "value-of-the-user" in out, (plant, said)
         assert "EVIL" not in out
         assert said.count("what was in the way is now ~/") == (0 if "400" in plant else 1)
-        assert "in the way" not in user.session("true", *words)[1]
+    assert "in the way" not in user.session("true", *words)[1]
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root makes something that the user cannot move")
@@ -245,6 +243,8 @@ def test_sessions_of_one_home_bring_the_same(user_of: User) -> None:
         attack = SPOILT if user.mounts else "true"
         assert user.session(f"({attack}) >/dev/null 2>&1; {SHOWN}", *words)[0] == CONTENT
         assert first.communicate(b"\n")[0].decode() == CONTENT
+    if user.backend == promises.BUBBLEWRAP:
+        return
     with user.living("true"):
         assert user.refused("true", *words).reference == "bring-home-shared"
         assert user.session("echo beside")[0] == "beside\n"
@@ -255,12 +255,13 @@ def test_sessions_of_one_home_bring_the_same(user_of: User) -> None:
             assert user.session(SHOWN, *(() if brings else words))[0] == ("" if brings else CONTENT)
 
 
+@MOUNTED_AND_COPIED
 def test_of_sessions_that_start_together_none_spoils_another(ordinary: User) -> None:
     """Half of them bring, half do not: whoever starts has what it asked for, to its end."""
     user, words = ordinary, _brought(ordinary)
     switches, extra = SWITCHES[user.backend]
     shown = f"{SHOWN} 2>/dev/null; sleep 0.3; {SHOWN} 2>/dev/null"
-    for _ in range(3):
+    for _ in range(2):
         running = [
             user.paddock.who.start(
                 user.paddock.words("run", *extra, *(brings or ()), "--", user.agent, (brings and shown) or SPOILT),
@@ -278,6 +279,7 @@ def test_of_sessions_that_start_together_none_spoils_another(ordinary: User) -> 
     assert user.session(SHOWN, *words)[0] == CONTENT
 
 
+@MOUNTED_AND_COPIED
 def test_a_session_misses_nothing_while_others_start(ordinary: User) -> None:
     """Where it is shown copies, too: they are renewed under it, one by one, with what the user has changed."""
     user, words = ordinary, _brought(ordinary)
