@@ -23,20 +23,19 @@ def made(path: Path) -> Path:
 
 
 def test_a_state_directory_that_is_not_ours(paddock: Paddock) -> None:
-    """Somebody else's, one that others can write, a link and a file are refused, warm plan or not."""
+    """Somebody else's, and one that others can write, are refused, warm plan or not."""
     for name, directory in (("XDG_STATE_HOME", "state"), ("XDG_CACHE_HOME", "cache")):
         base = paddock.who.give(made(paddock.place / directory))
         env, own = {name: str(base)}, base / "paddock"
         assert paddock.run("--", "true", env=env).returncode == 0
-        for kind in ("open", "link", "file", "foreign"):
+        for kind in ("open", "foreign"):
             own.rename(kept := base / "kept")
             paddock.who.give(made(own)).chmod(0o700)
             _spoil(own, kind)
             # State is looked at each time, the cache when a plan is stored.
             error = paddock.refused("run", "--", "true" if directory == "state" else "pwd", env=env)
             assert (error.reference, str(own) in error.text) == ("state-not-ours", True)
-            shutil.rmtree(own) if own.is_dir() and not own.is_symlink() else own.unlink()
-            shutil.rmtree(base / "elsewhere", ignore_errors=True)
+            own.unlink() if own.is_symlink() else shutil.rmtree(own)
             kept.rename(own)
 
 
@@ -44,48 +43,19 @@ def _spoil(own: Path, kind: str) -> None:
     """Makes a directory of Paddock's unusable; a foreign owner needs root, elsewhere it is a directory of root's."""
     if kind == "open":
         own.chmod(0o777)
-        return
-    shutil.rmtree(own)
-    if kind == "link":
-        own.with_name("elsewhere").mkdir(mode=0o700)
-        own.symlink_to("elsewhere")
-    elif kind == "file":
-        own.touch()
     elif os.geteuid() == 0:
-        own.mkdir(mode=0o700)
         os.chown(own, 12345, 12345)
     else:
+        own.rmdir()
         own.symlink_to("/root")
 
 
-def test_a_home_that_is_open_or_closed_is_put_right(paddock: Paddock, backend: dict[str, str]) -> None:
-    """What a command does to the mode of its private home does not keep the next one from starting."""
-    (home,) = _homes(paddock, backend)
-    for mode in (0o777, 0o000):
-        home.chmod(mode)
-        ended = paddock.run("--", "sh", "-c", ": > ~/x", env=backend)
-        assert ended.returncode == 0, ended.stderr
-        assert home.stat().st_mode & 0o777 == 0o700
-
-
-def test_a_command_may_open_its_home(paddock: Paddock) -> None:
-    """The same by the command itself, where it may change modes."""
-    need("userns")
-    for mode in ("777", "000"):
-        assert paddock.run("--", "sh", "-c", f"chmod {mode} ~").returncode == 0
-    assert paddock.run("--", "sh", "-c", ": > ~/x", "-").returncode == 0
-
-
-def _homes(paddock: Paddock, backend: dict[str, str]) -> list[Path]:
-    assert paddock.run("--", "true", env=backend).returncode == 0
-    return list(paddock.state.glob("worktrees/*/home"))
-
-
-def test_a_home_behind_a_link(paddock: Paddock, backend: dict[str, str]) -> None:
+@AS_A_USER
+def test_a_home_behind_a_link(paddock: Paddock) -> None:
     """Systems whose /home is a link get a private home like all others."""
     (paddock.place / "link").symlink_to(paddock.who.home)
     for home in (paddock.place / "link", Path(f"{paddock.place}/../{paddock.place.name}/link/")):
-        ended = paddock.run("--", "sh", "-c", ": > ~/x && cd ~ && pwd", env={**backend, "HOME": str(home)})
+        ended = paddock.run("--", "sh", "-c", ": > ~/x && cd ~ && pwd", env={"HOME": str(home)})
         assert ended.returncode == 0, ended.stderr
         assert ended.stdout.startswith(str(paddock.state.resolve()))
 
@@ -134,7 +104,7 @@ def test_a_home_that_is_read_only(user_paddock: Paddock) -> None:
 def test_umask_does_not_open_what_is_ours(user_paddock: Paddock) -> None:
     """Directories of Paddock's are private whatever the umask, and the command gets the caller's own."""
     made = user_paddock
-    for mask in ("000", "077", "777"):
+    for mask in ("000", "777"):
         shutil.rmtree(made.who.home / ".local", ignore_errors=True)
         ended = made.shell(f"umask {mask}; paddock run -- sh -c umask")
         assert (ended.returncode, ended.stdout) == (0, f"0{mask}\n"), ended.stderr
@@ -147,7 +117,7 @@ import os, subprocess, sys
 kind, home, worktree, paddock, *prefix = sys.argv[1:]
 os.environ["HOME"] = home
 # Each inode is another file or directory; most blocks are those of files that one function writes.
-for number in (*range(1, 33), 48, 64, 80) if kind == "inodes" else (1, 2, 3, *range(4, 32, 3), 32, 64, 152):
+for number in (*range(1, 33, 2), 64, 80) if kind == "inodes" else (1, 2, 3, *range(4, 32, 6), 32, 152):
     option = f"nr_inodes={number}" if kind == "inodes" else f"size={4 * number}k"
     subprocess.run(["mount", "-t", "tmpfs", "-o", f"mode=777,{option}", "full", home], check=True)
     if kind == "blocks":
@@ -184,15 +154,7 @@ def test_a_full_disk_at_every_step(user_paddock: Paddock, kind: str) -> None:
 # Sessions and reports
 
 
-def test_names_of_sessions(user_paddock: Paddock) -> None:
-    """A name is one component that no shell and no directory listing trips over."""
-    names = (".", "..", "-x", "a/b", "a\nb", "a b", "ä", "a" * 65)
-    errors = user_paddock.refused_each(*(["run", f"--session={name}", "--", "true"] for name in names))
-    assert [error.reference for error in errors] == ["session-name"] * len(names)
-    for name in ("a", "A.b_c-9", "a" * 64):
-        assert user_paddock.run("--session", name, "--", "true").returncode == 0
-
-
+@AS_A_USER
 def test_a_report_that_cannot_be_written(paddock: Paddock) -> None:
     """It is refused before the command starts, and what is at its place stays as it is."""
     place = paddock.place
@@ -209,6 +171,7 @@ def test_a_report_that_cannot_be_written(paddock: Paddock) -> None:
     assert sorted(path.name for path in paddock.worktree.iterdir()) == [".git", "file"]
 
 
+@AS_A_USER
 def test_a_report_is_not_led_out_by_a_link_of_the_commands(paddock: Paddock) -> None:
     """A link where the command can write leads the launcher nowhere that the command cannot; one elsewhere may."""
     place = paddock.place
@@ -235,24 +198,23 @@ def test_a_report_is_not_led_out_by_a_link_of_the_commands(paddock: Paddock) -> 
         assert (paddock.worktree / name).is_file()
 
 
+@AS_A_USER
 def test_a_report_inside_the_worktree(paddock: Paddock, backend: dict[str, str]) -> None:
     """The command cannot see it while it runs, and cannot redirect it; a name of full length is one, too."""
-    for name in ("report.json", "x" * 255):
-        tricks = f"ls -A | wc -l; ln -s ../stolen {name}"
-        ended = paddock.run("--report", name, "--", "sh", "-c", tricks, env=backend)
-        assert (ended.returncode, ended.stdout) == (0, "2\n"), ended.stderr
-        report = paddock.worktree / name
-        assert report.is_file()
-        assert not report.is_symlink()
-        report.unlink()
+    name = "x" * 255
+    tricks = f"ls -A | wc -l; ln -s ../stolen {name}"
+    ended = paddock.run("--report", name, "--", "sh", "-c", tricks, env=backend)
+    assert (ended.returncode, ended.stdout) == (0, "2\n"), ended.stderr
+    report = paddock.worktree / name
+    assert report.is_file()
+    assert not report.is_symlink()
     assert not (paddock.place / "stolen").exists()
 
 
-def test_a_report_that_the_command_keeps_from_its_place(paddock: Paddock, backend: dict[str, str]) -> None:
+def test_a_report_that_the_command_keeps_from_its_place(user_paddock: Paddock) -> None:
     """That is an error of its own after the command's end, without remains."""
-    error = paddock.refused("run", "--report", "r", "--", "mkdir", "r", env=backend)
-    assert error.reference == "report-unwritable"
-    assert sorted(path.name for path in paddock.worktree.iterdir()) == [".git", "file", "r"]
+    assert user_paddock.refused("run", "--report", "r", "--", "mkdir", "r").reference == "report-unwritable"
+    assert sorted(path.name for path in user_paddock.worktree.iterdir()) == [".git", "file", "r"]
 
 
 def test_a_report_of_a_command_that_did_not_start(user_paddock: Paddock) -> None:
@@ -283,14 +245,14 @@ def test_thousands_of_grants(user_paddock: Paddock, backend: dict[str, str]) -> 
 
 
 @AS_A_USER
-def test_arguments_and_environment_of_every_kind(paddock: Paddock, backend: dict[str, str]) -> None:
+def test_arguments_and_environment_of_every_kind(paddock: Paddock) -> None:
     """What the kernel takes, Paddock passes on: a megabyte of each, and bytes that are no text."""
     words = ["x" * 100_000] * 10
     odd = ["a\nb", "\udcff\udc80", "", " ", "--", "-h", "--help", "\x1b[31m"]
     env = {f"V{number}": "y" * 100_000 for number in range(10)}
     passed = [f"--env=V{number}" for number in range(10)]
     script = 'echo $# "$1"; echo $V0$V9; shift 10; printf "<%s>" "$@"'
-    ended = paddock.run(*passed, "--", "sh", "-c", script, "sh", *words, *odd, env=backend | env)
+    ended = paddock.run(*passed, "--", "sh", "-c", script, "sh", *words, *odd, env=env)
     shown = "".join(f"<{word}>" for word in odd)
     assert (ended.returncode, ended.stdout) == (0, f"{10 + len(odd)} {words[0]}\n{'y' * 200_000}\n{shown}")
 
@@ -314,8 +276,8 @@ def test_a_pinned_abi(user_paddock: Paddock, backend: dict[str, str]) -> None:
     """Each number works or is refused with the reason; what is no number is an error."""
     refusals = {"-1": "environment-invalid", "abc": "environment-invalid"}
     if backend:
-        refusals |= {"0": "landlock-missing"} | dict.fromkeys(("1", "2", "3", "4", "5"), "landlock-too-old")
-    for abi in ("0", "1", "2", "3", "4", "5", "6", "7", "99", "-1", "abc", ""):
+        refusals |= {"0": "landlock-missing"} | dict.fromkeys(("1", "5"), "landlock-too-old")
+    for abi in ("0", "1", "5", "6", "99", "-1", "abc", "") if backend else ("0", "5", "99", "abc", ""):
         env = backend | {"PADDOCK_LANDLOCK_ABI": abi}
         if abi in refusals:
             error = user_paddock.refused("run", "--", "true", env=env)
