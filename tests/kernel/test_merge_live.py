@@ -136,6 +136,7 @@ def team(request: pytest.FixtureRequest, user: Who, installed: Installed, public
     return Team(Paddock(user, installed, made.place, made.worktree, made.main, env), env)
 
 
+@pytest.mark.parametrize("team", ["namespaces", "guard"], indirect=True)
 def test_work_in_live_jails_is_not_reported_as_merged(team: Team) -> None:
     """Three agents have committed and are still at work: nothing moves, and each is named; once ended, all arrives."""
     main = team.ground.main
@@ -215,6 +216,7 @@ def test_a_live_session_of_any_mode_keeps_both_sides(team: Team) -> None:
         assert said["errorType"] == "merge-direction", said
 
 
+@pytest.mark.parametrize("team", ["namespaces"], indirect=True)
 def test_runs_are_finished_and_taken_back_beside_no_live_session(team: Team) -> None:
     """Of any git mode; a frozen one is none."""
     main, child = team.ground.main, team.roots["first"]
@@ -237,6 +239,7 @@ def test_runs_are_finished_and_taken_back_beside_no_live_session(team: Team) -> 
         assert not (child / "t").exists()
 
 
+@pytest.mark.parametrize("team", ["namespaces"], indirect=True)
 def test_the_command_counts_sessions_of_every_mode(team: Team) -> None:
     """Into an agent's own worktree it is refused; into one that is granted to others, git in a jail moves the files."""
     main, child = team.ground.main, team.roots["first"]

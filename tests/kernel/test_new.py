@@ -145,13 +145,11 @@ def test_what_is_trusted_in_the_main_checkout_is_trusted_in_the_new_worktree(her
         here.call("worktree", "remove", "T-1", cwd=here.main)
 
 
-@pytest.mark.parametrize(
-    "words", [["--merge"], ["--from", "HEAD"], ["--new", "x", "--worktree", "."], ["--new", "x", "--dry-run"],
-              ["--new", "x", "--merge", "--detach"]]
-)  # fmt: skip
-def test_options_that_do_not_go_together(here: Paddock, words: list[str]) -> None:
+def test_options_that_do_not_go_together(here: Paddock) -> None:
     """One sentence, and nothing is made."""
-    assert here.refused("run", *words, "--", "true", cwd=here.main).reference == "usage"
+    for words in (("--merge",), ("--from", "HEAD"), ("--new", "x", "--worktree", "."), ("--new", "x", "--dry-run"),
+                  ("--new", "x", "--merge", "--detach")):  # fmt: skip
+        assert (words, here.refused("run", *words, "--", "true", cwd=here.main).reference) == (words, "usage")
     assert [path.name for path in here.place.iterdir() if path.name.endswith("-x")] == []
 
 

@@ -71,8 +71,12 @@ def _strict(here: Paddock, backend: str, script: str, at: Path | None = None) ->
     return here.run(*words, *mode, "--strict-handoff", "--", "sh", "-c", script, env=env, cwd=at).stderr
 
 
-@pytest.mark.parametrize("where", ["one", "main"])
-@pytest.mark.parametrize("there", [True, False], ids=["existing", "absent"])
+@pytest.mark.parametrize(
+    ("backend", "where", "there"),
+    [(promises.NAMESPACES, "one", True), (promises.GUARD, "one", True), (promises.BUBBLEWRAP, "main", True),
+     (promises.NAMESPACES, "main", False), (promises.GUARD, "one", False)],
+    indirect=["backend"],
+)  # fmt: skip
 def test_what_the_configuration_names_is_protected_and_told(
     here: Paddock, backend: str, where: str, there: bool
 ) -> None:
@@ -109,6 +113,7 @@ def test_a_hook_that_the_agent_rewrote_does_not_run(here: Paddock, backend: str)
         assert (here.place / "ran").exists()
 
 
+@pytest.mark.parametrize("backend", [promises.NAMESPACES, promises.GUARD], indirect=True)
 def test_blanks_in_names_and_the_environments_configuration(here: Paddock, backend: str) -> None:
     """A quoted name is one word, and what GIT_CONFIG_COUNT and GIT_TEMPLATE_DIR name counts like a file's own."""
     _git(here, "config", "filter.c.clean", '"sub/c c.sh" %f')

@@ -6,8 +6,9 @@ from pathlib import Path
 import pytest
 
 from policy import promises
+from tests.kernel.conftest import ROOT_ONCE
 from tests.support.features import need, need_backend
-from tests.support.paddock import Paddock, Session
+from tests.support.paddock import Paddock
 from tests.support.programs import writes
 from tests.support.programs.scene import SWITCHES, Scene, Trees
 
@@ -27,6 +28,7 @@ def test_promise_a_read_only_part_of_the_worktree(scene: Scene) -> None:
         assert (refused.returncode, "exception-in-writable-tree" in refused.stderr) == (125, True)
 
 
+@ROOT_ONCE
 def test_promise_a_read_only_worktree(scene: Scene) -> None:
     """With --ro on the worktree itself nothing of it is written but what --rw names, on every backend."""
     trees = Trees({"inside": scene.area / "closed"}, {"below": scene.area / "open"})
@@ -169,18 +171,7 @@ def test_a_repository_that_an_agent_made(here: Paddock) -> None:
     assert here.refused("trust", "..", cwd=plain).reference == "trust-no-git-directory"
 
 
-def test_nothing_is_accepted_that_a_session_can_write(here: Paddock) -> None:
-    """It could change after it was shown, also by a session that is frozen for now."""
-    need("landlock")
-    plain = here.place / "busy"
-    plain.mkdir()
-    here.who.give(plain)
-    make = ("sh", "-c", "git init -q; echo ready; exec cat")
-    with Session(here, command=make, options=("--directory", "--worktree", plain)):
-        assert here.refused("trust", plain / ".git").reference == "session-running"
-    assert here.call("trust", plain).stdout.endswith("until a session can write it again\n")
-
-
+@pytest.mark.parametrize("backend", [promises.NAMESPACES, promises.GUARD], indirect=True)
 def test_no_link_of_an_agents_chooses_what_is_read_only(here: Paddock, backend: str) -> None:
     """Where it leads could be written, and its name could be taken: refused, and the place itself is named."""
     env, switches = SWITCHES[backend]
@@ -196,9 +187,9 @@ def test_no_link_of_an_agents_chooses_what_is_read_only(here: Paddock, backend: 
     assert (here.worktree / "src/a").read_text() == "content\nmore\nagain\n"
 
 
-def test_a_review_is_granted_no_git_directory(here: Paddock, backend: str) -> None:
+def test_a_review_is_granted_no_git_directory(here: Paddock) -> None:
     """What it hands over is nothing, on every backend."""
-    env, switches = SWITCHES[backend]
-    for path in (here.main / ".git", here.main / ".git/hooks"):
+    for backend, path in ((promises.NAMESPACES, here.main / ".git"), (promises.GUARD, here.main / ".git/hooks")):
+        env, switches = SWITCHES[backend]
         said = here.refused("run", *switches, "--review", "--rw", path, "--", "true", env=env)
         assert said.reference == "review-shares-git"
