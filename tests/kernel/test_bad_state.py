@@ -117,7 +117,7 @@ import os, subprocess, sys
 kind, home, worktree, paddock, *prefix = sys.argv[1:]
 os.environ["HOME"] = home
 # Each inode is another file or directory; most blocks are those of files that one function writes.
-for number in (*range(1, 33, 2), 64, 80) if kind == "inodes" else (1, 2, 3, *range(4, 32, 6), 32, 152):
+for number in (*range(1, 25), 28, 48, 64, 80) if kind == "inodes" else (1, 2, 3, 4, *range(7, 32, 6), 152):
     option = f"nr_inodes={number}" if kind == "inodes" else f"size={4 * number}k"
     subprocess.run(["mount", "-t", "tmpfs", "-o", f"mode=777,{option}", "full", home], check=True)
     if kind == "blocks":

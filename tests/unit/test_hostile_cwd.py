@@ -159,8 +159,8 @@ def test_start_files_named_in_the_environment_are_not_read(
     for shell in shells():
         (public_dir / shell).mkdir()
         (public_dir / shell / "sh").symlink_to(str(shutil.which(shell, path=SYSTEM_PATH)))
-        words = [public_dir / shell / "sh", installed.paddock, "--version"]
-        ended = who.run(words, cwd=trap.where, env=HERE["BASH_ENV"](trap.where))
+        sh = public_dir / shell / "sh"
+        ended = who.run([sh, installed.paddock, "--version"], cwd=trap.where, env=HERE["BASH_ENV"](trap.where))
         assert (shell, trap.sprung()) == (shell, [])
         assert ended.returncode == 0, (shell, ended.stderr)
 

@@ -1,8 +1,8 @@
 """SIGKILL anywhere in a run over a repository and two submodules: all old, or all new, never between.
 
-Where git dies with the launcher, one run is copied as it stands before many of its steps: a copy is what SIGKILL, or
-the machine's end, would leave there. Where the launcher dies alone, it is killed. `PADDOCK_KILLS=N` (default 1: at some
-of the steps) kills N times at every step; from the second time on once more, at a random step of what was to finish.
+Where git dies with the launcher, one run is copied as it stands before its steps: a copy is what SIGKILL, or the
+machine's end, would leave there. Where the launcher dies alone, it is killed. `PADDOCK_KILLS=N` (default 1: at one step
+of each kind) kills N times at every step; from the second time on once more, at a random step of what was to finish.
 """
 
 import json
@@ -59,8 +59,8 @@ class Task(NamedTuple):
         kill_at: number of the step before which it dies, from 1; 0 for never.
         everything: its git processes die with it, as when the machine goes down.
         jailed: files are moved by git in a jail, as an agent's are.
-        copies: where the scene is copied to as it is before every so many steps, from the first one on.
-        every: so many; 0 for never.
+        copies: where the scene is copied to as it is before steps; "" for nowhere.
+        kinds: before one step of each of these kinds, in the middle of them; before each where there are none.
     """
 
     action: str
@@ -72,19 +72,19 @@ class Task(NamedTuple):
     everything: bool = False
     jailed: bool = False
     copies: str = ""
-    every: int = 0
+    kinds: tuple[str, ...] = ()
 
 
 class Outcome(NamedTuple):
     """What a fork has come to.
 
     Attributes:
-        steps: their number.
+        steps: the kind of each: what it is before or after.
         said: state of the run, or the Refusal.
         beside: the steps at which processes of git lived beside the launcher.
     """
 
-    steps: int
+    steps: list[str]
     said: str
     beside: list[int]
 
@@ -114,17 +114,18 @@ def forked(task: Task) -> Outcome | None:
 
 def _done(task: Task) -> Outcome:
     """Changes functions of this process for good."""
-    steps = 0
+    steps: list[str] = []
     beside = []
 
-    def step() -> None:
-        nonlocal steps
-        steps += 1
+    def step(kind: str) -> None:
+        steps.append(kind)
         children = _children()
-        beside.extend([steps] if children else [])
-        if task.every and steps % task.every == 1 % task.every:
-            shutil.copytree(Path(task.root).parent, Path(task.copies, str(steps)), symlinks=True)
-        if steps == task.kill_at:
+        beside.extend([len(steps)] if children else [])
+        if task.copies and (not task.kinds or (kind in task.kinds and steps.count(kind) < 3)):
+            if task.kinds and (earlier := Path(task.copies, str(steps.index(kind) + 1))).exists():
+                shutil.rmtree(earlier)  # of three repositories the second is between
+            shutil.copytree(Path(task.root).parent, Path(task.copies, str(len(steps))), symlinks=True)
+        if len(steps) == task.kill_at:
             for child in children if task.everything else ():
                 os.kill(child, signal.SIGKILL)
             os.kill(os.getpid(), signal.SIGKILL)
@@ -133,9 +134,9 @@ def _done(task: Task) -> Outcome:
         before = getattr(owner, name)
 
         def after(*words: object, **options: object) -> object:
-            step()
+            step(f"before {name}")
             done: object = before(*words, **options)
-            step()
+            step(f"after {name}")
             return done
 
         setattr(owner, name, after)
@@ -146,7 +147,7 @@ def _done(task: Task) -> Outcome:
 
     def run(self: Git, *words: str, **options: object) -> Completed:
         if words[0] in _WRITERS and "-n" not in words:
-            step()
+            step(words[0])
         return run_git(self, *words, **options)  # type: ignore[arg-type]  # passed on as they are
 
     Git.run = run  # type: ignore[method-assign]
@@ -175,6 +176,12 @@ def _children() -> list[int]:
     with open(f"/proc/self/task/{os.getpid()}/children", encoding="ascii") as stream:
         return [int(word) for word in stream.read().split()]
 
+
+# What is after one of them is before the next: only where a commit has begun to count both are tried.
+_TRANSACTIONS = ("before prepare", "before commit", "after commit", "before close")
+_FILES = ("read-tree", "update-index", "checkout-index", "before _publish")
+"""What git does, or has done, in a jail where an agent writes."""
+_KINDS = (*_TRANSACTIONS, *_FILES, "update-ref", "before put", "before write_all", "before lock", "before unlock")
 
 ROUNDS = int(os.environ.get("PADDOCK_KILLS", "1"))
 pytestmark = pytest.mark.timeout(300 if ROUNDS == 1 else 1800)
@@ -212,7 +219,7 @@ class Scene:
         if not _before:
             _before.update(self.all())
         self.before = _before
-        self.beside: list[int] = []
+        self.done = Outcome([], "", [])
 
     def all(self) -> dict[str, object]:
         """Refs and files: everything that a run may change."""
@@ -243,12 +250,12 @@ class Scene:
         """Merges, resumes or rolls back in a process of its own."""
         return forked(Task(action, str(self.main.root), str(self.state), ("one", "two"), run, **more))
 
-    def cut_off(self, action: str, copies: Path, every: int, **more: Any) -> Iterator[int]:  # noqa: ANN401
+    def cut_off(self, action: str, copies: Path, kinds: tuple[str, ...], **more: Any) -> Iterator[int]:  # noqa: ANN401
         """The scene as it was before steps of an action, one after the other, and each step's number."""
         copies.mkdir()
-        done = self.do(action, copies=str(copies), every=every, **more)
+        done = self.do(action, copies=str(copies), kinds=() if ROUNDS > 1 else kinds, **more)
         assert done is not None
-        self.beside = done.beside
+        self.done = done
         for number in sorted(int(copy.name) for copy in copies.iterdir()):
             shutil.rmtree(self.root)
             (copies / str(number)).rename(self.root)
@@ -293,8 +300,7 @@ def test_a_merge_that_is_killed_with_its_git_ends_all_old_or_all_new(
 ) -> None:
     """After `--resume`, refs and files of all repositories are either as before or as after, and nothing is left."""
     scene = Scene(tmp_path / "scene")
-    every = 1 if ROUNDS > 1 else 29 if jailed else 13
-    kills = scene.cut_off("merge", tmp_path / "copies", every, jailed=jailed)
+    kills = scene.cut_off("merge", tmp_path / "copies", _FILES if jailed else _KINDS, jailed=jailed)
     assert {finished(scene, after[1], kill) for kill in kills} == {False, True}
 
 
@@ -305,12 +311,13 @@ def test_a_merge_whose_git_outlives_it_ends_all_old_or_all_new(
     (steps, _, beside), new = after
     chance = random.Random(7)
     seen = set()
-    for kill in range(1, steps + 1) if ROUNDS > 1 else beside[::19]:
+    of_kinds = [at for at in beside if steps[at - 1] in _TRANSACTIONS and steps[:at].count(steps[at - 1]) == 2]
+    for kill in range(1, len(steps) + 1) if ROUNDS > 1 else of_kinds:
         for number in range(ROUNDS):
             scene = Scene(tmp_path / f"{kill}-{number}")
             assert scene.do("merge", kill_at=kill) is None
             if number:
-                scene.do("resume", kill_at=chance.randint(1, steps), everything=bool(number % 2))
+                scene.do("resume", kill_at=chance.randint(1, len(steps)), everything=bool(number % 2))
             seen.add(finished(scene, new, kill))
             shutil.rmtree(scene.root)
     assert seen == {False, True}
@@ -329,9 +336,10 @@ def test_a_killed_rollback_ends_all_old(after: tuple[Outcome, dict[str, object]]
 
     scene = Scene(tmp_path / "scene")
     scene.do("merge")
-    for kill in scene.cut_off("rollback", tmp_path / "copies", 1 if ROUNDS > 1 else 23, run=scene.run_id()):
+    for kill in scene.cut_off("rollback", tmp_path / "copies", _KINDS, run=scene.run_id()):
         check(kill)
-    for kill in scene.beside if ROUNDS > 1 else scene.beside[20::50]:
+    between = [at for at in scene.done.beside if scene.done.steps[:at].count("after commit") == 1]
+    for kill in scene.done.beside if ROUNDS > 1 else between[:1]:
         scene = Scene(tmp_path / str(kill))
         scene.do("merge")
         assert scene.do("rollback", run=scene.run_id(), kill_at=kill) is None
@@ -342,9 +350,7 @@ def test_a_killed_rollback_ends_all_old(after: tuple[Outcome, dict[str, object]]
 def test_an_unfinished_merge_can_be_taken_back(after: tuple[Outcome, dict[str, object]], tmp_path: Path) -> None:
     """Instead of forward, `--rollback` goes backward from wherever a run was killed."""
     scene = Scene(tmp_path / "scene")
-    for kill in scene.cut_off("merge", tmp_path / "copies", 1 if ROUNDS > 1 else 15):
-        if kill < after[0].steps // 2:
-            continue
+    for kill in scene.cut_off("merge", tmp_path / "copies", _TRANSACTIONS):
         done = scene.do("rollback", run=scene.run_id())
         assert done is not None
         if done.said.startswith("merge-not-done"):  # nothing had moved: `--resume` clears it away
