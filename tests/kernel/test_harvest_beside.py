@@ -160,6 +160,16 @@ def test_every_stash_is_taken_over_and_applied_by_the_command_that_is_named(git:
     assert (git.place / "main/draft").read_text() == "second\n"
 
 
+def test_tags_alone_are_taken_over_at_the_end_of_the_session(git: Git) -> None:
+    """As branches are: told once, and none is lost with the worktree."""
+    said = _told(git, "git tag reviewed; git tag -a -m x released; git tag --list | wc -l")
+    head = git.outside("rev-parse", "HEAD")
+    assert f"tag reviewed is new, at {head[:10]}\n" in said
+    assert git.outside("rev-parse", "reviewed", "released^0").split() == [head, head]
+    assert "tag" not in _told(git, "true"), "told once"
+    assert "nothing would be lost" in _verb(git, "status").stdout
+
+
 def test_a_stash_that_cannot_be_taken_leaves_no_commit_behind(planted: Planted) -> None:
     """Commits cross, what is the matter with the stash is told, and it is named as what a removal would lose."""
     planted.commit("work", "work\n")

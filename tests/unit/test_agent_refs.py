@@ -150,13 +150,19 @@ def test_a_directory_reached_through_a_link_is_refused(tree: Path, tmp_path: Pat
 
 
 def test_a_branch_that_was_made_or_moved_is_noticed_by_its_time(tree: Path) -> None:
-    """The own branch does not count; any other, and packing, does."""
+    """The own branch does not count; any other, a tag, and packing, does."""
     with AgentRefs(str(tree), "", 40) as refs:
         latest = max(path.lstat().st_ctime_ns for path in tree.rglob("*"))
         assert not refs.changed_since(latest, "refs/heads/one")
         assert refs.changed_since(latest - 10**12, "refs/heads/one")
         deep = (tree / "refs/heads/deep/er").lstat().st_ctime_ns
         assert refs.changed_since(deep - 1, "refs/heads/one")
+        (tree / "refs/tags/deep").mkdir(parents=True)
+        assert not refs.changed_since(latest, "refs/heads/one")
+        (tree / "refs/tags/deep/v2").write_text(f"{TWO}\n")
+        os.utime(tree / "refs/tags/deep/v2", ns=(0, 0))
+        made = (tree / "refs/tags/deep/v2").lstat().st_ctime_ns
+        assert (refs.changed_since(made - 1, "refs/heads/one"), refs.changed_since(made, "refs/heads/one")) == (1, 0)
 
 
 class _Counted(UserDict[str, str]):

@@ -218,13 +218,13 @@ class AgentRefs:
         return found
 
     def changed_since(self, time: int, own: str | None) -> bool:
-        """Whether a branch beside `own`, or a stash, may have been made or moved after `time` (ns since the epoch).
+        """Whether a branch beside `own`, a tag or a stash may have been made or moved after `time` (ns).
 
         The lock that a killed git has left counts: a harvest removes it.
         The time of a file's last change is the kernel's, and no agent can set it back.
         """
         try:
-            paths = [path for path in self._files(HEADS[:-1]) if path != own]
+            paths = [path for top in (HEADS, TAGS) for path in self._files(top[:-1]) if path != own]
         except Refusal:
             return True
         return any(self._changed(path) > time for path in (*paths, "packed-refs", STASH, f"logs/{STASH}"))
