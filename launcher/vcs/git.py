@@ -210,11 +210,12 @@ _VANISHED = re.compile(
 # Their `-p` would run programmes that configuration or attributes name.
 _DIFFS = frozenset({"diff", "diff-files", "diff-index", "diff-tree", "format-patch", "log", "range-diff", "show"})
 
-
 _BEHIND_REF = re.compile(r"[~^:]|@\{")
 """What ends the name of a ref in a revision (gitrevisions(7))."""
 _OBJECT = re.compile(r"[0-9a-fA-F]{40}|[0-9a-fA-F]{64}")
 """A whole id, which git takes before any ref."""
+LIKE_A_COMMIT = re.compile(r"(?:.*-g)?([0-9a-fA-F]{4,})", re.DOTALL)
+"""The beginning of an id, and what git-describe(1) prints: git takes it for that commit where it is no ref."""
 
 
 class Completed(NamedTuple):
@@ -519,8 +520,8 @@ class Git:
     def ref_named(self, word: str, known: Mapping[str, str] | None = None) -> str:
         """The full name of the ref that a word of the user's stands for, by gitrevisions(7); "" when there is none.
 
-        Git takes a tag before a branch, and agents choose names of tags: where a word is several refs, none is guessed.
-        `known`: all refs, where they have been asked for.
+        Git takes a tag before a branch, and agents choose names of refs: where a word is several, or one and a commit
+        besides, none is guessed. `known`: all refs, where they have been asked for.
 
         Refusals: ref-ambiguous.
         """
@@ -528,10 +529,13 @@ class Git:
             return word
         if word in ("", "HEAD", "@") or _OBJECT.fullmatch(word):
             return ""
-        ends = ("heads/{}", "tags/{}", "remotes/{}", "{}", "remotes/{}/HEAD")
-        places = [f"refs/{end.replace('{}', word)}" for end in ends]
+        places = [*(f"refs/{kind}{word}" for kind in ("heads/", "tags/", "remotes/", "")), f"refs/remotes/{word}/HEAD"]
         known = self.refs(*places) if known is None else known
         found = {place: known[place] for place in places if place in known}
+        if found and (of_commit := LIKE_A_COMMIT.fullmatch(word)):
+            begun = self.objects(self.text("rev-parse", f"--disambiguate={of_commit[1]}").split())
+            commits = [one.oid for one in begun if one.kind == "commit"]
+            found |= dict.fromkeys(commits, commits[0]) if len(commits) == 1 else {}
         if len({*found.values()}) > 1:
             raise Refusal(
                 "ref-ambiguous",
@@ -548,8 +552,7 @@ class Git:
         """
         base = _BEHIND_REF.split(name, maxsplit=1)[0]
         start = f"{self.ref_named(base) or base}{name[len(base) :]}^{{commit}}"
-        words = ("rev-parse", "--verify", "--quiet", "--end-of-options", start)
-        done = self.run(*words, ok=(0, 1, 128))
+        done = self.run("rev-parse", "--verify", "--quiet", "--end-of-options", start, ok=(0, 1, 128))
         return done.out.decode("ascii").strip() if done.status == 0 else ""
 
     def contains(self, newer: str, older: str) -> bool:
@@ -715,10 +718,8 @@ def kill(process: "subprocess.Popen[bytes]") -> None:
     """
     if process.returncode is None:
         # Not reaped yet, so the group's number cannot belong to anybody else.
-        try:
+        with contextlib.suppress(ProcessLookupError):
             os.killpg(process.pid, signal.SIGKILL)
-        except ProcessLookupError:
-            pass
         process.wait()
         for stream in (process.stdout, process.stderr):
             if stream is not None and not stream.closed:
@@ -727,10 +728,8 @@ def kill(process: "subprocess.Popen[bytes]") -> None:
                 ends.poll(_DYING * 1000)
     for stream in (process.stdin, process.stdout, process.stderr):
         if stream is not None:
-            try:
+            with contextlib.suppress(BrokenPipeError):
                 stream.close()
-            except BrokenPipeError:
-                pass
 
 
 def _identity(path: str) -> object:

@@ -191,7 +191,7 @@ def test_the_checkout_stays_where_the_user_has_it(planted: Planted, what: str) -
 
 HOSTILE = (
     "main", "origin/fork", "deadbeef", "ORIG_HEAD", "refs/heads/x", "two-b/below", "v0", "x" * 200, "refs-remotes/a",
-    "@", "AUTO_MERGE", "there", "deep", "wide/below", "agent/NEXT",
+    "@", "AUTO_MERGE", "there", "deep", "wide/below", "agent/NEXT", "v0-2-gc79052f", "fix/it-gBEEF", "b31133",
 )  # fmt: skip
 
 

@@ -178,6 +178,25 @@ def test_a_start_is_never_a_tag_that_is_called_as_a_branch_is(plain: Place) -> N
     assert "refs/heads/agent/T-3" not in git("for-each-ref", "--format=%(refname)", at=plain.app).split()
 
 
+def test_a_start_is_never_a_branch_that_is_called_as_a_commit_is(plain: Place) -> None:
+    """What git-describe(1) prints, or the beginning of an id: refused where a branch of that name is another commit."""
+    first = git("rev-parse", "HEAD", at=plain.app)
+    git("tag", "v1.0", at=plain.app)
+    committed(plain.app, later="")
+    second = git("rev-parse", "HEAD", at=plain.app)
+    for number, word in enumerate((git("describe", "--tags", at=plain.app), second[:9].upper(), "rev-gBEEFBEEF")):
+        git("branch", word, first, at=plain.app)
+        if word.endswith("BEEF"):  # the beginning of no commit's id
+            assert plain.service.add(plain.app, f"T-{number}", Options(start=word)).main.base == first
+            continue
+        for start in (word, f"{word}^0"):
+            with pytest.raises(Refusal) as raised:
+                plain.service.add(plain.app, f"T-{number}", Options(start=start))
+            assert raised.value.reference == "ref-ambiguous"
+        git("branch", "--force", word, second, at=plain.app)
+        assert plain.service.add(plain.app, f"T-{number}", Options(start=word)).main.base == second
+
+
 def test_places_and_names_that_cannot_be_are_refused(plain: Place) -> None:
     """Nothing is overwritten, nothing lies inside the parent, and no name is made up."""
     (plain.root / "taken").mkdir()

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from functools import cached_property
 
 from launcher.vcs import git_config
-from launcher.vcs.git import Git
+from launcher.vcs.git import LIKE_A_COMMIT, Git
 from launcher.vcs.harvest import agent_refs
 from launcher.vcs.harvest.agent_refs import HEADS, TAGS, plausible
 from launcher.vcs.private import record
@@ -32,7 +32,6 @@ _OF_GIT = frozenset(
 """What git reads as something else, beside names of capitals that end in HEAD (gitglossary(7), pseudoref)."""
 _USUAL_REMOTES = ("origin", "upstream")
 """What remotes are called that the user, or a tool of his, adds one day: git-clone(1), and for what a fork is of."""
-_HEX = frozenset("0123456789abcdef")
 
 
 def made(directory: str) -> dict[str, str]:
@@ -127,8 +126,8 @@ class Names:
             or (first.isupper() and first.endswith("HEAD"))
         ):
             return False
-        if _HEX.issuperset(name.lower()) and len(name) >= 4:
-            return False  # it would be read as the beginning of a commit's id
+        if LIKE_A_COMMIT.fullmatch(name):
+            return False
         meant = (f"refs/{name}", f"refs/tags/{name}", f"refs/heads/{name}", f"refs/remotes/{name}")
         named = (*meant, f"refs/remotes/{name}/HEAD")
         return self._taken.names.isdisjoint(named) and not self._taken.bars(kind + name)
