@@ -11,9 +11,10 @@ import pytest
 
 from launcher.vcs.harvest import trees
 from policy.errors import Refusal
-from tests.support import private_git
+from tests.support import private_git, repository
 from tests.support.features import need
 from tests.support.git_scene import ok
+from tests.support.identity import Who
 from tests.support.install import Installed
 from tests.support.private_git import Planted
 from tests.support.repository import Repo
@@ -228,6 +229,85 @@ def test_no_name_of_the_agents_means_what_the_user_has(planted: Planted) -> None
     assert not [ref for ref in refs if ref.endswith(("/no-commit", "/missing", "/link"))]
     assert not [ref for ref in refs if ref.startswith("refs/tags/") and not ref.startswith("refs/tags/one/")
                 and ref.removeprefix("refs/tags/") in ("two-b", "origin/there", "main", "agent/LATER")]  # fmt: skip
+
+
+@pytest.fixture
+def ticket(user: Who, installed: Installed, public_dir: Path) -> Planted:
+    """As `planted`, on a branch that bars no other one which has the worktree's name before its own."""
+    repo = repository.make(user, user.give(public_dir))
+    repo.git("branch", "-m", "agent/one", at=repo.one)
+    return private_git.plant(repo, repo.one, installed, public_dir)
+
+
+def test_what_came_along_under_the_worktrees_name_is_not_offered_again(ticket: Planted) -> None:
+    """Nor is what the user has taken by the command that was told; the agent's next commit there moves it on."""
+    ticket.agent("branch", "b31133", _beside(ticket))
+    ticket.agent("tag", "c0ffee")
+    assert [part["ref"] for part in ticket.harvest()["parts"]] == ["refs/heads/one/b31133", "refs/tags/one/c0ffee"]
+    told = ticket.harvest()
+    assert (told["state"], told["branches"]) == ("nothing", [])
+    further = _beside(ticket, "b31133")
+    ticket.agent("branch", "-f", "b31133", further)
+    assert (ticket.harvest()["branches"], ticket.host("rev-parse", "one/b31133")) == ([], further)
+    ticket.host("branch", "-f", "one/b31133", "HEAD")
+    ticket.agent("branch", "-f", "b31133", _beside(ticket, further))
+    assert ticket.harvest()["branches"] == ["b31133"], "the user has moved his"
+    ticket.agent("branch", "topic", _beside(ticket))
+    for _ in range(2):  # as often as he likes
+        assert ticket.harvest(follow=False, branches={"topic": "one/topic"})["state"] == "harvested"
+    assert ticket.harvest(follow=False)["branches"] == ["b31133"]
+
+
+def test_no_name_of_the_agents_is_a_path_of_the_users(ticket: Planted) -> None:
+    """Git takes a word for a branch where the file is not on the disk, from any directory: nothing of his changes."""
+    main = ticket.repo.main
+    (main / "docs/api").mkdir(parents=True)
+    (main / "docs/api/page.md").write_text("page\n")
+    ticket.host("add", "docs", at=main)
+    (ticket.worktree / "lies").mkdir()
+    (ticket.worktree / "away").symlink_to("/etc")
+    ticket.repo.who.give(main / "docs")
+    before = ticket.host("rev-parse", "HEAD")
+    work = _beside(ticket)
+    paths = ("README.md", "hello.py", "src/hello.py", "docs", "api", "page.md", "lies", "added.py", "new")
+    for name in (*paths, "fine", "src/other", "away/passwd"):
+        ticket.agent("branch", name, work)
+    ticket.agent("tag", "main.c", work)
+    ticket.commit("new/added.py", "content\n")
+    ticket.commit("deep/er/main.c", "content\n")
+    new = ticket.agent("rev-parse", "HEAD")
+    result = ticket.harvest()
+    assert (result["state"], ticket.host("rev-parse", "agent/one")) == ("harvested", new), result
+    refs = set(ticket.host("for-each-ref", "--format=%(refname)", "refs/heads", "refs/tags").split())
+    assert not {f"refs/heads/{name}" for name in paths} & refs
+    own = {f"refs/heads/one/{name}" for name in paths}
+    assert own | {"refs/heads/fine", "refs/heads/src/other", "refs/heads/away/passwd", "refs/tags/one/main.c"} <= refs
+    (ticket.worktree / "src/hello.py").unlink()
+    ticket.host("checkout", "-q", "hello.py", at=ticket.worktree / "src")
+    assert ticket.host("log", "--format=%H", "-1", "src", at=main) == before
+    assert ticket.host("symbolic-ref", "HEAD") == "refs/heads/agent/one"
+    assert ticket.host("rev-parse", "HEAD") == new
+    assert (ticket.worktree / "src/hello.py").exists()
+
+
+def test_a_branch_that_is_called_as_a_file_that_it_adds_is_not_followed(ticket: Planted) -> None:
+    """The checkout stays, and says so; a branch that an earlier harvest made goes on whatever files come."""
+    ticket.agent("checkout", "-q", "-b", "feature")
+    ticket.commit("feature", "content\n")
+    result = ticket.harvest()
+    assert [part["ref"] for part in result["parts"]] == ["refs/heads/one/feature"]
+    assert [note for note in result["notes"] if "HEAD is on feature, not on agent/one" in note], result
+    assert ticket.host("symbolic-ref", "HEAD") == "refs/heads/agent/one"
+    ticket.agent("checkout", "-q", "-b", "topic")
+    assert ticket.harvest()["state"] == "harvested"
+    new = ticket.commit("topic", "content\n")
+    assert ticket.harvest()["state"] == "harvested"
+    assert (ticket.host("symbolic-ref", "HEAD"), ticket.host("rev-parse", "HEAD")) == ("refs/heads/topic", new)
+
+
+def _beside(planted: Planted, parent: str = "HEAD") -> str:
+    """A commit that no branch of the agent's has yet."""
+    return planted.agent("commit-tree", "-p", parent, "-m", "agent: Work.", f"{parent}^{{tree}}")
 
 
 def test_hand_off_files_of_further_branches_are_told_and_refused(planted: Planted) -> None:
@@ -487,11 +567,12 @@ def _in_one_line(refused: dict[str, Any]) -> None:
 
 
 ODD = ["line\u2028break", "next\u0085line", "no\u00a0break", "wide\u3000space"]
+UNSEEN = ["main\ufe0f", "ma\u034fin", "on\u3164e", "a\u0300\u0301\u0302"]
 
 
 def test_names_that_end_lines_are_nobodys_halves(planted: Planted) -> None:
     """The user's own branches with such names are what they are; an agent's stay in its private directory."""
-    for name in ODD:
+    for name in (*ODD, *UNSEEN):
         planted.host("branch", f"own-{name}")
         planted.agent("branch", name)
     before = planted.host("for-each-ref", "--format=%(refname) %(objectname)", "refs/heads/own-*")
@@ -501,5 +582,6 @@ def test_names_that_end_lines_are_nobodys_halves(planted: Planted) -> None:
     assert planted.host("rev-parse", "HEAD") == new
     assert planted.host("for-each-ref", "--format=%(refname) %(objectname)", "refs/heads/own-*") == before
     refs = planted.host("for-each-ref", "--format=%(refname)", "refs/heads").split("\n")
-    assert not {f"refs/heads/{name}" for name in ODD} & set(refs)
+    assert not [ref for ref in refs if ref.endswith((*ODD, *UNSEEN)) and not ref.startswith("refs/heads/own-")]
+    assert result["branches"] == sorted(UNSEEN)
     assert planted.harvest()["state"] == "nothing"

@@ -1,12 +1,12 @@
 """What an agent made beside its own branch, and under which names the user gets it: branches, tags, stashes.
 
 A name that an agent chooses must never mean something else than what the user has under it, now or after his next
-fetch or ticket (gitrevisions(7) has the order in which a name is looked up). Where it would, the worktree's name comes
-before it.
+fetch or ticket (gitrevisions(7) has the order in which a name is looked up, gitcli(7) says when a path is one). Where
+it would, the worktree's name comes before it.
 """
 
 import os
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from functools import cached_property
 
 from launcher.vcs import git_config
@@ -16,6 +16,7 @@ from launcher.vcs.harvest.agent_refs import HEADS, TAGS, plausible
 from launcher.vcs.private import record
 from launcher.vcs.private.contents import given_oids, given_place
 from launcher.vcs.refs import AGENTS, Taken
+from policy.errors import unseen
 from policy.pasted import quoted
 
 MOST = 100
@@ -70,6 +71,8 @@ class Names:
     def __init__(self, git: Git) -> None:
         """Asks git for nothing until something is asked: most harvests bring one branch, which is known."""
         self._git = git
+        self.paths: set[str] = set()
+        """Names that are no longer free, as they are paths."""
 
     @cached_property
     def refs(self) -> dict[str, str]:
@@ -106,16 +109,15 @@ class Names:
             ref: its full name inside.
             prefix: the worktree's name, for what cannot have its own.
         """
-        kind = TAGS if ref.startswith(TAGS) else HEADS
-        name = ref.removeprefix(kind)
-        for short in (name, f"{prefix}/{name}"):
-            if self._free(kind, short) and not (short == name and self._as_a_remotes(name)):
-                self._taken.add(kind + short)
-                return kind + short
+        for place in (ref, prefixed(ref, prefix)):
+            kind, name = parted(place)
+            if self._free(kind, name) and not (place == ref and self._as_a_remotes(name)):
+                self._taken.add(place)
+                return place
         return ""
 
     def _free(self, kind: str, name: str) -> bool:
-        if not plausible(HEADS + name) or not _fits(name):
+        if not plausible(HEADS + name) or unseen(name) or not _fits(name) or name in self.paths:
             return False
         parts = name.split("/")
         first = parts[0]
@@ -143,6 +145,25 @@ def prefix_of(worktree: str) -> str:
     name = "".join(char if char.isascii() and (char.isalnum() or char in "_-") else "-" for char in
                    os.path.basename(worktree))  # fmt: skip
     return name.strip("-")[:60] or "worktree"
+
+
+def parted(ref: str) -> tuple[str, str]:
+    """What makes a full name a branch's or a tag's, and the name itself."""
+    kind = TAGS if ref.startswith(TAGS) else HEADS
+    return kind, ref.removeprefix(kind)
+
+
+def prefixed(ref: str, prefix: str) -> str:
+    """The full name that a branch or tag gets which cannot have its own."""
+    kind, name = parted(ref)
+    return f"{kind}{prefix}/{name}"
+
+
+def tracked(git: Git, tree: str, names: Collection[str], environment: Mapping[str, str]) -> set[str]:
+    """Those of `names` that are paths in the index or in `tree`, as seen from any directory there."""
+    listed = git.run("ls-files", "-z", f"--with-tree={tree}", environment=environment).out
+    paths = b"/" + listed.replace(b"\0", b"//")
+    return {name for name in names if os.fsencode(f"/{name}/") in paths}
 
 
 def plausible_new(ref: str) -> bool:

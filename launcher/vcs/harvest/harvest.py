@@ -15,9 +15,11 @@ import secrets
 import shutil
 import time
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from types import MappingProxyType
 
+from launcher.safefs.guarded_files import Inside
 from launcher.vcs import gitlinks, jailed_git, refs
 from launcher.vcs.added_packs import Held, sweep
 from launcher.vcs.disk import readable
@@ -162,6 +164,7 @@ class _Run:
         self._sign = sign
         self._signatures = Signatures(directory, step, wanted=sign)
         self._gits: dict[str, Git] = {}
+        self._names: dict[str, further.Names] = {}
         self._step = step
         self._shown: dict[str, dict[str, str]] = {}
         self._joined: dict[str, str] = {}
@@ -258,6 +261,8 @@ class _Run:
         """What crosses. A stash that is refused is no reason to leave commits behind."""
         try:
             gathered = gather.gather(self._directory, self._place, founds, self._limits, self._handoff, self._step)
+            for found in gathered:
+                self._clear_of_paths(found, notes)
         except Refusal as refusal:
             what = "the agent's stash is" if any(found.stashes for found in founds) else ""
             if any(found.offered for found in founds):
@@ -278,6 +283,39 @@ class _Run:
                 notes.append(f"the agent's stash is in {name}; to apply it: {further.stash_command(name, path)}")
         return gathered
 
+    def _clear_of_paths(self, found: Found, notes: list[str]) -> None:
+        """Gives new names that are paths the worktree's: git takes such a word for the branch where no file is there.
+
+        Paths in the checkout, before and after the harvest, and in the main one, where the user may do the same.
+        """
+        new = [ref for ref in found.extra if ref in found.offered and ref not in found.standing]
+        if not new:
+            return
+        assert found.quarantine is not None
+        part, git, main = found.part, found.git, self._git(found.part.common_dir)
+        names, prefix = self._names[part.private], further.prefix_of(part.root)
+        asked = {further.parted(place)[1] for ref in new for place in (ref, further.prefixed(ref, prefix))}
+        head = git.ref("HEAD")
+        after = self._signatures.standing(found.follow[1]) if found.follow else found.new or head
+        for one, tree in dict.fromkeys(((git, head), (git, after), (main, main.ref("HEAD")))):
+            tree = tree or EMPTY_TREE[part.digits]
+            names.paths |= further.tracked(one, tree, asked, found.quarantine.environment)
+        with suppress(OSError), Inside(part.path) as checkout:
+            names.paths |= {name for name in asked if checkout.exists(name)}
+        for ref in new:
+            name = further.parted(ref)[1]
+            if name not in names.paths:
+                continue
+            oid = found.extra.pop(ref)
+            del found.offered[ref]
+            if place := names.place(ref, prefix):
+                found.extra[place] = found.offered[place] = oid
+            else:
+                notes.append(f"the agent's {cited(name)} is not harvested: git would take it for a path")
+            if found.follow and found.follow[0] == ref:
+                found.follow = ()
+                notes.append(_elsewhere(part, ref))
+
     def _look(self, record: records.Record, branches: Mapping[str, str]) -> tuple[list[Found], list[str], list[str]]:
         """Every repository with its new commit and the branches asked for; what to say; branches not asked for."""
         founds: list[Found] = []
@@ -293,6 +331,7 @@ class _Run:
                 self._gone = True
             found.stashes = self._stashes(tip.repository, found.git, notes)
             names, made = further.Names(found.git), further.made(self._directory)
+            self._names[part.private] = names
             for name, oid in self._others(part, names, notes).items():
                 label = f"{part.name}:{_short(name)}" if part.name else _short(name)
                 if asked.get(label) == "":
@@ -313,19 +352,23 @@ class _Run:
         return founds, notes, others
 
     def _offered(self, found: Found, names: further.Names, made: dict[str, str], ref: str, oid: str) -> bool:
-        """Whether a further branch or tag comes along, as what the user's repository has under no name yet."""
+        """Whether a further branch or tag comes along, as what the user's repository has under no name yet, or has."""
+        prefix = further.prefix_of(found.part.root)
+        taken = further.prefixed(ref, prefix)
+        if names.refs.get(taken) in (oid, self._signatures.standing(oid)):
+            return True
         if not self._follow or len(found.offered) >= further.MOST:
             return False
-        now = names.refs.get(ref)
+        place = taken if ref.startswith(HEADS) and taken in made and ref not in names.refs else ref
+        now = names.refs.get(place)
         if now is not None:
-            if made.get(ref) != now:
+            if made.get(place) != now or place in found.offered:
                 return False  # the user's own
-            found.standing[ref] = now
-            place = ref
+            found.standing[place] = now
         elif ref in self._given(found.part):
             return False  # he had it when the agent was shown it, and has removed it since
         else:
-            place = names.place(ref, further.prefix_of(found.part.root))
+            place = names.place(ref, prefix)
         if place:
             found.offered[place] = oid
         return bool(place)
@@ -343,7 +386,7 @@ class _Run:
         ):
             found.follow = (on, self._tip(part, on, inside=True))
             return
-        notes.append(f"the agent's HEAD is on {printable(_short(on))}, not on {printable(_short(part.ref))}")
+        notes.append(_elsewhere(part, on))
 
     def _tip(self, part: Part, ref: str, *, inside: bool = False) -> str:
         """A branch of the agent's: its commit, or unless `inside` what stands for that outside; "" for none."""
@@ -553,6 +596,10 @@ class _Run:
                 shutil.rmtree(path)
             else:
                 os.unlink(path)
+
+
+def _elsewhere(part: Part, on: str) -> str:
+    return f"the agent's HEAD is on {printable(_short(on))}, not on {printable(_short(part.ref))}"
 
 
 def _short(name: str) -> str:
