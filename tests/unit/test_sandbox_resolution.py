@@ -85,7 +85,7 @@ def test_both_resolvers_agree_on_random_trees(nodes: list[tuple[str, str, str]],
                 assert walked == Location(opened, None)
 
 
-@settings(max_examples=300, deadline=None, database=None)
+@settings(max_examples=100, deadline=None, database=None)
 @given(nodes=NODES, text=PATHS)
 def test_what_a_write_creates_is_what_was_judged(nodes: list[tuple[str, str, str]], text: str) -> None:
     """The kernel itself makes the file: it appears at the canonical path, inside exactly when that was allowed."""
@@ -108,7 +108,7 @@ def test_what_a_write_creates_is_what_was_judged(nodes: list[tuple[str, str, str
         assert result.allowed is where.startswith(f"{root}/")
 
 
-@settings(max_examples=300, deadline=None, database=None)
+@settings(max_examples=100, deadline=None, database=None)
 @given(nodes=NODES, text=PATHS)
 def test_what_a_removal_removes_is_what_was_judged(nodes: list[tuple[str, str, str]], text: str) -> None:
     """unlink(2) takes away exactly the entry that the verdict named."""
