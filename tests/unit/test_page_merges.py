@@ -3,11 +3,13 @@
 import asyncio
 import json
 import re
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlencode
 
 import httpx
+import pytest
 
 from launcher.service.api import routes
 from launcher.service.page import boards, merging
@@ -18,9 +20,16 @@ from tests.support.paged import Paged
 from tests.support.repository import Place, committed, git
 from tests.unit import test_page_review
 from tests.unit.test_page_rendering import ATTACKS
-from tests.unit.test_page_review import worktree
+from tests.unit.test_page_review import let_in, worktree
 
-browser, place = test_page_review.browser, test_page_review.place
+place = test_page_review.place
+
+
+@pytest.fixture
+def browser(tmp_path: Path) -> Iterator[Paged]:
+    """A page, and a browser that was let in."""
+    with let_in(tmp_path) as made:
+        yield made
 
 
 async def sent(browser: Paged, path: str, fields: list[tuple[str, str]]) -> httpx.Response:

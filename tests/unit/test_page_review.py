@@ -4,6 +4,7 @@ import os
 import re
 import shutil
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -29,15 +30,23 @@ def place(tmp_path: Path) -> Place:
     return repository.plain(tmp_path / "repository")
 
 
-@pytest.fixture
-def browser(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Paged]:
+@contextmanager
+def let_in(directory: Path) -> Iterator[Paged]:
     """A page, a browser that was let in, and jobs that find the same state."""
-    (tmp_path / "service").mkdir(mode=0o700)
-    for name in ("XDG_STATE_HOME", "XDG_CONFIG_HOME", "XDG_DATA_HOME", "XDG_CACHE_HOME"):
-        monkeypatch.delenv(name, raising=False)
-    monkeypatch.setenv("HOME", str(tmp_path / "service/home"))
-    monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path / "service/run"))
-    with paged(tmp_path / "service") as made:
+    (directory / "service").mkdir(mode=0o700)
+    with pytest.MonkeyPatch.context() as patch:
+        for name in ("XDG_STATE_HOME", "XDG_CONFIG_HOME", "XDG_DATA_HOME", "XDG_CACHE_HOME"):
+            patch.delenv(name, raising=False)
+        patch.setenv("HOME", str(directory / "service/home"))
+        patch.setenv("XDG_RUNTIME_DIR", str(directory / "service/run"))
+        with paged(directory / "service") as made:
+            yield made
+
+
+@pytest.fixture(scope="module")
+def browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Paged]:
+    """One for all tests: each has a repository of its own."""
+    with let_in(tmp_path_factory.mktemp("page")) as made:
         yield made
 
 
