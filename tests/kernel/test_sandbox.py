@@ -12,6 +12,7 @@ import pytest
 
 from launcher.sandbox import launchers
 from policy import promises
+from tests.conftest import IDENTITIES
 from tests.support import paddock as paddocks
 from tests.support.features import need, need_backend
 from tests.support.identity import AS_A_USER, Who
@@ -123,6 +124,11 @@ def test_commands_end_as_they_say(paddock: Paddock, options: tuple[list[str], di
     }
 
 
+@pytest.mark.parametrize(
+    ("options", "who"),
+    [*((each, IDENTITIES[-1]) for each in promises.BACKENDS), *((promises.GUARD, each) for each in IDENTITIES[:-1])],
+    indirect=True,
+)
 def test_commands_are_held(paddock: Paddock, options: tuple[list[str], dict[str, str]]) -> None:
     """Files and processes outside are out of reach, no privilege is there, limits hold; the worktree is theirs."""
     outside = paddock.place / "outside"
@@ -209,18 +215,16 @@ def test_output_is_bounded(user_paddock: Paddock) -> None:
     }
 
 
-@AS_A_USER
-@pytest.mark.parametrize("options", [promises.NAMESPACES, promises.GUARD], indirect=True)
-def test_commands_side_by_side(paddock: Paddock, options: tuple[list[str], dict[str, str]]) -> None:
+def test_commands_side_by_side(user_paddock: Paddock) -> None:
     """Threads do not disturb each other; one command too many is refused; descriptors are given back."""
     found = run(
-        paddock,
-        f"""
-        with Sandbox(".", {options[0]}) as box:
+        user_paddock,
+        """
+        with Sandbox(".") as box:
             open_before = len(os.listdir("/proc/self/fd"))
             said = [None] * 20
             def one(number):
-                done = box.exec(f"sleep 0.0{{number % 7}}; cat; exit {{number}}", input=str(number))
+                done = box.exec(f"sleep 0.0{number % 7}; cat; exit {number}", input=str(number))
                 said[number] = [done.status, done.text]
             threads = [threading.Thread(target=one, args=(number,)) for number in range(20)]
             [each.start() for each in threads]
@@ -232,7 +236,7 @@ def test_commands_side_by_side(paddock: Paddock, options: tuple[list[str], dict[
             found["fds"] = len(os.listdir("/proc/self/fd")) - open_before
             os.mkfifo("go")
             go = os.open("go", os.O_RDWR)
-            waiting = [threading.Thread(target=box.exec, args=(f"exec <go; touch at.{{n}}; cat",)) for n in range(80)]
+            waiting = [threading.Thread(target=box.exec, args=(f"exec <go; touch at.{n}; cat",)) for n in range(80)]
             [each.start() for each in waiting]  # 64, and room for those that have not quite ended
             while sum(name.startswith("at.") for name in os.listdir()) < 80:
                 time.sleep(0.02)
@@ -241,7 +245,6 @@ def test_commands_side_by_side(paddock: Paddock, options: tuple[list[str], dict[
             [each.join() for each in waiting]
             found["after"] = box.exec("true").status
         """,
-        options[1],
     )
     assert found == {"each": True, "refused": "command-not-found", "fds": 0, "busy": "session-busy", "after": 0}
 
@@ -251,12 +254,11 @@ def test_a_command_that_ends_our_processes_ends_its_own_sandbox(user_paddock: Pa
     found = run(
         user_paddock,
         """
-        for _ in range(3):
-            with Sandbox(".") as box:
-                found["before"] = box.exec("true").status
-                # What can be seen of Paddock's there: what minds, what is ready, what all of them are forked from.
-                found["said"] = refused(box.exec, "kill -9 -1; sleep 5")
-                found["later"] = refused(box.exec, "true")
+        with Sandbox(".") as box:
+            found["before"] = box.exec("true").status
+            # What can be seen of Paddock's there: what minds, what is ready, what all of them are forked from.
+            found["said"] = refused(box.exec, "kill -9 -1; sleep 5")
+            found["later"] = refused(box.exec, "true")
         with Sandbox(".") as box:
             found["next"] = box.exec("echo fine").text
             for _ in range(5):  # what is ready for the next command, alone
@@ -635,9 +637,9 @@ def test_each_command_runs_once(user_paddock: Paddock) -> None:
         others = [subprocess.Popen(["sh", "-c", "while :; do /bin/true; done"]) for _ in range(2)]
         try:
             with Sandbox(".", ["--net", "none"]) as box:
-                for number in range(120):
+                for number in range(40):
                     box.exec(f"echo {number} >>ran")
-                found["ran"] = box.read("ran").split() == b" ".join(b"%d" % number for number in range(120)).split()
+                found["ran"] = box.read("ran").split() == b" ".join(b"%d" % number for number in range(40)).split()
         finally:
             for each in others:
                 each.kill()
@@ -728,7 +730,7 @@ def test_what_cannot_be_made_says_so_and_leaves_nothing(user_paddock: Paddock) -
         found["named"] = []
         with Sandbox(".", name="same"):
             found["named"].append(refused(Sandbox, ".", name="same"))
-        for _ in range(10):
+        for _ in range(3):
             Sandbox(".").close()
         found["fds"] = len(os.listdir("/proc/self/fd")) - before
         """,
