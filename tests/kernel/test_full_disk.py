@@ -1,7 +1,7 @@
 """Full disks: nothing is lost, nothing is stuck, and all of it works again when there is room.
 
-Each case has a small file system of its own, in a mount namespace of its own, for Paddock's state, for the repository
-with its worktrees, or for both.
+Each case has a small file system of its own, in a mount namespace of its own, for Paddock's state or for the repository
+with its worktrees.
 """
 
 import contextlib
@@ -22,7 +22,7 @@ from tests.support.paddock import Paddock
 from tests.support.served import PATIENCE, Served
 
 COMMIT = "git -c user.name=A -c user.email=a@b.c commit -q --allow-empty -m"
-DISKS = ("state", "repository", "both")
+DISKS = ("state", "repository")
 
 
 class Disk:
@@ -48,35 +48,23 @@ class Disk:
 
 
 class Scene:
-    """A repository, Paddock's state, and the disks that they lie on."""
+    """A repository, Paddock's state, and the disk that one of them lies on."""
 
     def __init__(self, who: Who, installed: Installed, place: Path, which: str) -> None:
-        self.disks = []
-        if which in ("state", "both"):
-            self.disks.append(Disk(who.home / ".local/state/paddock", who))
+        if which == "state":
+            self.disk = Disk(who.home / ".local/state/paddock", who)
             for path in (who.home / ".local", who.home / ".local/state"):
                 os.chown(path, who.uid, who.gid)
             os.chmod(who.home / ".local/state/paddock", 0o700)
-        if which in ("repository", "both"):
-            self.disks.append(Disk(place / "here", who))
-        else:
             (place / "here").mkdir()
             who.give(place / "here")
+        else:
+            self.disk = Disk(place / "here", who)
         self.made: Paddock = paddock.make(who, installed, place / "here")
         runtime = place / "runtime"
         runtime.mkdir(mode=0o700)
         who.give(runtime)
         self.service = Served(self.made, runtime)
-
-    def fill(self) -> None:
-        """No room anywhere."""
-        for disk in self.disks:
-            disk.fill()
-
-    def empty(self) -> None:
-        """Room everywhere."""
-        for disk in self.disks:
-            disk.empty()
 
     @contextlib.contextmanager
     def serving(self) -> Iterator[Served]:
@@ -86,7 +74,7 @@ class Scene:
         try:
             yield self.service
         finally:
-            self.empty()
+            self.disk.empty()
             assert self.service.end() == 0
 
     def log_of(self, branch: str) -> list[str]:
@@ -140,13 +128,13 @@ def test_a_service_whose_disk_is_full(play: Callable[..., None]) -> None:
             script = f"{COMMIT} made; echo ready; read x; for i in $(seq 3000); do echo line $i; done; exit 3"
             service.create("bash", "-c", script, name="ends", stdin="pipe")
             until(lambda: "ready" in service.log("ends"))
-            scene.fill()
+            scene.disk.fill()
             ended = service.cli("attach", "ends", stdin="go\n")
             assert ended.returncode == 3, ended.stderr
             assert "line 3000" in ended.stdout
             found = service.get(f"/v1/sessions/ends?wait={PATIENCE:g}").json
             assert found["outcome"]["status"] == 3, found
-            scene.empty()
+            scene.disk.empty()
             until(lambda: scene.log_of("one")[:1] == ["made"], service.said.read_text()[-2000:])
             until(lambda: service.get("/v1/sessions/ends").json["state"] == "failed")
             lives_on(scene, service)
@@ -161,7 +149,7 @@ def lives_on(scene: Scene, service: Served) -> None:
     for name in ("one", "two"):
         service.create("bash", "-c", script, name=name)
         until(lambda name=name: "ready" in service.log(name))  # type: ignore[misc]
-    scene.fill()
+    scene.disk.fill()
     answer = service.post("/v1/sessions?wait=60", {"command": ["true"], "directory": str(scene.made.worktree)})
     if answer.status == 201:  # the disk of the repository alone: the session itself says what it lacks
         assert answer.json["state"] in ("running", "ended", "failed"), answer.json
@@ -176,7 +164,7 @@ def lives_on(scene: Scene, service: Served) -> None:
     assert found["outcome"]["reason"] == "stopped", found
     assert found["state"] in ("ended", "unharvested"), found
     service.kill()
-    scene.empty()
+    scene.disk.empty()
     service.start()
     found = service.get("/v1/sessions/two").json
     assert found["state"] == "running", found
@@ -195,7 +183,7 @@ def test_a_plain_run_and_a_merge_on_a_full_disk(play: Callable[..., None]) -> No
         ended = made.run("--", "sh", "-c", f"{COMMIT} first; echo content > new; git add new; {COMMIT} second")
         assert ended.returncode == 0, ended.stderr
         assert scene.log_of("one")[:2] == ["second", "first"]
-        scene.fill()
+        scene.disk.fill()
         merged = made.call("merge", "--into", "main", "one", cwd=made.main)
         said = merged.stderr
         if merged.returncode == 0:  # there was room enough for so little
@@ -205,7 +193,7 @@ def test_a_plain_run_and_a_merge_on_a_full_disk(play: Callable[..., None]) -> No
             assert scene.log_of("main") == ["main: First."]
         assert not list(made.main.glob(".git/*.lock"))
         assert made.who.run(["git", "status", "--porcelain"], cwd=made.main).stdout == ""
-        scene.empty()
+        scene.disk.empty()
         merged = made.call("merge", "--resume", cwd=made.main)
         merged = made.call("merge", "--into", "main", "one", cwd=made.main)
         assert merged.returncode == 0, merged.stderr
@@ -215,7 +203,6 @@ def test_a_plain_run_and_a_merge_on_a_full_disk(play: Callable[..., None]) -> No
     play(body)
 
 
-@pytest.mark.parametrize("play", DISKS[:2], indirect=True)
 def test_ticket_runs_on_a_full_disk(play: Callable[..., None]) -> None:
     """Each comes to an end, or goes on, and loses nothing that its agents have done; resumed, it merges everything.
 
@@ -244,20 +231,20 @@ def tickets_on_a_full_disk(scene: Scene, service: Served, phase: str, count: int
         return sum(each["name"].startswith(f"{phase}.") and each["state"] in states for each in found)
 
     if phase == "begin":
-        scene.fill()
+        scene.disk.fill()
     answer = service.post("/v1/ticket-runs?wait=0", body)
     if answer.status == 201:
         if phase == "agents":
             until(lambda: sessions("running") == count)
-            scene.fill()
+            scene.disk.fill()
         if phase == "end":
             until(lambda: sessions("ended", "unharvested"))
-            scene.fill()
+            scene.disk.fill()
         until(lambda: service.get(known).json["ended"] is not None)
     else:
         assert phase == "begin"
         assert answer.json["errorType"] in ("database-full", "database-unusable", "state-unusable"), answer.json
-    scene.empty()
+    scene.disk.empty()
     if answer.status != 201:
         answer = service.post("/v1/ticket-runs?wait=0", body)
         assert answer.status == 201, answer.json
@@ -275,16 +262,16 @@ def test_nothing_is_left_of_a_run_that_the_disk_had_no_room_for(play: Callable[.
     def body(scene: Scene) -> None:
         made = scene.made
         assert made.run("--", "true").returncode == 0
-        scene.fill()
+        scene.disk.fill()
         ended = made.run("--", "true")
         assert ended.returncode == 0 or paddock.said(ended.stderr).reference, ended
-        scene.empty()
+        scene.disk.empty()
         script = f"{COMMIT} made; touch {made.worktree}/full; sleep 1"
         with made.who.start(made.words("run", "--", "sh", "-c", script), cwd=made.worktree) as run:
             until((made.worktree / "full").exists)
-            scene.fill()
+            scene.disk.fill()
             assert run.wait(PATIENCE) == 0
-        scene.empty()
+        scene.disk.empty()
         ended = made.call("worktree", "harvest", "--json")
         assert ended.returncode == 0, ended.stderr
         assert json.loads(ended.stdout)
