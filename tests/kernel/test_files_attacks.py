@@ -158,7 +158,7 @@ def test_a_killed_worker_leaves_no_half_file(tmp_path: Path) -> None:
     scope = tool_calls.packed(Scope(context=boundaries(root)))
     chance = random.Random(1)
     left = 0
-    for number in range(int(os.environ.get("PADDOCK_KILLS", "12"))):
+    for number in range(int(os.environ.get("PADDOCK_KILLS", "6"))):
         process = subprocess.Popen([sys.executable, "-c", code], stdin=subprocess.PIPE, stdout=subprocess.PIPE)
         assert process.stdin is not None
         assert process.stdout is not None

@@ -21,7 +21,7 @@ from tests.support.features import need
 from tests.support.file_tools import error_of
 from tests.support.install import Installed
 
-SESSIONS = int(os.environ.get("PADDOCK_SESSIONS", "4"))
+SESSIONS = int(os.environ.get("PADDOCK_SESSIONS", "3"))
 THREADS = 16
 
 _SCRIPT = """

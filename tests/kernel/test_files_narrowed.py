@@ -13,6 +13,7 @@ from launcher.bridges.files.scope import Scope
 from launcher.bridges.files.tool_calls import CALLS, Grep, Read
 from launcher.bridges.files.workers import WorkerFailed, WorkerProcess
 from launcher.jail import landlock
+from tests.conftest import IDENTITIES
 from tests.support.features import need
 from tests.support.file_tools import PATH, boundaries
 from tests.support.paddock import Paddock
@@ -83,7 +84,11 @@ def answers(paddock: Paddock, env: dict[str, str], granted: Path, *, narrow: boo
     return found
 
 
-@pytest.mark.parametrize("backend", SWITCHES)
+@pytest.mark.parametrize(
+    ("backend", "who"),
+    [*((each, IDENTITIES[-1]) for each in SWITCHES), *(("guard", each) for each in IDENTITIES[:-1])],
+    indirect=["who"],
+)
 def test_a_hole_in_the_validator_is_held_by_the_kernel(paddock: Paddock, backend: str) -> None:
     """What the session's jail grants and the tools may not use: neither read nor written, but by a worker at large."""
     need({"namespaces": "userns", "guard": "landlock", "bubblewrap": "bubblewrap"}[backend])

@@ -100,27 +100,10 @@ def test_every_line_has_its_answer(user_paddock: Paddock) -> None:
     assert (paddock.worktree / "a").read_text() == "\U0001f600"
 
 
-def test_refused_paths_fill_no_disk(user_paddock: Paddock) -> None:
-    """However long they are, a line of the ledger is short, and what no path can be has no option; a path has one."""
-    paddock = user_paddock
-
-    async def ask() -> None:
-        async with over_stdio(paddock, "--session", "agent=.") as call:
-            for path in ("/" + "\x01" * 8000, "/" + "\x01/" * 2100, f"{paddock.place}/set"):
-                assert (await call("read", file_path=path)).error == "SANDBOX_VIOLATION"
-
-    anyio.run(ask)
-    (ledger,) = (paddock.state / "ledgers").glob("files-agent-*.jsonl")
-    assert max(map(len, ledger.read_bytes().splitlines())) < 32 << 10
-    told = map(json.loads, paddock.call("denials", ledger.name.partition(".")[0], "--json").stdout.splitlines())
-    assert [each["allow"]["flag"] for each in told if each["layer"] == "validator"] == [
-        "", "", f"--ro {paddock.place}/set"
-    ]  # fmt: skip
-
-
 def test_a_worktree_elsewhere_can_be_named(user_paddock: Paddock) -> None:
     """`--session ID=DIR` serves another directory than the current one (`--worktree`: test_files_modes.py). `paddock
-    denials` tells of what was refused, with what would allow it; once for each path and tool.
+    denials` tells of what was refused, with what would allow it; once for each path and tool. However long a path is,
+    a line of the ledger is short, and what no path can be has no option.
     """
     paddock = user_paddock
     other, outside = paddock.place / "two", paddock.place / "data"
@@ -137,13 +120,22 @@ def test_a_worktree_elsewhere_can_be_named(user_paddock: Paddock) -> None:
                 for path in (paddock.worktree / "file", "../data/set"):
                     assert (await call("read", file_path=str(path))).error == "SANDBOX_VIOLATION"
                 assert (await call("shell", command="ls", directory=str(outside))).error == "SANDBOX_VIOLATION"
+            for path in ("/" + "\x01" * 8000, "/" + "\x01/" * 2100):
+                assert (await call("read", file_path=path)).error == "SANDBOX_VIOLATION"
 
     anyio.run(ask)
     (ledger,) = (paddock.state / "ledgers").glob("files-agent-*.jsonl")
+    assert max(map(len, ledger.read_bytes().splitlines())) < 32 << 10
     name = ledger.name.partition(".")[0]
-    told = list(map(json.loads, paddock.call("denials", name, "--json").stdout.splitlines()))
-    found = [(each["operation"], each["path"]) for each in told if each["layer"] == "validator"]
-    assert found == [("read", f"{paddock.worktree}/file"), ("read", f"{outside}/set"), ("execute", str(outside))]
+    lines = map(json.loads, paddock.call("denials", name, "--json").stdout.splitlines())
+    told = [each for each in lines if each["layer"] == "validator"]
+    found = [(each["operation"], each["path"], each["allow"]["flag"]) for each in told[:3]]
+    assert found == [
+        ("read", f"{paddock.worktree}/file", f"--ro {paddock.worktree}/file"),
+        ("read", f"{outside}/set", f"--ro {outside}/set"),
+        ("execute", str(outside), f"--ro {outside}"),
+    ]
+    assert [each["allow"]["flag"] for each in told[3:]] == ["", ""]
     shown = paddock.call("denials", name).stdout
     assert f"{outside}/set" in shown
     assert "--ro" in shown
