@@ -1,7 +1,6 @@
 """What bases of batches on a cluster leave on its nodes: mirrors, and how they go."""
 
 import os
-import signal
 import subprocess
 import sys
 import textwrap
@@ -13,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from launcher.engines import base, row
+from tests.support import forked
 from tests.support.features import need
 from tests.support.ground import Ground
 
@@ -53,10 +53,15 @@ class Scene:
         program = textwrap.dedent(NODE) + textwrap.dedent(script)
         return [sys.executable, "-c", program, str(self.ground.root), self.ground.git("rev-parse", "HEAD"), self.name]
 
-    def do(self, script: str, status: int = 0) -> None:
-        """Runs it to its end."""
-        done = subprocess.run(self.words(script), capture_output=True, text=True, check=False)
-        assert done.returncode == status, done.stderr
+    def do(self, script: str) -> None:
+        """Runs it to its end, in a child."""
+        _, _, program, *arguments = self.words(script)
+
+        def act() -> None:
+            sys.argv = ["-c", *arguments]
+            exec(program, {"__name__": "__main__"})
+
+        forked.run(act)
 
     @contextmanager
     def alive(self, script: str) -> Iterator["subprocess.Popen[bytes]"]:
@@ -126,7 +131,8 @@ def test_worktrees_of_killed_rows_go_with_it_and_any_other_keeps_it(scene: Scene
 def test_a_removal_that_is_killed_leaves_no_half_mirror(scene: Scene) -> None:
     """What it left has another name, and goes with the next one, which does not disturb one that is at work."""
     killed = "import os\nbase.remove_tree = lambda path: os.kill(os.getpid(), 9)\nbase.prune(0)"
-    scene.do(killed, -signal.SIGKILL)
+    with pytest.raises(forked.Killed):
+        scene.do(killed)
     (left,) = scene.mirrors.iterdir()
     assert left.name.startswith(".going-")
     scene.do("take()")
@@ -162,7 +168,7 @@ def test_whoever_takes_in_a_base_has_it_however_often_mirrors_are_removed(scene:
     """Three processes take it in again and again, while another one removes what is free in each moment."""
     again = """
         import os
-        for _ in range(5):
+        for _ in range(3):
             if (pid := os.fork()) == 0:
                 take()
                 os._exit(0)
