@@ -378,6 +378,7 @@ def test_a_jail_with_the_socket_in_a_grant_is_given_no_session(
             service.end()
 
 
+@AS_A_USER
 def test_a_line_in_the_path_of_a_socket_closes_no_directory_to_others(
     who: identity.Who, installed: Installed, public_dir: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

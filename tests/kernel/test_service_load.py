@@ -12,7 +12,7 @@ from tests.kernel.test_service_attach import Client
 from tests.support import served
 from tests.support.served import Served
 
-SESSIONS = int(os.environ.get("PADDOCK_SESSIONS", "8"))
+SESSIONS = int(os.environ.get("PADDOCK_SESSIONS", "5"))
 CHURN = int(os.environ.get("PADDOCK_CHURN", str(5 * SESSIONS)))
 HELPERS = 3
 
@@ -75,37 +75,37 @@ def test_many_at_once_and_many_in_turn(service: Served, capsys: pytest.CaptureFi
     assert os.listdir(service.paddock.state / "sessions") == []
 
 
-def test_attached_clients_count_as_connections() -> None:
-    """They are the sessions' own by then, and are bounded all the same; one that leaves makes room."""
-    with served.started(most_connections=8, helpers=1) as service, ExitStack() as attached:
-        service.create("sleep", "1000", name="one")
-        clients = [attached.enter_context(Client(service, "one")) for _ in range(8)]
-        for client in clients:
-            client.read(b"H")
-        with service.connect() as refused:
-            assert b"connections-exhausted" in refused.recv(65_536)
-        clients[0].connection.close()
-        deadline = time.monotonic() + served.PATIENCE
-        while True:
-            try:
-                assert service.get("/v1/health").status == 200
-                break
-            except (OSError, AssertionError):
-                assert time.monotonic() < deadline
-                time.sleep(0.02)
-        assert service.get("/v1/sessions/one").json["attached"] == 7
-        for client in clients[1:3]:
-            client.connection.close()
-
-
 def test_quotas_are_kept() -> None:
-    """Of sessions, of one client, and of records; a reload brings others, and wrong settings change nothing."""
-    with served.started(most_sessions=3, most_sessions_of_client=2, helpers=1, most_records=1) as service:
+    """Of connections, sessions, one client, and records; a reload brings others, and wrong settings change nothing.
+
+    Attached clients are the sessions' own, and are connections all the same; one that leaves makes room.
+    """
+    with served.started(
+        most_connections=8, most_sessions=3, most_sessions_of_client=2, helpers=1, most_records=1
+    ) as service:
         for name in ("one", "two"):
             service.create("sleep", "1000", name=name)
+        with ExitStack() as attached:
+            clients = [attached.enter_context(Client(service, "one")) for _ in range(8)]
+            for client in clients:
+                client.read(b"H")
+            with service.connect() as refused:
+                assert b"connections-exhausted" in refused.recv(65_536)
+            clients[0].connection.close()
+            deadline = time.monotonic() + served.PATIENCE
+            while True:
+                try:
+                    assert service.get("/v1/health").status == 200
+                    break
+                except (OSError, AssertionError):
+                    assert time.monotonic() < deadline
+                    time.sleep(0.02)
+            assert service.get("/v1/sessions/one").json["attached"] == 7
+            for client in clients[1:3]:
+                client.connection.close()
         body = {"command": ["true"], "directory": str(service.paddock.worktree)}
-        refused = service.post("/v1/sessions", body)
-        assert (refused.status, refused.json["errorType"]) == (429, "quota-client")
+        answer = service.post("/v1/sessions", body)
+        assert (answer.status, answer.json["errorType"]) == (429, "quota-client")
         service.settings(most_sessions=2, collect_seconds=0.2)
         service.reload()
         assert service.post("/v1/sessions", body).json["errorType"] == "quota-sessions"

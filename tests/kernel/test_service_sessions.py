@@ -149,6 +149,7 @@ def test_a_failing_session_is_started_again_so_often_and_no_more(service: Served
     assert (over["state"], over["attempt"]) == ("failed", 3)
 
 
+@OF_A_USER
 @pytest.mark.parametrize("backend", promises.BACKENDS)
 def test_a_session_that_is_started_again_has_its_network_again(service: Served, backend: str) -> None:
     """Each attempt has a proxy, which refuses a host, and reaches the port that is granted."""
