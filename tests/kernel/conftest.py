@@ -16,7 +16,7 @@ import pytest
 
 from policy import promises
 from tests.conftest import IDENTITIES
-from tests.support import identity, install, private_git, proxied, repository, warmed
+from tests.support import identity, install, private_git, proxied, repository, served, warmed
 from tests.support import jail as jails
 from tests.support import paddock as paddocks
 from tests.support.features import need
@@ -78,7 +78,7 @@ def _survivors(marker: str, known: set[int], *, grace: float = GRACE_SECONDS) ->
     """Waits for what is ending, kills what is not, and describes the latter."""
     deadline = time.monotonic() + grace
     left: list[str] = []
-    while pids := _marked(marker) | (_children() - known - warmed.pids()):
+    while pids := _marked(marker) | (_children() - known - warmed.pids() - served.lasting):
         for pid in pids:
             if not _ended(pid, deadline):
                 left.append(f"{pid} {_words(pid)}")

@@ -122,7 +122,7 @@ class Editor:
 
 @pytest.fixture(scope="module")
 def running() -> Iterator[Served]:
-    """A service that runs, for all tests that leave it alone."""
+    """A service that runs."""
     need("landlock")
     need("userns")
     with served.started(stdin_seconds=0.2, term_seconds=0.5) as service:
@@ -131,21 +131,12 @@ def running() -> Iterator[Served]:
 
 @pytest.fixture
 def service(running: Served) -> Iterator[Served]:
-    """The same, with a repository that belongs to one test, and no session of another one."""
-    found = prepared(served.with_repository(running))
-    yield found
-    for session in live(found):
-        found.post(f"/v1/sessions/{session['name']}/stop", {"term_seconds": 0, "wait": PATIENCE})
-    assert live(found) == []
-
-
-@pytest.fixture
-def alone() -> Iterator[Served]:
-    """A service of one test, which may kill it, or give it other settings."""
-    need("landlock")
-    need("userns")
-    with served.started(stdin_seconds=0.2, term_seconds=0.5) as service:
-        yield prepared(service)
+    """The same with a repository of one test, which may kill it; no session of another one, nor its settings."""
+    for found in served.lent(running):
+        yield prepared(found)
+    for session in live(running):
+        running.post(f"/v1/sessions/{session['name']}/stop", {"term_seconds": 0, "wait": PATIENCE})
+    assert live(running) == []
 
 
 def prepared(service: Served) -> Served:
@@ -183,9 +174,8 @@ def test_the_agent_survives_its_editor(service: Served) -> None:
     assert session["bridge"] == "acp"
 
 
-def test_agent_and_editor_live_through_a_killed_service(alone: Served) -> None:
+def test_agent_and_editor_live_through_a_killed_service(service: Served) -> None:
     """A turn under way goes on, a question is still asked, and the conversation is there for the next editor."""
-    service = alone
     with Editor(service) as first:
         first.open()
         first.prompt("who")
@@ -211,9 +201,8 @@ def test_agent_and_editor_live_through_a_killed_service(alone: Served) -> None:
     assert len(live(service)) == 1
 
 
-def test_an_agent_that_nobody_needs_is_ended(alone: Served) -> None:
+def test_an_agent_that_nobody_needs_is_ended(service: Served) -> None:
     """Not while it works on a turn, however long no editor is there; some time after it is done."""
-    service = alone
     service.settings(agent_idle_seconds=1)
     service.reload()
     with Editor(service) as first:
@@ -225,6 +214,8 @@ def test_an_agent_that_nobody_needs_is_ended(alone: Served) -> None:
     assert len(live(service)) == 1
     (service.paddock.worktree / "go").touch()
     assert service.over(session["name"])["outcome"]["reason"] == "idle"
+    service.settings()
+    service.reload()
 
 
 def test_a_permission_waits_for_the_next_editor(service: Served) -> None:
@@ -242,15 +233,14 @@ def test_a_permission_waits_for_the_next_editor(service: Served) -> None:
         assert json.loads(chosen.removeprefix("chosen: "))["outcome"]["optionId"] == "yes"
 
 
-@pytest.mark.parametrize("patience", [0, None])
-def test_a_bridge_that_does_not_answer_is_killed(service: Served, patience: float | None) -> None:
+def test_a_bridge_that_does_not_answer_is_killed(service: Served) -> None:
     """When the session's own end is done, commits brought home and all: what is left then is the bridge alone."""
     with Editor(service) as editor:
         editor.open()
         editor.until(id=editor.prompt("say hello"))
         (session,) = live(service)
         os.kill(session["pid"], signal.SIGSTOP)
-        service.post(f"/v1/sessions/{session['name']}/stop", {"term_seconds": patience, "wait": PATIENCE})
+        service.post(f"/v1/sessions/{session['name']}/stop", {"wait": PATIENCE})
         over = service.get(f"/v1/sessions/{session['name']}").json
         assert over["state"] == "ended"
         assert over["outcome"]["reason"] == "stopped"

@@ -285,10 +285,9 @@ class Listening:
 
 
 @pytest.fixture
-def alone() -> Iterator[Served]:
-    """A service of an ordinary user for one test, which may end it and start it again."""
-    with served.started(sample_seconds=0.5) as running:
-        yield running
+def alone(service: Served) -> Iterator[Served]:
+    """The same with a repository of one test, which may end it and start it again."""
+    yield from served.lent(service)
 
 
 def test_events_are_told_as_they_happen_and_after_a_restart(alone: Served) -> None:

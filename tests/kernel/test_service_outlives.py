@@ -17,9 +17,8 @@ import psutil
 import pytest
 
 from launcher.service.shims import Shim
-from tests.conftest import IDENTITIES
 from tests.kernel.test_service_attach import Client, output
-from tests.support import forked, paddock, served
+from tests.support import forked, identity, paddock, served
 from tests.support.identity import AS_A_USER, Who
 from tests.support.install import Installed
 from tests.support.served import PATIENCE, Served, alive
@@ -37,21 +36,30 @@ echo end $i
 COMMIT = "git -c user.name=A -c user.email=a@b.c commit -q --allow-empty -m"
 
 
-@pytest.fixture
-def service(who: Who, installed: Installed, place: Path) -> Iterator[Served]:
-    """A service that the test starts; ended in order afterwards.
+FIRST = "root" if os.geteuid() == 0 else "user"
 
-    Files and streams do not depend on rights; root, who has control groups, has the tests of processes.
-    """
-    made = served.prepare(paddock.make(who, installed, place))
-    made.settings(helpers=1, stdin_seconds=0.2, term_seconds=0.5, restart_seconds=0.2, harvest_seconds=0.5)
-    made.start()
-    try:
+
+@pytest.fixture(scope="module", params=sorted({FIRST, "user"}))
+def running(request: pytest.FixtureRequest) -> Iterator[Served]:
+    """A service that runs. Root's has control groups: for tests of processes. An ordinary user's: for all others."""
+    user = identity.root if request.param == "root" else identity.user
+    with served.started(user, stdin_seconds=0.2, term_seconds=0.5, restart_seconds=0.2, harvest_seconds=0.5) as made:
         yield made
-    finally:
-        if made.process is not None and made.process.poll() is not None:
-            made.start()
-        made.end()
+
+
+@pytest.fixture
+def service(running: Served) -> Iterator[Served]:
+    """The same with a repository of one test, which may end it; no session of the test is left, nor its settings."""
+    yield from served.lent(running)
+    for session in running.get("/v1/sessions").json["sessions"]:
+        path = f"/v1/sessions/{session['name']}"
+        running.post(f"{path}/stop", {"term_seconds": 0, "wait": PATIENCE})
+        assert running.call("DELETE", path).status == 204, session
+    running.settings()
+    running.reload()
+
+
+OF_A_USER = pytest.mark.parametrize("running", ["user"], indirect=True)
 
 
 def until(condition: Callable[[], object], seen: Callable[[], object] = lambda: "") -> None:
@@ -97,7 +105,7 @@ class Reader(threading.Thread):
 
 
 @pytest.mark.timeout(7_200)
-@pytest.mark.parametrize(("who", "again"), [(IDENTITIES[0], killed), (IDENTITIES[-1], restarted)], indirect=["who"])
+@pytest.mark.parametrize(("running", "again"), [(FIRST, killed), ("user", restarted)], indirect=["running"])
 def test_sessions_of_all_kinds_go_on(service: Served, again: Callable[[Served], None]) -> None:
     """None ends, attached clients notice nothing, every byte and every move is there once."""
     talking, idle, echoing, terminals = (
@@ -166,7 +174,7 @@ def test_sessions_of_all_kinds_go_on(service: Served, again: Callable[[Served], 
             assert b"still here" in output(client.read(b"X"))
 
 
-@AS_A_USER
+@OF_A_USER
 def test_what_ends_without_a_service_is_known_to_the_next_one(service: Served) -> None:
     """Its outcome, its log and its commits."""
     script = f"{COMMIT} first; echo ready; while [ ! -e enough ]; do sleep 0.02; done; {COMMIT} second; exit 7"
@@ -186,7 +194,7 @@ def test_what_ends_without_a_service_is_known_to_the_next_one(service: Served) -
     assert os.listdir(service.runtime / "paddock/sessions") == []
 
 
-@AS_A_USER
+@OF_A_USER
 def test_the_next_service_is_told_of_every_move_in_order(service: Served) -> None:
     """A move between its connection and its first word is not sent for all the others, which it would miss then."""
     service.post("/v1/sessions", {
@@ -214,7 +222,7 @@ def test_the_next_service_is_told_of_every_move_in_order(service: Served) -> Non
     assert attempts[0] == 1
 
 
-@pytest.mark.parametrize("who", IDENTITIES[:1], indirect=True)
+@pytest.mark.parametrize("running", [FIRST], indirect=True)
 def test_a_session_whose_group_was_not_written_down_goes_on(service: Served) -> None:
     """The service is killed within milliseconds of the start: the next one asks the kernel, and ends nothing of it."""
     service.create("sleep", "1000", name="young")
@@ -223,12 +231,12 @@ def test_a_session_whose_group_was_not_written_down_goes_on(service: Served) -> 
     service.kill()
     with contextlib.closing(sqlite3.connect(service.paddock.state / "service/service.db")) as database, database:
         database.execute("UPDATE session SET cgroup = ''")
-    service.start()
     for _ in range(2):  # with the group adopted, it is in the record for the one after
+        service.start()
         time.sleep(0.2)
         found = service.get("/v1/sessions/young").json
         assert (found["state"], found["pid"]) == ("running", before)
-        killed(service)
+        service.kill()
 
 
 @contextlib.contextmanager
@@ -236,8 +244,9 @@ def about_to_begin(service: Served, end: Callable[[Served], None], *, seconds: f
     """A session `late`, accepted `seconds` before the service's `end`, whose process has its launch, but does not
     listen within the block; and `queued`, which waits for its turn behind it.
     """
-    service.settings(helpers=1, most_starting=1, stdin_seconds=0.2, term_seconds=0.5)
+    service.settings(most_starting=1)
     service.reload()
+    until(lambda: service.get("/v1/health").json["helpers"] == 1)
     (shim,) = (each for each in psutil.Process(service.pid).children() if "shim" in each.cmdline())
     shim.suspend()
     try:
@@ -254,16 +263,16 @@ def about_to_begin(service: Served, end: Callable[[Served], None], *, seconds: f
 
 
 @pytest.mark.parametrize(
-    ("end", "seconds", "queued"), [(Served.kill, 0, "lost"), (Served.kill, 60, "lost"), (left, 60, "running")]
+    ("running", "end", "queued"), [(FIRST, Served.kill, "lost"), ("user", left, "running")], indirect=["running"]
 )
 def test_a_session_that_was_about_to_begin_belongs_to_the_next_service(
-    service: Served, end: Callable[[Served], None], seconds: float, queued: str
+    service: Served, end: Callable[[Served], None], queued: str
 ) -> None:
     """However long it takes to listen, and has waited before: it is not lost as long as its process may come.
 
     One that no process was told to begin is lost at once.
     """
-    with about_to_begin(service, end, seconds=seconds):
+    with about_to_begin(service, end, seconds=60):
         service.start()
         assert service.get("/v1/sessions/late").json["state"] == "created"
         if queued == "lost":
@@ -272,20 +281,21 @@ def test_a_session_that_was_about_to_begin_belongs_to_the_next_service(
     until(lambda: service.get("/v1/sessions/queued").json["state"] == queued)
 
 
-@pytest.mark.parametrize("seconds", [0, 60])
-def test_ending_in_order_ends_what_was_about_to_begin(service: Served, seconds: float) -> None:
+@OF_A_USER
+def test_ending_in_order_ends_what_was_about_to_begin(service: Served) -> None:
     """The service waits for it: nothing else would end it, before another service is started."""
-    with about_to_begin(service, Served.kill, seconds=seconds) as shim:
+    with about_to_begin(service, Served.kill, seconds=60) as shim:
         service.start()
+        before = len(service.said.read_text())
         os.kill(service.pid, signal.SIGTERM)
-        until(lambda: "the service is ending" in service.said.read_text())
+        until(lambda: "the service is ending" in service.said.read_text()[before:])
     assert service.end() == 0
     until(lambda: not alive(shim))
     service.start()
     assert service.get("/v1/sessions/late").json["outcome"]["reason"] == "service-stopped"
 
 
-@AS_A_USER
+@OF_A_USER
 def test_a_session_that_is_about_to_begin_can_be_stopped(service: Served) -> None:
     """By the service that has not reached it yet."""
     with about_to_begin(service, Served.kill, seconds=0):
@@ -295,10 +305,10 @@ def test_a_session_that_is_about_to_begin_can_be_stopped(service: Served) -> Non
 
 
 @pytest.mark.parametrize(
-    ("who", "kinds"),
-    [(IDENTITIES[-1], ("launcher", "shim", "all")), (IDENTITIES[0], ("all",))],
+    ("running", "kinds"),
+    [("user", ("launcher", "shim", "all")), (FIRST, ("all",))],
     ids=("each", "all"),
-    indirect=["who"],
+    indirect=["running"],
 )
 def test_commits_of_a_session_whose_processes_are_killed(service: Served, kinds: tuple[str, ...]) -> None:
     """It is over, nothing of it lives on, and the service brings its commits home by itself."""
@@ -384,6 +394,7 @@ def test_an_upgrade_takes_the_code_away(who: Who, installed: Installed, place: P
         service.end()
 
 
+@OF_A_USER
 def test_a_session_that_nobody_could_find_any_more_ends(service: Served) -> None:
     """Its directory was removed while there was no service: it stops by itself, its commits come home; none is lost
     before it has ended.
@@ -423,7 +434,7 @@ def test_ending_in_order_ends_all_and_a_stop_reaches_what_was_adopted(service: S
     assert shown.stdout == "made\n"
 
 
-@AS_A_USER
+@OF_A_USER
 def test_an_end_waits_for_no_process_that_does_not_answer(service: Served) -> None:
     """A stopped shim and a stopped job: the session is killed with all that is in it, and its commits come home."""
     service.create("sh", "-c", f"{COMMIT} made; echo ready; exec sleep 1000", name="hangs")
@@ -445,7 +456,7 @@ def test_an_end_waits_for_no_process_that_does_not_answer(service: Served) -> No
     until(lambda: service.paddock.who.run(words, cwd=service.paddock.main).stdout == "made\n")
 
 
-@AS_A_USER
+@OF_A_USER
 def test_the_runtime_directory_is_made_again(service: Served) -> None:
     """It goes when its user logs out: the service listens again where it was, and its sessions were never away."""
     service.create("sh", "-c", "echo ready; exec sleep 1000", name="stays")
@@ -466,10 +477,10 @@ def test_the_runtime_directory_is_made_again(service: Served) -> None:
     assert service.over("other")["state"] == "ended"
 
 
-@AS_A_USER
+@OF_A_USER
 def test_a_stop_between_two_attempts_is_a_stop(service: Served) -> None:
     """The session is ended, by the one who asked for it, and not failed by its last attempt."""
-    service.settings(helpers=1, restart_seconds=60)
+    service.settings(restart_seconds=60)
     service.reload()
     service.post("/v1/sessions", {
         "command": ["sh", "-c", "exit 3"], "directory": str(service.paddock.worktree), "name": "pauses",
@@ -481,7 +492,7 @@ def test_a_stop_between_two_attempts_is_a_stop(service: Served) -> None:
     assert (found["state"], found["outcome"]["reason"]) == ("ended", "stopped")
 
 
-@AS_A_USER
+@OF_A_USER
 def test_logs_are_read_as_asked_and_a_damaged_database_loses_neither_them_nor_sessions(service: Served) -> None:
     """`--tail 0` is nothing; a line that a full disk has cut off holds up nobody; a new database forgets no log.
 
@@ -515,7 +526,7 @@ def test_logs_are_read_as_asked_and_a_damaged_database_loses_neither_them_nor_se
     assert (service.paddock.state / "service/logs/logged/log.jsonl").exists()
 
 
-@AS_A_USER
+@OF_A_USER
 def test_input_for_a_slow_reader_waits_and_none_is_lost(service: Served) -> None:
     """More than is kept for a command that does not read: the client waits, as at a full pipe."""
     size = 12 << 20

@@ -24,6 +24,8 @@ from tests.support.identity import Who
 from tests.support.paddock import Paddock
 
 PATIENCE = 60.0
+lasting: set[int] = set()
+"""Services that a test has started again, and that outlive it."""
 _SERVING = ("launcher.verbs.forms", "launcher.verbs.serve", "launcher.service.daemon", "uvicorn.lifespan.off")
 
 
@@ -236,8 +238,22 @@ def with_repository(running: Served) -> Served:
     """The same service, with a further repository of its user, for one of the tests that share it."""
     user, place = running.paddock.who, Path(tempfile.mkdtemp(dir=running.paddock.place))
     found = copy.copy(running)
+    found.env = {**running.env}
     found.paddock = paddock.make(user, running.paddock.installed, user.give(place))
     return found
+
+
+def lent(running: Served) -> Iterator[Served]:
+    """For a fixture: `with_repository`, to a test that may kill the service; for the next one it runs in any case."""
+    running.env[identity.MARKER] = ""  # what is started again is not this test's
+    found = with_repository(running)
+    try:
+        yield found
+    finally:
+        running.process = found.process
+        if found.process is None or found.process.poll() is not None:
+            running.start()
+        lasting.add(running.pid)
 
 
 def alive(process: int | psutil.Process) -> bool:
