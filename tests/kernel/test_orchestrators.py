@@ -7,11 +7,11 @@ from typing import Any
 
 import pytest
 
-from tests.kernel.test_service_tickets import COMMIT, alone, git, run, running, service, ticket
+from tests.kernel.test_service_tickets import COMMIT, git, run, running, service, ticket
 from tests.kernel.test_ticket_files import CALL
 from tests.support.served import Served
 
-__all__ = ["alone", "running", "service"]
+__all__ = ["running", "service"]
 
 TOOLS = (
     CALL
@@ -343,9 +343,8 @@ def test_a_context_manager_ends_with_its_run(service: Served) -> None:
     assert name["outcome"]["reason"] == "stopped"
 
 
-def test_a_run_outlives_the_service_while_its_orchestrator_works(alone: Served) -> None:
-    """The session goes on, its tools are found at the same place, and what it has made counts once."""
-    service = alone
+def test_a_run_outlives_the_service_while_its_orchestrator_works(service: Served) -> None:
+    """The session goes on, all its tools are found at the same place, and what it has made counts once."""
     script = f"""
 import http.client, time
 def patiently(*tickets):
@@ -358,6 +357,7 @@ patiently(("I-1", "touch one; {COMMIT} one"))
 while not os.path.exists("go"):
     time.sleep(0.05)
 patiently(("I-1", "touch one; {COMMIT} one"), ("I-2", "touch two; {COMMIT} two"))
+print(call("glob", pattern="g*"))
 """
     body = {"repository": str(service.paddock.main), "name": "killed", "orchestrator": orchestrator(script),
             "agent": {"command": ["sh", "-c", 'eval "$1"', "sh", "{details}"]},
@@ -375,6 +375,7 @@ patiently(("I-1", "touch one; {COMMIT} one"), ("I-2", "touch two; {COMMIT} two")
     done = service.get("/v1/ticket-runs/killed?wait=60").json
     assert (done["state"], done["tickets"]) == ("ended", ["I-1", "I-2"]), (done, service.log("killed.0"))
     assert done["orchestrator"]["attempt"] == 1
+    assert service.log("killed.0")[-1] == "go"
     assert all((service.paddock.main / name).exists() for name in ("one", "two"))
     assert sorted(git(service, "log", "--format=%s", "--no-merges").split()) == ["First.", "main:", "one", "two"]
 
@@ -384,12 +385,13 @@ def test_what_conflicts_among_the_tickets_keeps_the_trunk_as_it_was_or_is_left_o
     script = f"""
 print(made(("J-1", "echo 1 > same; {COMMIT} one"), ("J-2", "echo 2 > same; {COMMIT} two")))
 """
-    asked = {"orchestrator": orchestrator(script), "agent": {"command": ["sh", "-c", 'eval "$1"', "sh", "{details}"]}}
+    agent = {"command": ["sh", "-c", 'eval "$1"', "sh", "{details}"]}
     main = service.paddock.main
     before = git(service, "rev-parse", "HEAD")
-    done = run(service, name="kept", merge=False, **asked)
+    one = orchestrator(f"print(made(('J-0', 'touch kept; {COMMIT} kept')))")
+    done = run(service, name="kept", merge=False, agent=agent, orchestrator=one)
     assert (done["state"], "landed" in done["result"]) == ("ended", False), done
-    done = run(service, name="waits", **asked)
+    done = run(service, name="waits", agent=agent, orchestrator=orchestrator(script))
     assert (done["state"], "landed" in done["result"], done["orchestrator"]["state"]) == ("failed", False, "ended"), (
         done
     )
@@ -408,15 +410,11 @@ def test_what_an_orchestrator_has_committed_is_reviewed_before_it_lands(service:
     review = {"command": ["sh", "-c", 'echo "$0: $1"; test ! -e evil || test ! -e "$0"', "{ticket}", "{details}"]}
     child = {"command": ["sh", "-c", f"touch of-{{ticket}}; {COMMIT} {{ticket}}"]}
     plan = f"open('evil', 'w'); open('orchestrator', 'w'); os.system({f'{COMMIT} evil'!r})"
-    for name, script in (("good", ""), ("bad", plan)):
-        work = f"{script}\nprint(made(({f'H-{name}'!r}, 'x')))"
-        done = run(service, name=name, goal="All of it.", agent=child, orchestrator=orchestrator(work), review=review,
-                   remove=False)  # fmt: skip
-        assert service.log(f"{name}.0.v1") == ["orchestrator: All of it."], done
-        assert (done["state"], (main / f"of-H-{name}").exists()) == (
-            ("ended", True) if name == "good" else ("failed", False)
-        ), done
-    assert not (main / "evil").exists()
+    work = f"{plan}\nprint(made(('H-bad', 'x')))"
+    done = run(service, name="bad", goal="All of it.", agent=child, orchestrator=orchestrator(work), review=review,
+               remove=False)  # fmt: skip
+    assert service.log("bad.0.v1") == ["orchestrator: All of it."], done
+    assert (done["state"], (main / "of-H-bad").exists(), (main / "evil").exists()) == ("failed", False, False), done
     shown = service.cli("tickets", "show", "bad").stdout
     assert "  orchestrator  not merged: its review ended with status 1\n" in shown
     # What it has committed is nobody's word on how its tickets are reviewed.

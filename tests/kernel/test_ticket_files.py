@@ -1,17 +1,15 @@
 """The file tools that the service offers to the agents of a ticket run: header, token, stored context, jail."""
 
 import json
-import time
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from tests.kernel.test_service_tickets import COMMIT, alone, run, running, service
-from tests.support import served
+from tests.kernel.test_service_tickets import COMMIT, run, running, service
 from tests.support.served import Served
 
-__all__ = ["alone", "running", "service"]
+__all__ = ["running", "service"]
 
 CALL = r"""
 import json, os, sys, urllib.request
@@ -88,42 +86,6 @@ def test_a_session_that_is_over_has_no_tools_any_more(service: Served) -> None:
     said = service.paddock.who.run(["python3", "-c", script], cwd=service.paddock.place, env=environment)
     assert said.stdout == "WORKTREE_UNRESOLVED\n", said
     assert not (Path(done["result"]["agents"][0]["worktree"]) / "late").exists()
-
-
-def test_agents_find_the_server_again_when_the_service_was_killed(alone: Served) -> None:
-    """Port and secret are the same in the service's next life."""
-    service = alone
-    script = """
-import time
-call("write", file_path="first", content="1")
-open("begun", "w").close()
-while not os.path.exists("again"):
-    time.sleep(0.05)
-for attempt in range(200):
-    try:
-        call("write", file_path="second", content="2")
-        break
-    except OSError:
-        time.sleep(0.1)
-"""
-    body = {"repository": str(service.paddock.main), "tickets": [agent("R-1", script)], "name": "found",
-            "file_tools": True, "remove": False}  # fmt: skip
-    body["environment"] = service.paddock.who.environment(service.env)
-    assert service.post("/v1/ticket-runs", body).status == 201
-    found = service.get("/v1/ticket-runs/found").json
-    while not found["steps"][0]["worktree"]:
-        found = service.get(f"/v1/ticket-runs/found?wait=5&seen={found['seen']}").json
-    worktree = Path(found["steps"][0]["worktree"])
-    deadline = time.monotonic() + served.PATIENCE
-    while not (worktree / "begun").exists():
-        assert time.monotonic() < deadline
-        time.sleep(0.05)
-    service.kill()
-    service.start()
-    service.paddock.who.run(["touch", "again"], cwd=worktree).check_returncode()
-    done = service.get("/v1/ticket-runs/found?wait=120").json
-    assert done["result"]["agents"][0]["status"] == 0, service.log("found.1")
-    assert (worktree / "second").read_text() == "2"
 
 
 def test_the_tools_of_a_review_show_the_commit_alone(service: Served) -> None:

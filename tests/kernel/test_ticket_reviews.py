@@ -1,70 +1,57 @@
 """What a `[review]` of a ticket run, and `merge --check`, see of a commit: all of it, and as it is."""
 
-from collections.abc import Iterator
-
-import pytest
-
-from tests.kernel.test_merge_live import BACKENDS
-from tests.kernel.test_service_tickets import COMMIT, git, run, ticket
-from tests.support import features, identity, served
+from tests.kernel.test_service_tickets import COMMIT, git, run, running, service, ticket
 from tests.support.served import Served
 
-
-@pytest.fixture(scope="module")
-def running() -> Iterator[Served]:
-    """A service of an ordinary user."""
-    with served.started(stdin_seconds=0.1, term_seconds=0.2) as service:
-        yield service
-
-
-@pytest.fixture(scope="module")
-def running_as_root() -> Iterator[Served]:
-    """The same, of root."""
-    with served.started(identity.root, stdin_seconds=0.1, term_seconds=0.2) as service:
-        yield service
-
-
-@pytest.fixture
-def service(running: Served) -> Served:
-    """The ordinary user's, with a repository that belongs to one test."""
-    return served.with_repository(running)
+__all__ = ["running", "service"]
 
 
 def test_no_file_of_settings_of_a_commit_bounds_its_review(service: Served) -> None:
-    """Nor does one that the review's own `--config` names, in the commit itself or behind a link there."""
-    main, made = service.paddock.main, "mkdir ci src; echo '[filesystem]' > ci/r.toml; echo '[filesystem]' > ci/s.toml"
-    assert service.paddock.who.run(["sh", "-c", f"{made}; touch src/a; {COMMIT} settings"], cwd=main).returncode == 0
-    denies = "printf '[filesystem]\\ndeny = [\"src/deep\"]\\n'"
-    evil = f"mkdir src/deep; echo EVIL > src/deep/evil; {COMMIT} evil"
+    """It could deny a review what it is to see: one that is not the trunk's is for a person to read. So is one that
+    the review's own `--config` names, in the commit itself or behind a link there.
+    """
+    main, judge = service.paddock.main, ["sh", "-c", "! grep -qrs EVIL . --exclude-dir=.git"]
+    denies = "printf '[filesystem]\\ndeny = [\"evil\"]\\n'"
+    evil = f"mkdir evil; echo EVIL > evil/evil; {COMMIT} evil"
+    tickets = [ticket("X-1", f"{denies} > .paddock.toml; {evil}"), ticket("X-2", f"echo fine > fine; {COMMIT} fine")]
+    done = run(service, *tickets, review={"command": judge})
+    assert done["result"]["agents"][0]["review"]["refusal"]["errorType"] == "config-unread", done
+    assert ((main / "evil").exists(), (main / "fine").exists()) == (False, True)
+    shown = service.cli("tickets", "show", done["name"]).stdout
+    assert ("[config-unread]\n" in shown, "hint: read it; commit it" in shown, "paddock logs" in shown) == (
+        True, True, False
+    ), shown  # fmt: skip
+    checked = service.cli("merge", "agent/X-1", "--check", judge[2])
+    assert (checked.returncode, "its .paddock.toml is not the trunk's" in checked.stdout) == (1, True), checked
+    # Once it is the trunk's, it is somebody's own word; and it bounds all reviews.
+    made = "echo '[filesystem]' > ci/r.toml; echo '[filesystem]' > ci/s.toml"
+    settings = f"mkdir ci; {made}; {denies} > .paddock.toml; {COMMIT} settings"
+    assert service.paddock.who.run(["sh", "-c", settings], cwd=main).returncode == 0
     done = run(
         service,
         ticket("O-1", f"{denies} > ci/r.toml; {evil}"),
         ticket("O-2", f"mv ci of; ln -s of ci; {denies} > of/r.toml; {evil}"),
-        ticket("O-3", f"{denies} > ci/s.toml; echo fine > src/fine; {COMMIT} fine"),
-        review={"options": ["--config", "ci/r.toml"], "command": ["sh", "-c", "! grep -qrs EVIL src"]},
+        ticket("O-3", f"{denies} > ci/s.toml; echo fine > other; {COMMIT} fine"),
+        ticket("X-3", "git rm -q --cached .paddock.toml; git -c user.name=A -c user.email=a@b.c commit -q -m without"),
+        review={"options": ["--config", "ci/r.toml"], "command": judge},
     )
     reviews = [each["review"] for each in done["result"]["agents"]]
-    assert [(each["refusal"] or {}).get("errorType") for each in reviews] == ["config-unread"] * 2 + [None], done
+    refused = [(each["refusal"] or {}).get("errorType") for each in reviews]
+    assert refused == ["config-unread", "config-unread", None, "config-unread"], done
     assert "its ci/r.toml is not the trunk's" in reviews[0]["refusal"]["message"]
-    assert ((main / "src/deep").exists(), (main / "src/fine").exists()) == (False, True)
+    assert ((main / "evil").exists(), (main / "other").exists()) == (False, True)
 
 
 BEFORE = "git reset -q --hard $(git log --format=%H -1 --grep=Bad)"
 
 
-@pytest.mark.parametrize("enforced", ["namespaces", "guard", "bubblewrap", "root"])
-def test_no_commit_chooses_what_its_review_is_compared_with(
-    running: Served, running_as_root: Served, enforced: str
-) -> None:
+def test_no_commit_chooses_what_its_review_is_compared_with(service: Served) -> None:
     """What was in the trunk's past is nobody's word today. Who begins there and merges the trunk has the trunk's."""
-    feature, env = BACKENDS.get(enforced, ("landlock", {}))
-    features.need(feature)
-    service = served.with_repository(running_as_root if enforced == "root" else running)
-    main, environment = service.paddock.main, service.paddock.who.environment({**service.env, **env})
+    main = service.paddock.main
     bad = "printf '[filesystem]\\ndeny = [\"evil\"]\\n' > .paddock.toml; echo 'evil ident' > .gitattributes"
     judge = {"command": ["sh", "-c", "! grep -qrs EVIL . --exclude-dir=.git"]}
     back = f"{bad}; {COMMIT} Bad; git rm -q .paddock.toml .gitattributes; {COMMIT} Good"
-    done = run(service, ticket("B-1", back), review=judge, environment=environment)
+    done = run(service, ticket("B-1", back), review=judge)
     assert (done["state"], "Bad" in git(service, "log", "--format=%s")) == ("ended", True), done
     evil = f"echo EVIL > evil; {COMMIT} evil"
     tickets = [
@@ -72,7 +59,7 @@ def test_no_commit_chooses_what_its_review_is_compared_with(
         ticket("B-3", f"{BEFORE}; git rm -q .paddock.toml; {evil}"),
         ticket("B-4", f"now=$(git rev-parse HEAD); {BEFORE}; git merge -q $now; echo fine > fine; {COMMIT} fine"),
     ]
-    done = run(service, *tickets, review=judge, environment=environment)
+    done = run(service, *tickets, review=judge)
     reviews = [each["review"] for each in done["result"]["agents"]]
     refused = [(each["refusal"] or {}).get("errorType") for each in reviews]
     assert refused == ["config-unread", "content-disguised", None], done
@@ -85,10 +72,8 @@ git config core.symlinks false; git config core.autocrlf true; git sparse-checko
 """
 
 
-@pytest.mark.parametrize("as_root", [False, True])
-def test_a_review_sees_all_of_a_commit_as_it_is(running: Served, running_as_root: Served, *, as_root: bool) -> None:
+def test_a_review_sees_all_of_a_commit_as_it_is(service: Served) -> None:
     """Whatever the user's own checkout leaves out or converts."""
-    service = served.with_repository(running_as_root if as_root else running)
     main = service.paddock.main
     assert service.paddock.who.run(["sh", "-euc", SPARSE], cwd=main).returncode == 0
 
@@ -140,10 +125,8 @@ git update-index --add --cacheinfo 160000,11111111111111111111111111111111111111
 """
 
 
-@pytest.mark.parametrize("as_root", [False, True])
-def test_a_review_sees_each_submodule_that_moved(running: Served, running_as_root: Served, *, as_root: bool) -> None:
+def test_a_review_sees_each_submodule_that_moved(service: Served) -> None:
     """Whatever `.gitmodules` says. One that nobody has fetched, and that the commit leaves alone, is no obstacle."""
-    service = served.with_repository(running_as_root if as_root else running)
     main = service.paddock.main
     assert service.paddock.who.run(["sh", "-euc", NESTED], cwd=main).returncode == 0
     commits = "git -c user.name=A -c user.email=a@b.c commit -q -a -m"
