@@ -1,10 +1,13 @@
 """`paddock selftest`: nothing escapes from Paddock's jails, and what other sandboxes let through is seen."""
 
+import ast
 import json
 import os
+import socket
 import subprocess
 import time
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +15,7 @@ import pytest
 
 from launcher.selftest import catalogue
 from policy import promises
-from tests.support import identity
+from tests.support import identity, warmed
 from tests.support.features import need, need_backend
 from tests.support.identity import Who
 from tests.support.install import Installed
@@ -23,27 +26,46 @@ OTHER_FOR_ROOT = ("reads", "writes", "metadata", "git", "processes", "privilege"
 """Where capabilities and ids would make a difference."""
 BORDER = "border"
 GUARDED = (
-    "hooks", "a programme that watches files, in settings of the worktree alone", "a filter", "a merge driver",
-    "another repository in the place of the worktree's", "a repository in the place of a directory",
-    "a tree with a directory ..", "links in the place of what is checked out",
-    "a submodule whose update is a command", "a FIFO where git reads", "a FIFO where Paddock reads",
-    "a file that never ends", "the main branch, moved in the agent's repository", "a branch of somebody else's",
-    "rules that grant more the next time", "a launcher of one's own in the worktree",
-    "git of one's own in the worktree", "a changed workflow, where hand-offs are strict",
+    "hooks", "a filter", "a merge driver", "another repository in the place of the worktree's",
+    "a repository in the place of a directory", "a tree with a directory ..",
+    "links in the place of what is checked out", "a FIFO where git reads",
+    "the main branch, moved in the agent's repository", "a changed workflow, where hand-offs are strict",
     "links where a removal goes", "a worktree that is adopted, with another repository",
-    "commits arrive on the branch", "work of both sides is merged", "a worktree that git made is adopted",
-    "a worktree is removed when its work is merged",
+    "work of both sides is merged", "a worktree is removed when its work is merged",
 )  # fmt: skip
 """At the border after the guard: where the worktree is another one (its `.git` is swapped on the disk, hand-off files
 can be written), and each verb and what it has git do, because those jails are the guard's, too. What stands only for
-one more setting of git's, object or terminal's sequence is read by the same code whatever held the agent."""
+one more setting of git's, object, terminal's sequence or file of the user's is read by the same code whatever held the
+agent."""
+CLIENT = """
+import posix, sys
+from _socket import socket
+place, paddock, *words = sys.argv[1:]
+if words[0] == "run":
+    posix.execv(paddock, [paddock, *words])
+asked, said = socket(1), b""
+asked.connect(place)
+env = {name.decode(): value.decode() for name, value in posix.environ.items()}
+asked.sendall(repr((words, posix.getcwd(), env)).encode() + b"\\n")
+while piece := asked.recv(1 << 16):
+    said += piece
+status, length, said = said.split(b" ", 2)
+posix.write(1, said[:int(length)]), posix.write(2, said[int(length):])
+sys.exit(int(status))
+"""
+"""`paddock`: what starts a session is started; for everything else one is asked that has been loaded."""
 CHOSEN = """
 import sys
+from launcher import programmes
+client, place, *names = sys.argv[1:]
+launch = programmes.paddock("run")
+asking = ["/usr/bin/python3", "-I", "-S", client, place, f"{sys.prefix}/bin/paddock"]
+programmes.paddock = lambda *words: launch if words == ("run",) else [*asking, *words]
 from launcher.verbs import selftest
 class Chosen(selftest.Round):
     def run(self, trials):
         guard = ("PADDOCK_NO_USERNS", "1") in self._sandbox.environment
-        return super().run([trial for trial in trials if not guard or trial.name in sys.argv[1:]])
+        return super().run([trial for trial in trials if not guard or trial.name in names])
 selftest.Round = Chosen
 backends = ["namespaces", "guard"]
 sys.exit(selftest.selftest(backend=backends, prefix=[], concern=["border"], html=None, as_json=True, verbose=False))
@@ -116,15 +138,33 @@ def test_nothing_escapes_and_everything_works(tester: Who, installed: Installed)
     _whole(tried(tester, installed, *words, concerns=concerns), backends, least=[100 if root else 150] * len(backends))
 
 
-def test_nothing_escapes_at_the_border(user: Who, installed: Installed) -> None:
+def test_nothing_escapes_at_the_border(user: Who, installed: Installed, public_dir: Path) -> None:
     """What its user does next with what an agent has prepared.
 
     Paddock's own jails do it, whatever held the agent; and a tree that was held by bubblewrap is left as one that was
     in namespaces: both mount over its `.git`.
     """
     need_backend(promises.GUARD)
-    ended = user.run([installed.python, "-I", "-c", CHOSEN, *GUARDED], cwd=user.home, timeout=580)
-    whole, guarded = _whole(said(ended), (promises.NAMESPACES, promises.GUARD), least=(25, 12))
+    client, place = public_dir / "client.py", public_dir / "socket"
+    client.write_text(CLIENT)
+    words = [installed.python, "-I", "-c", CHOSEN, client, place, *GUARDED]
+    with socket.socket(socket.AF_UNIX) as listening, open(public_dir / "said", "w+") as output:
+        listening.bind(str(place))
+        place.chmod(0o777)
+        listening.listen()
+        listening.settimeout(0.5)
+        process = subprocess.Popen(
+            user.command(words), cwd=user.home, env=user.environment(), stdout=output, stderr=subprocess.PIPE, text=True
+        )
+        while process.poll() is None:
+            with suppress(TimeoutError), listening.accept()[0] as peer, peer.makefile("r") as asked:
+                given, cwd, env = ast.literal_eval(asked.readline())
+                done = warmed.run(user, installed.python, given, cwd=cwd, env=env)
+                out, err = (text.encode(errors="surrogateescape") for text in (done.stdout, done.stderr))
+                peer.sendall(b"%d %d %b" % (done.returncode, len(out), out + err))
+        output.seek(0)
+        ended = subprocess.CompletedProcess(words, process.returncode, output.read(), process.communicate()[1])
+    whole, guarded = _whole(said(ended), (promises.NAMESPACES, promises.GUARD), least=(25, 9))
     assert len(whole["trials"]) == sum(trial.concern == BORDER for trial in catalogue.trials())
     assert sorted(trial["name"] for trial in guarded["trials"]) == sorted(GUARDED)
 
