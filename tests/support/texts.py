@@ -4,6 +4,7 @@
 """
 
 import ast
+import functools
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -45,11 +46,11 @@ def _value(part: ast.expr) -> str:
     return f"'{words}'" if " " in words else ast.unparse(part.value)
 
 
-def sources() -> Iterator[tuple[Path, ast.Module]]:
+@functools.cache
+def sources() -> list[tuple[Path, ast.Module]]:
     """All modules of the product."""
-    for folder in ("launcher", "policy"):
-        for path in sorted((ROOT / folder).rglob("*.py")):
-            yield path, ast.parse(path.read_text(encoding="utf-8"))
+    paths = [path for folder in ("launcher", "policy") for path in sorted((ROOT / folder).rglob("*.py"))]
+    return [(path, ast.parse(path.read_text(encoding="utf-8"))) for path in paths]
 
 
 def refusals() -> Iterator[tuple[str, str]]:

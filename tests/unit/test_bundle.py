@@ -4,22 +4,52 @@ import os
 import shutil
 import subprocess
 import sys
+import tempfile
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from tests.support.install import base_python
+from tests.support.install import base_python, public_root
 
 ROOT = Path(__file__).resolve().parents[2]
 
 
-@pytest.fixture
-def sources(public_dir: Path) -> Path:
-    """A copy of Paddock's own packages, not compiled, which everybody may read."""
+@pytest.fixture(scope="module")
+def kept() -> Iterator[Path]:
+    """A copy of Paddock's own packages that everybody may read: not compiled, and after its first launch."""
+    place = Path(tempfile.mkdtemp(prefix="t-", dir=public_root()))
+    place.chmod(0o755)
     for package in ("launcher", "policy"):
-        shutil.copytree(ROOT / package, public_dir / package, ignore=shutil.ignore_patterns("__pycache__"))
-    (public_dir / "launcher/__pycache__").mkdir()
-    return public_dir
+        shutil.copytree(ROOT / package, place / package, ignore=shutil.ignore_patterns("__pycache__"))
+    (place / "launcher/__pycache__").mkdir()
+    shutil.copytree(place, place / "fresh")
+    assert not loaded(place)
+    launch(place)  # has the modules compiled, one by one
+    launch(place)
+    shutil.copytree(place, place / "launched", ignore=shutil.ignore_patterns("fresh"))
+    yield place
+    shutil.rmtree(place)
+
+
+def again(place: Path, which: str) -> Path:
+    """The packages as they were, where they were: a bundle is for its place."""
+    for package in ("launcher", "policy"):
+        shutil.rmtree(place / package, ignore_errors=True)
+        shutil.copytree(place / which / package, place / package)
+    return place
+
+
+@pytest.fixture
+def sources(kept: Path) -> Path:
+    """The packages, without a bundle and not compiled."""
+    return again(kept, "fresh")
+
+
+@pytest.fixture
+def launched(kept: Path) -> Path:
+    """The packages, compiled and with their bundle."""
+    return again(kept, "launched")
 
 
 def python(sources: Path, program: str) -> str:
@@ -31,8 +61,7 @@ def python(sources: Path, program: str) -> str:
 
 
 def launch(sources: Path) -> str:
-    """Two command lines that come as far as `paddock run`: the first has its modules compiled, one by one."""
-    python(sources, "from launcher.start import start; start(['paddock', 'run', '--help'])")
+    """A command line that comes as far as `paddock run`."""
     return python(sources, "from launcher.start import start; start(['paddock', 'run', '--help'])")
 
 
@@ -51,14 +80,15 @@ def bundles(sources: Path) -> list[Path]:
     return sorted((sources / "launcher/__pycache__").glob("launch.*"))
 
 
-def test_the_first_launch_makes_it_and_the_next_uses_it(sources: Path) -> None:
-    """What is printed is the same both times."""
-    assert not loaded(sources)
-    first = launch(sources)
-    assert len(bundles(sources)) == 1
-    assert loaded(sources)
-    assert launch(sources) == first
-    assert "EXAMPLES" in first.upper()
+def test_the_first_launch_makes_it_and_the_next_uses_it(launched: Path) -> None:
+    """What is printed is the same as without it."""
+    (bundle,) = bundles(launched)
+    assert loaded(launched)
+    said = launch(launched)
+    bundle.unlink()
+    assert launch(launched) == said
+    assert bundles(launched) == [bundle]
+    assert "EXAMPLES" in said.upper()
 
 
 def test_any_verb_makes_it(sources: Path) -> None:
@@ -68,45 +98,42 @@ def test_any_verb_makes_it(sources: Path) -> None:
     assert loaded(sources)
 
 
-def test_a_changed_source_counts_at_once(sources: Path) -> None:
+def test_a_changed_source_counts_at_once(launched: Path) -> None:
     """The bundle is left aside and made anew."""
-    launch(sources)
-    plan = sources / "policy/plan.py"
+    plan = launched / "policy/plan.py"
     plan.write_text(plan.read_text() + "\nMARK = 1\n")
-    assert not loaded(sources)
-    launch(sources)
-    assert loaded(sources)
-    assert python(sources, "from launcher import start; start.load_bundle(); import policy.plan; "
+    assert not loaded(launched)
+    for _ in range(2):  # the first time has the module compiled
+        launch(launched)
+    assert loaded(launched)
+    assert python(launched, "from launcher import start; start.load_bundle(); import policy.plan; "
                            "print(policy.plan.MARK)") == "1\n"  # fmt: skip
 
 
-def test_a_moved_installation_makes_its_own(sources: Path) -> None:
+def test_a_moved_installation_makes_its_own(launched: Path) -> None:
     """Paths in it are those of the place where it was made."""
-    launch(sources)
-    moved = sources / "moved"
+    moved = launched / "moved"
     moved.mkdir()
     for package in ("launcher", "policy"):
-        shutil.copytree(sources / package, moved / package, copy_function=shutil.copy2)
+        shutil.copytree(launched / package, moved / package, copy_function=shutil.copy2)
     assert not loaded(moved)
     launch(moved)
     assert loaded(moved)
 
 
-def test_another_file_in_its_place_is_left_aside(sources: Path) -> None:
+def test_another_file_in_its_place_is_left_aside(launched: Path) -> None:
     """Nothing of it is executed, and the launch works."""
-    expected = launch(sources)
-    (bundle,) = bundles(sources)
+    expected = launch(launched)
+    (bundle,) = bundles(launched)
     for content in (b"", b"paddock-bundle-0\n" + bytes(64), os.urandom(256)):
         bundle.write_bytes(content)
-        assert not loaded(sources)
-        bundle.write_bytes(content)
-        assert launch(sources) == expected
+        assert not loaded(launched), content
+        assert launch(launched) == expected, content
 
 
-def test_what_a_killed_launch_left_is_removed(sources: Path) -> None:
+def test_what_a_killed_launch_left_is_removed(launched: Path) -> None:
     """The next one that writes removes it, and leaves what a living process may still be writing."""
-    launch(sources)
-    (bundle,) = bundles(sources)
+    (bundle,) = bundles(launched)
     bundle.unlink()
     gone = subprocess.Popen(["true"])
     gone.wait()
@@ -114,15 +141,14 @@ def test_what_a_killed_launch_left_is_removed(sources: Path) -> None:
     kept = bundle.with_name(f"{bundle.name}.{os.getpid()}")
     left.write_bytes(b"half")
     kept.write_bytes(b"half")
-    launch(sources)
-    assert bundles(sources) == sorted([bundle, kept])
+    launch(launched)
+    assert bundles(launched) == sorted([bundle, kept])
 
 
-def test_checks_stay_in_and_documentation_goes(sources: Path) -> None:
+def test_checks_stay_in_and_documentation_goes(launched: Path) -> None:
     """Docstrings are left out; assertions and line numbers are not."""
-    launch(sources)
     told = python(
-        sources,
+        launched,
         "from launcher import start; start.load_bundle(); from policy import plan\n"
         "from launcher.jail import init\n"
         "code = init.Init._on_connection.__code__\n"
@@ -168,10 +194,9 @@ print(len(names))
 """
 
 
-def test_no_thread_sees_half_a_module_of_the_bundle(sources: Path) -> None:
+def test_no_thread_sees_half_a_module_of_the_bundle(launched: Path) -> None:
     """Threads that import at the same moment, as the guard's and the minder's do, wait for each other."""
-    launch(sources)
-    assert int(python(sources, _TOGETHER)) > 20
+    assert int(python(launched, _TOGETHER)) > 20
 
 
 _FORKED = """

@@ -5,6 +5,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 from tests.support import suite
 
 HERE = Path(suite.__file__).parents[2]
@@ -61,8 +63,10 @@ def test_many_failures_are_not_tried_again(tmp_path: Path) -> None:
     assert "suite:" not in done.stdout
 
 
-def test_a_suite_that_cannot_be_read_is_no_failure_to_try_again(tmp_path: Path) -> None:
+def test_a_suite_that_cannot_be_read_is_no_failure_to_try_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """A wrong option is pytest's own status."""
-    (tmp_path / "test_it.py").write_text("")
+    monkeypatch.setenv("PYTEST_DISABLE_PLUGIN_AUTOLOAD", "1")
     assert suite.pytest("--no-such-option") not in (0, suite.FAILED)
     assert run(tmp_path, "import nothing_like_this\n").returncode not in (0,)
