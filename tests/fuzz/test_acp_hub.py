@@ -80,7 +80,7 @@ def encoded(message: object) -> bytes:
     return message if isinstance(message, bytes) else json.dumps(message).encode() + b"\n"
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=150, deadline=None)
 @given(st.lists(STEP, min_size=30, max_size=60), st.booleans())
 def test_nobody_gets_what_he_has_not_asked_for(steps: list[tuple[Any, ...]], deaf: bool) -> None:
     """Requests to the agent have numbers of their own, every answer has its question, one client writes at most."""

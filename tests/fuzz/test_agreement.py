@@ -24,6 +24,7 @@ from policy.errors import Refusal
 from policy.plan import Plan, beneath
 from policy.sandbox import WorktreeSandbox
 from policy.violation import Operation
+from tests.conftest import IDENTITIES
 from tests.fuzz import operations
 from tests.fuzz.trees import (
     ALL,
@@ -304,9 +305,17 @@ def wide(who: Who, public_dir: Path) -> Iterator[Path]:
 
 
 @pytest.mark.spec("SC-002")
-@pytest.mark.parametrize("frozen", [False, True], ids=["namespaces", "landlock"])
+@pytest.mark.parametrize(
+    ("who", "frozen"),
+    [(IDENTITIES[-1], False), *((each, True) for each in IDENTITIES)],
+    ids=lambda value: None if isinstance(value, str) else "landlock" if value else "namespaces",
+    indirect=["who"],
+)
 def test_the_validator_and_the_kernel_agree(who: Who, wide: Path, frozen: bool) -> None:
-    """Allowed by the validator is allowed by the kernel; only grants outside the worktree go the other way."""
+    """Allowed by the validator is allowed by the kernel; only grants outside the worktree go the other way.
+
+    Root where no mounts hold him.
+    """
     features.need("landlock")
     if not frozen:
         features.need("userns")

@@ -101,7 +101,7 @@ def ground(tmp_path_factory: pytest.TempPathFactory) -> Ground:
     return Ground(tmp_path_factory.mktemp("agreement") / "repo", {"x": "x\n"})
 
 
-@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow], derandomize=True)
+@settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.too_slow], derandomize=True)
 @given(history=histories)
 def test_random_histories_merge_as_git_merges_them(
     ground: Ground, history: tuple[list[Step], list[list[Step]], list[list[Step]], int]
@@ -121,7 +121,7 @@ def test_random_histories_merge_as_git_merges_them(
     assert {entry.partition("\t")[2] for entry in unmerged} <= named
 
 
-@settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.too_slow], derandomize=True)
+@settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.too_slow], derandomize=True)
 @given(history=histories)
 def test_random_histories_merge_as_gitpythons_index_merges_them(
     ground: Ground, history: tuple[list[Step], list[list[Step]], list[list[Step]], int]

@@ -22,11 +22,10 @@ from tests.support.identity import Who
 
 OPTIONS: tuple[dict[str, str | list[str] | bool], ...] = (
     {},
-    {"--freeze-root": True, "--deny": ["work/secret"]},
-    {"--ro": ["home/data"], "--rw": ["home/other"], "--deny": ["home/data/inner", "work/late"]},
-    {"--submodule": ["one"], "--freeze-root": True},
+    {"--ro": ["home/data"], "--rw": ["home/other"], "--deny": ["home/data/inner", "work/late", "work/secret"],
+     "--submodule": ["one"], "--freeze-root": True},
     {"--provider": "own"},
-)
+)  # fmt: skip
 PATH = "linked:bin:home/go/bin:home/.local/bin"
 VARIABLES = {
     "HOME": ("home", "home/other", None),
@@ -296,7 +295,7 @@ def difference(old: object, now: object) -> str:
 
 @pytest.mark.parametrize(
     ("who", "options"),
-    [(IDENTITIES[0], OPTIONS[0]), *((IDENTITIES[-1], options) for options in OPTIONS)],
+    [*((IDENTITIES[-1], options) for options in OPTIONS), *((each, OPTIONS[0]) for each in IDENTITIES[:-1])],
     ids=lambda value: " ".join(value) or "plain" if isinstance(value, dict) else None,
     indirect=["who"],
 )

@@ -14,7 +14,7 @@ from schemathesis.core.result import Ok
 from tests.support import served
 from tests.support.served import Served
 
-EXAMPLES = int(os.environ.get("PADDOCK_EXAMPLES", "12"))
+EXAMPLES = int(os.environ.get("PADDOCK_EXAMPLES", "8"))
 
 
 @pytest.fixture(scope="module")
