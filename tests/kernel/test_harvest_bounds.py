@@ -1,6 +1,8 @@
 """What an agent's few objects describe is bounded before it is held: lengths of paths, gitlinks, commits, hand-offs."""
 
+import base64
 import os
+from typing import Any
 
 import pytest
 
@@ -76,6 +78,45 @@ def test_a_commit_of_megabytes_is_refused(planted: Planted) -> None:
         result = planted.harvest()
         assert result.get("errorType", result.get("state")) == state
         assert (f"commit {new} has" in result.get("context", "")) is (state != "harvested")
+
+
+def test_a_tag_of_megabytes_is_refused(planted: Planted) -> None:
+    """It compresses to nothing, and git holds it whole to list it. The branch arrives, as beside any refusal."""
+    for size, taken in ((2 << 20, False), (1 << 19, True)):
+        new = planted.commit("beside", f"{size}\n")
+        planted.agent("tag", "-f", "-a", "-F", "-", "large", stdin="x" * size)
+        (note,) = planted.harvest()["notes"] or [""]
+        assert (f"tag {planted.agent('rev-parse', 'large')} has" in note) is not taken, note
+        assert ("refs/tags/large" in planted.host("for-each-ref")) is taken
+        assert planted.host("rev-parse", "HEAD") == new
+
+
+@pytest.mark.parametrize("date", ["17179869184", "9223372036854775807", "9223372036854775808", "-5", "x"])
+def test_a_committer_date_that_no_commit_graph_holds_is_refused(planted: Planted, date: str) -> None:
+    """Its 34 bits hold less, and git would read another date there: fsck fails, and ancestors are none. The encoding
+    that a commit claims to have hides no date. An author's date is in no graph: git-fsck(1) alone is asked of it.
+    """
+    top = f"tree {planted.agent('rev-parse', 'HEAD^{tree}')}\nparent {planted.agent('rev-parse', 'HEAD')}\n"
+    other = base64.b64encode("\ncommitter C <c@b> 7 -0000\n".encode("utf-16-be")).decode().rstrip("=")
+
+    def harvested(authored: str, committed: str) -> dict[str, Any]:
+        lines = f"author A <a@b> {authored} -0000\ncommitter C <c@b> {committed} -0000\nencoding UTF-7\nx +{other}-\n"
+        words = ("hash-object", "-t", "commit", "-w", "--stdin", "--literally")
+        planted.agent("update-ref", "HEAD", planted.agent(*words, stdin=f"{top}{lines}\nx\n"))
+        return planted.harvest()
+
+    before = planted.host("rev-parse", "HEAD")
+    refused = harvested("7", date)
+    assert refused["errorType"] == "harvest-malformed", refused
+    assert planted.agent("rev-parse", "HEAD") in refused["context"], refused
+    if date.isdigit() and int(date) < 1 << 63:  # else index-pack has refused it
+        assert f"has the date {date}" in refused["context"], refused
+    assert planted.host("rev-parse", "HEAD") == before
+    assert harvested(str((1 << 63) - 1), str((1 << 34) - 1))["state"] == "harvested"
+    planted.host("commit", "-q", "--allow-empty", "-m", "user: After it.")
+    planted.host("commit-graph", "write", "--reachable")
+    planted.host("fsck", "--strict", "--no-dangling")
+    planted.host("merge-base", "--is-ancestor", before, "HEAD")
 
 
 def test_a_name_that_git_fsck_refuses_is_not_read(planted: Planted) -> None:

@@ -26,8 +26,11 @@ PATIENCE = 1800.0
 """Seconds for reading one pack."""
 
 _MOST_EXCLUDED = 200
-_MOST_COMMIT = 1 << 20
-"""Bytes of a commit: those that are signed are held together, by the dozen."""
+_MOST_TEXT = 1 << 20
+"""Bytes of a commit or tag: of signed ones dozens are held together, and git holds each tag whole that it lists."""
+_DATES = 1 << 34
+"""A commit's date in seconds is below: a commit-graph has no more bits for it (gitformat-commit-graph(5)). With a later
+one `git gc` writes a graph that git-fsck(1) calls damaged, and by which ancestors are none."""
 _OF_PACKS = re.compile(r"pack-[0-9a-f]{40,64}\.(?:pack|idx|rev)")
 _HEADER = 12  # "PACK", version, number of objects: gitformat-pack(5)
 _BOUNDED = ("-c", "core.bigFileThreshold=64m", "-c", "core.packedGitLimit=256m", "-c", "core.packedGitWindowSize=64m")
@@ -161,15 +164,15 @@ def _alone(quarantine: Quarantine) -> dict[str, str]:
 
 
 def check_sizes(part: Part, git: Git, quarantine: Quarantine, wanted: tuple[str, ...], limits: Limits) -> None:
-    """Refuses (harvest-too-large) objects in the quarantine that are larger than `limits.blob`, and huge commits."""
-    most = {"commit": min(_MOST_COMMIT, limits.blob)}
+    """Refuses (harvest-too-large) objects in the quarantine larger than `limits.blob`, and huge commits and tags."""
+    most = dict.fromkeys(("commit", "tag"), min(_MOST_TEXT, limits.blob))
     large = [one for one in own_objects(git, quarantine) if one.size > most.get(one.kind, limits.blob)]
     if not large:
         return
     # --fix-thin may have brought in old ones, which the main repository has already.
     for new, known in zip(large, git.objects(one.oid for one in large), strict=True):
         if known.kind == "missing" and new.size <= limits.blob:
-            raise too_large(part, f"commit {new.oid} has {new.size} bytes; the limit is {_MOST_COMMIT}", "")
+            raise too_large(part, f"{new.kind} {new.oid} has {new.size} bytes; the limit is {_MOST_TEXT}", "")
         if known.kind == "missing":
             what = _place_of(git, quarantine, wanted, new.oid)
             raise too_large(part, f"{what} has {new.size} bytes; the limit is {limits.blob}", "--max-blob")
@@ -192,15 +195,24 @@ def connected(part: Part, git: Git, quarantine: Quarantine, wanted: tuple[str, .
 
     Args:
         base: a commit that a ref of Paddock's own holds; "" for none.
+
+    Refusals: harvest-incomplete; harvest-malformed: a new commit has a date that no commit-graph holds.
     """
     revisions = "".join(f"{oid}\n" for oid in wanted) + (f"^{base}\n" if base else "")
     try:
-        needed = git.run(
-            *("rev-list", "--objects", "--no-object-names", "--stdin"),
+        # The date as git itself reads it: what a format shows went through the encoding that the commit claims to have.
+        listed = git.run(
+            *("rev-list", "--objects", "--no-object-names", "--timestamp", "--stdin"),
             input=revisions.encode(),
             environment=quarantine.environment,
         ).out
+        needed = re.sub(rb"(?m)^[0-9]+ ", b"", listed)
         held = git.run("cat-file", "--batch-check", input=needed, environment=_alone(quarantine)).out
+        for date, oid in re.findall(rb"(?m)^([0-9]{11,}) (.*)$", listed):
+            if int(date) >= _DATES and b"%s missing\n" % oid not in held:
+                why = f"commit {oid.decode()} has the date {date.decode()}; a commit-graph has those below {_DATES}"
+                what = f"the commits of {part.label} are not harvested"
+                raise Refusal("harvest-malformed", what, context=why, hint=KEPT)
         if b" missing\n" in held:
             added_packs.closed(git, quarantine, revisions, quarantine.directory)
     except GitFailed as error:
