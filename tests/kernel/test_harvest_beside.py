@@ -244,22 +244,36 @@ def test_a_branch_that_the_agent_amends_leaves_what_was_kept(planted: Planted) -
     assert old in planted.host("for-each-ref", "--format=%(objectname)", "refs/paddock").split(), first
 
 
-@pytest.mark.parametrize(
-    "doing",
-    [
-        "git checkout -q --detach; git commit -q --allow-empty -m x; git tag kept; git checkout -q -",
-        "git checkout -qb side; git commit -q --allow-empty -m side; git checkout -q -; git pack-refs --all",
-    ],
-)
+_BREAK = "GIT_SEQUENCE_EDITOR='sed -i 1ibreak' git rebase -q -i --autostash HEAD"
+_LINKED = "git worktree add -q ~/x; g=$(git rev-parse --absolute-git-dir)/worktrees"
+_BESIDE = {
+    "git checkout -qb side; echo s >s; git add s; git commit -qm side; git checkout -q -": "side\n",
+    "git checkout -q --detach; git commit -q --allow-empty -m x; git tag kept; git checkout -q -": "tags/kept\n",
+    "git checkout -qb side; git commit -q --allow-empty -m side; git checkout -q -; git pack-refs --all": "side\n",
+    "git worktree add -q --detach ~/x; git -C ~/x commit -q --allow-empty -m x": "worktrees/x/HEAD\n",
+    f"{_LINKED}; rm -r $g; ln -s ~ $g": "commits that were not harvested\n",
+    f"{_LINKED}; rm $g/x/HEAD; mkfifo $g/x/HEAD": "commits that were not harvested\n",
+    f"echo mine >>src/count; {_BREAK}": "a rebase in progress, in a jail\n",
+    f"cd library; echo mine >>library.txt; {_BREAK}": "submodule library: a rebase in progress, in a jail\n",
+    f"{_LINKED}; cd ~/x; echo mine >>src/count; {_BREAK}": "a rebase in progress, in a jail: worktrees/x\n",
+    "git format-patch -q -o ~ HEAD~3..HEAD~2; git am -q ~/0001* || true": "a rebase or am in progress, in a jail\n",
+    "git revert HEAD~3 && exit 1; git reset -q --hard; git revert HEAD~3 || true": "a revert in progress, in a jail\n",
+    "git bisect start": "a bisect in progress, in a jail\n",
+}
+"""What an agent leaves, and what `status` and `remove` call it."""
+
+
+@pytest.mark.parametrize("doing", _BESIDE)
 def test_work_beside_the_branch_is_not_removed_with_a_worktree(git: Git, doing: str) -> None:
     """Status says so, `remove` refuses; with --force it is set aside. What the host has shown is no such work."""
     ok(git.run("git branch --list; true"))
     assert "nothing would be lost" in _verb(git, "status").stdout
-    ok(git.run(doing, "--branch-policy", "keep"))
+    ok(git.run(doing, "--branch-policy", "keep", "--submodule", "library"))
     refused = _verb(git, "remove", "mv2", at="main")
-    assert refused.returncode != 0
-    assert "not harvested" in refused.stderr, refused.stderr
-    assert "not harvested" in _verb(git, "status").stdout
+    assert "[worktree-dirty]" in refused.stderr, refused.stderr
+    assert _BESIDE[doing] in refused.stderr, refused.stderr
+    assert _BESIDE[doing] in _verb(git, "status").stdout
+    assert ("paddock run -- git status" in refused.stderr) is (" in progress" in refused.stderr)
     forced = _verb(git, "remove", "mv2", "--force", at="main")
     assert forced.returncode == 0, forced.stderr
     aside = re.findall(r"is kept: (\S+)", forced.stdout)[-1]

@@ -18,7 +18,7 @@ from policy.pasted import cited
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterable, Iterator
 
 MOST_PACKED = 16 << 20
 """Bytes of `packed-refs`: some two hundred thousand refs."""
@@ -132,7 +132,32 @@ class AgentRefs:
                 oid, _, name = line.decode("utf-8", "surrogateescape").partition(" ")
                 if self._is_oid(oid):
                     found[name] = oid
-        for path in self._files(top, whole=whole):
+        return found | self._loose(self._files(top, whole=whole), whole=whole)
+
+    def linked(self) -> dict[str, str]:
+        """Refs that are a linked worktree's own, by git's names for them: detached HEADs above all (gitglossary(7)).
+
+        Refusals: harvest-ref-unreadable, harvest-refs-too-large.
+        """
+        paths = self._files("worktrees", whole=True)
+        return self._loose((path for path in paths if path.split("/")[2:3] in ([], ["HEAD"], ["refs"])), whole=True)
+
+    def under_way(self, names: "Iterable[str]") -> list[tuple[str, str]]:
+        """Which of `names` are there, of this git directory ("") and those of linked worktrees, by their names.
+
+        Refusals: harvest-ref-unreadable, harvest-refs-too-large.
+        """
+        linked = self._listing("worktrees")
+        if linked is None:
+            raise self._obstructed("worktrees")
+        if len(linked) > MOST_LOOSE:
+            raise _too_many(f"more than {MOST_LOOSE} entries below {self.path}/worktrees")
+        places = ("", *(f"worktrees/{name}" for name, _ in linked))
+        return [(place, name) for place in places for name in names if self._there(f"{place}/{name}".lstrip("/"))]
+
+    def _loose(self, paths: "Iterable[str]", *, whole: bool) -> dict[str, str]:
+        found: dict[str, str] = {}
+        for path in paths:
             if path.endswith(".lock"):  # never a ref (git-check-ref-format(1))
                 continue
             content = self._read(path, _MOST_LINE)

@@ -70,6 +70,18 @@ def is_held(directory: str) -> bool:
 _MOST_NAMED = 5
 _SHORT = re.compile("^refs/(heads/)?")
 COMMITS = "commits that were not harvested"
+OPERATIONS = {
+    "rebase-merge": "rebase",
+    "rebase-apply": "rebase or am",
+    "MERGE_HEAD": "merge",
+    "MERGE_AUTOSTASH": "merge",
+    "CHERRY_PICK_HEAD": "cherry-pick",
+    "REVERT_HEAD": "revert",
+    "sequencer": "cherry-pick or revert",
+    "BISECT_LOG": "bisect",
+    "NOTES_MERGE_PARTIAL": "merge of notes",
+}
+"""What of a git directory tells that an operation is not finished. It may hold work alone, as an autostash does."""
 
 
 class Unharvested(NamedTuple):
@@ -191,6 +203,8 @@ def waiting(directory: str, *, kept: bool = True) -> tuple[str, ...]:
             if entries:
                 found.append(f"{where}{entries} stash{'' if entries == 1 else 'es'} not harvested")
             beside = _beside(directory, tip.repository, places, standing)
+            if kept:  # a merge takes the branch as it stands
+                found += [f"{where}{each}" for each in _under_way(directory, tip.repository)]
             if beside:
                 more = f" and {len(beside) - _MOST_NAMED} more" if len(beside) > _MOST_NAMED else ""
                 found.append(f"{where}not harvested: {', '.join(beside[:_MOST_NAMED])}{more}")
@@ -248,7 +262,7 @@ def _beside(
     What the host itself has shown him is not his, whatever the host has removed since.
     """
     with agent_refs.opened(directory, repository) as refs:
-        everything = refs.below("refs", whole=True)
+        everything = refs.below("refs", whole=True) | ({} if places is None else refs.linked())
     known_oids = given_oids(given_place(directory, repository.private)) | {repository.base}
     unwanted = further.dismissed(directory)
     theirs = {
@@ -261,4 +275,12 @@ def _beside(
     others = ("refs/heads/", "refs/tags/", *(f"{place}/" for place in places or ()))
     known = (own,) if own else ()
     lost = unreached(git, {standing.get(oid, oid) for oid in theirs.values()}, tips=known, refs=others)
-    return sorted(_SHORT.sub("", name) for name, oid in theirs.items() if standing.get(oid, oid) in lost)
+    return sorted(cited(_SHORT.sub("", name)) for name, oid in theirs.items() if standing.get(oid, oid) in lost)
+
+
+def _under_way(directory: str, repository: records.Repository) -> Iterator[str]:
+    """Operations that an agent has begun and not finished, of each git directory the first one."""
+    with agent_refs.opened(directory, repository) as refs:
+        found = dict(reversed(refs.under_way(OPERATIONS)))
+    for place in sorted(found)[:_MOST_NAMED]:
+        yield f"a {OPERATIONS[found[place]]} in progress, in a jail" + (f": {cited(place)}" if place else "")

@@ -17,7 +17,7 @@ from launcher.vcs.disk import Present, readable
 from launcher.vcs.git import Git, GitFailed, in_gits_words
 from launcher.vcs.git_config import UserConfig
 from launcher.vcs.harvest import further, lfs
-from launcher.vcs.harvest.outstanding import COMMITS
+from launcher.vcs.harvest.outstanding import COMMITS, OPERATIONS
 from launcher.vcs.jailed_git import JailedGit
 from launcher.vcs.private.record import directory_of
 from launcher.vcs.scratch import Scratch
@@ -233,16 +233,6 @@ _MOST_NAMED = 20
 
 _PATH_AT = {b"1 ": 8, b"2 ": 9, b"u ": 10}
 """Spaces before the path in a record of git-status(1), ``--porcelain=v2``."""
-
-_OPERATIONS = {
-    "MERGE_HEAD": "merge",
-    "CHERRY_PICK_HEAD": "cherry-pick",
-    "REVERT_HEAD": "revert",
-    "rebase-merge": "rebase",
-    "rebase-apply": "rebase",
-    "BISECT_LOG": "bisect",
-}
-
 
 UNREAD = "what git cannot read"
 """How the `problem` of a part begins whose files are closed to this user, or to git without privileges."""
@@ -495,7 +485,7 @@ def _examined(git: JailedGit, part: Part, worktree: Worktree) -> PartCondition:
     if head is not None:
         ahead = 0 if head == part.base else int(git.text("rev-list", "--count", head, f"^{part.base}", "--"))
         detached = branch is None and at_stake.is_loose(git, head)
-    operation = next((word for name, word in _OPERATIONS.items() if os.path.lexists(f"{git.git_dir}/{name}")), "")
+    operation = next((word for name, word in OPERATIONS.items() if os.path.lexists(f"{git.git_dir}/{name}")), "")
     strangers = at_stake.in_places_of_submodules(gitlinks, part, worktree)
     return PartCondition(
         name=part.name, branch=branch, head=head, ahead=ahead, modified=len(modified), untracked=len(new),

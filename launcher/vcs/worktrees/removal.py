@@ -540,7 +540,9 @@ def _ways(now: Condition, worktree: Worktree) -> Iterator[str]:
     if now.waiting:
         yield f"paddock worktree harvest {quoted(now.path)} fetches what was committed and stashed"
     if any("not harvested: " in each for each in now.waiting):
-        yield "further branches with --branch NAME; a tag gets one in a jail: paddock run -- git branch NAME TAG"
+        yield "further branches with --branch NAME; what is none gets one in a jail: paddock run -- git branch NAME REF"
+    if any(" in progress, " in each for each in now.waiting):
+        yield "what is in progress in a jail ends in one; how, says: paddock run -- git status"
     yield from now.lagging()  # first, or a commit would take the submodule back
     for part in now.parts:
         if part.modified or part.untracked or part.operation:
