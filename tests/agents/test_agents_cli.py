@@ -24,8 +24,10 @@ def codex(scene: Scene) -> list[str]:
 Agent = Callable[[Scene], list[str]]
 
 
-@pytest.mark.parametrize("backend", promises.BACKENDS)
-@pytest.mark.parametrize("agent", [claude, codex])
+@pytest.mark.parametrize(
+    ("agent", "backend"),
+    [*((claude, each) for each in promises.BACKENDS), (codex, promises.NAMESPACES), (codex, promises.GUARD)],
+)
 def test_an_agent_works_in_its_worktree_and_reaches_nothing_else(scene: Scene, agent: Agent, backend: str) -> None:
     """It writes, reads, executes and commits there; outside, its file tool and its shell do none of that.
 

@@ -149,10 +149,9 @@ def _codex(account: Account, ends: float) -> tuple[str, dict[str, Any]]:
     [
         ("claude-agent-acp", _claude, 3600),
         ("claude-agent-acp", _claude, 120),  # which it takes for an end, as any that is past
-        ("codex-acp", _codex, -60),
         ("codex-acp", _codex, 120),
     ],
-    ids=["claude-good", "claude-ends-soon", "codex-ended", "codex-ends-soon"],
+    ids=["claude-good", "claude-ends-soon", "codex-ends-soon"],
 )
 def test_an_agent_works_by_a_phantom_of_its_login(
     scene: Scene,

@@ -43,6 +43,15 @@ ROOT_ONCE = pytest.mark.parametrize(
 )
 """Of a test of everyday work: an ordinary user on each backend, and root where a guard does what the kernel does
 elsewhere."""
+ROOT_BY_LANDLOCK = pytest.mark.parametrize(
+    ("backend", "who"),
+    [
+        *((each, IDENTITIES[-1]) for each in ("namespaces", "landlock")),
+        *(("landlock", each) for each in IDENTITIES[:-1]),
+    ],
+    indirect=True,
+)
+"""Of what the bridge judges or has done in the jail: root where no mounts hold him."""
 
 
 @pytest.fixture(scope="session", autouse=True)

@@ -9,6 +9,7 @@ from collections import deque
 from pathlib import Path
 from typing import Any
 
+from tests.kernel.conftest import ROOT_BY_LANDLOCK
 from tests.support.acp_editor import ANSWER_SECONDS as PATIENCE
 from tests.support.acp_editor import PlainEditor as Editor
 from tests.support.acp_editor import peak, request
@@ -23,6 +24,7 @@ def outside(paddock: Paddock, text: str = "secret") -> Path:
     return path
 
 
+@ROOT_BY_LANDLOCK
 def test_the_editor_opens_for_the_agent_what_the_jail_holds(paddock: Paddock, backend: dict[str, str]) -> None:
     """Outside, by name, by `..` or by a link, whoever made it, nothing is read or written; inside all is, but `.git`
     and protected hand-off files, which host tools obey; what `--ro` lets the jail read is read and not written.

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 from acp import schema
 
+from tests.kernel.conftest import ROOT_BY_LANDLOCK
 from tests.support.acp_editor import PlainEditor as Editor
 from tests.support.acp_editor import peak, request
 from tests.support.paddock import Paddock
@@ -44,6 +45,7 @@ def asked(editor: Editor, method: str, terminal: str) -> dict[str, Any]:
     return found
 
 
+@ROOT_BY_LANDLOCK
 def test_a_terminal_runs_in_the_jail(paddock: Paddock, backend: dict[str, str]) -> None:
     """It writes in the worktree and not beside it, reads no secret, and its output and status are told; one that still
     runs ends with the editor (the fixtures look for what is left).
@@ -140,11 +142,11 @@ def test_a_tool_call_shows_text_in_the_place_of_a_terminal(editor: Editor) -> No
     assert "exit status 4" in text
 
 
-def test_one_message_of_the_agent_fills_no_memory(paddock: Paddock, backend: dict[str, str]) -> None:
+def test_one_message_of_the_agent_fills_no_memory(user_paddock: Paddock) -> None:
     """A terminal that it names thousands of times takes little more than one: the memory is the bridge's, which no
     limit of the jail's holds.
     """
-    with Editor(paddock, env=backend) as editor:
+    with Editor(user_paddock) as editor:
         terminal = created(editor, "head -c 1048576 /dev/zero | tr '\\0' a")
         asked(editor, "wait_for_exit", terminal)
         item = {"type": "terminal", "terminalId": terminal}

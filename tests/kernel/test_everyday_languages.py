@@ -98,7 +98,7 @@ def test_node_programmes(scene: Scene) -> None:
 
 
 @pytest.mark.skipif(not shutil.which("npm"), reason="needs npm")
-@pytest.mark.parametrize("scene_of_user", [promises.NAMESPACES, promises.GUARD], indirect=True)
+@pytest.mark.parametrize("scene_of_user", [promises.GUARD], indirect=True)  # which has most to say about files
 def test_npm_runs_scripts_and_installs_a_local_package(scene_of_user: Scene) -> None:
     """npm run with pre and post scripts, npm pack and an offline npm install of the tarball."""
     scene = scene_of_user

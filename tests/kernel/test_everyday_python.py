@@ -94,7 +94,7 @@ def test_many(number):
 """
 
 
-@pytest.mark.parametrize("scene_of_user", [promises.NAMESPACES, promises.BUBBLEWRAP], indirect=True)
+@pytest.mark.parametrize("scene_of_user", [promises.BUBBLEWRAP], indirect=True)
 def test_pytest_runs_a_suite(scene_of_user: Scene, public_dir: Path) -> None:
     """pytest with its cache, temporary directories, captured output and multiprocessing."""
     scene = scene_of_user

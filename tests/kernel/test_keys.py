@@ -267,12 +267,11 @@ def test_a_key_that_the_user_uses_in_a_way_of_his_own_passes(user_paddock: Paddo
         ((), (), {"ANTHROPIC_MODEL": "by ANTHROPIC_API_KEY"}),
     )
     told = "the agent gets the key in ANTHROPIC_API_KEY itself, no phantom"
-    for case in cases:
+    for case in (*cases, cases[0], cases[3]):  # the last two by the Plans that were kept
         options, words, more = case
-        for _ in range(2):  # the second time by the Plan that was kept
-            ended = as_claude(user_paddock, SHOWN, *words, options=options, env={"ANTHROPIC_API_KEY": KEY, **more})
-            assert ended.stdout.split()[:1] == [KEY], (case, ended.stderr)
-            assert (told in ended.stderr) is not bool(options), (case, ended.stderr)
+        ended = as_claude(user_paddock, SHOWN, *words, options=options, env={"ANTHROPIC_API_KEY": KEY, **more})
+        assert ended.stdout.split()[:1] == [KEY], (case, ended.stderr)
+        assert (told in ended.stderr) is not bool(options), (case, ended.stderr)
 
 
 def test_a_prompt_that_names_the_variable_changes_nothing(user_paddock: Paddock) -> None:

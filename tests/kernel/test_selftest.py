@@ -147,7 +147,7 @@ def test_nothing_escapes_at_the_border(user: Who, installed: Installed, public_d
     need_backend(promises.GUARD)
     client, place = public_dir / "client.py", public_dir / "socket"
     client.write_text(CLIENT)
-    words = [installed.python, "-I", "-c", CHOSEN, client, place, *GUARDED]
+    words: list[str | Path] = [installed.python, "-I", "-c", CHOSEN, client, place, *GUARDED]
     with socket.socket(socket.AF_UNIX) as listening, open(public_dir / "said", "w+") as output:
         listening.bind(str(place))
         place.chmod(0o777)
