@@ -189,7 +189,7 @@ def test_a_plain_run_and_a_merge_on_a_full_disk(play: Callable[..., None]) -> No
         if merged.returncode == 0:  # there was room enough for so little
             assert scene.log_of("main")[0] == "second"
         else:
-            assert paddock.said(said).reference, said
+            assert paddock.said(said).reference not in ("launch-failed", "internal-error"), said
             assert scene.log_of("main") == ["main: First."]
         assert not list(made.main.glob(".git/*.lock"))
         assert made.who.run(["git", "status", "--porcelain"], cwd=made.main).stdout == ""

@@ -18,7 +18,7 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 
 from launcher.safefs import walk
 from launcher.vcs.merge.descriptors import MergeAggregation, MergeDescriptor
-from policy.errors import Refusal
+from policy.errors import Refusal, unusable
 from policy.sandbox_context import AbsolutePath, Name
 
 _RUN = re.compile(r"[0-9]{8}-[0-9]{6}-[0-9a-f]{6}")
@@ -102,7 +102,10 @@ class Journal:
     def __init__(self, directory: str) -> None:
         self.directory = directory
         self._active = f"{directory}/active"
-        os.makedirs(directory, mode=0o700, exist_ok=True)
+        try:
+            os.makedirs(directory, mode=0o700, exist_ok=True)
+        except OSError as error:
+            raise unusable(directory, error) from None
 
     @contextmanager
     def lock(self, *, wait: float = _WAIT) -> Iterator[int]:
@@ -111,8 +114,23 @@ class Journal:
         Args:
             wait: seconds until it is given up.
 
-        Refusals: merge-running.
+        Refusals: merge-running; checkout-failed: a file could not be read or written, here or while the lock was held.
         """
+        try:
+            with self._locked(wait) as descriptor:
+                yield descriptor
+        except BrokenPipeError:  # of whoever reads what is said meanwhile
+            raise
+        except OSError as error:
+            raise Refusal(
+                "checkout-failed",
+                "the merge could not write, or read, all that it has to",
+                context=str(error),
+                hint="fix that (a disk may be full), and try again; paddock merge --resume ends what was begun",
+            ) from error
+
+    @contextmanager
+    def _locked(self, wait: float) -> Iterator[int]:
         flags = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC
         descriptor = os.open(f"{self.directory}/lock", flags, 0o600)
         try:
