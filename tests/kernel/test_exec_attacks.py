@@ -15,13 +15,16 @@ from policy import promises
 from tests.conftest import IDENTITIES
 from tests.support import paddock as paddocks
 from tests.support.features import need_backend
+from tests.support.identity import AS_A_USER
 from tests.support.install import base_python
 from tests.support.paddock import EXEC_PATIENCE as PATIENCE
 from tests.support.paddock import Paddock, Session, below, content
 from tests.support.programs.scene import SWITCHES
 
-OF_A_USER = pytest.mark.parametrize("name_of_who", IDENTITIES[-1:])
-"""Of a test of words, which knows no difference between identities."""
+OF_A_USER = pytest.mark.parametrize(
+    ("name_of_who", "shared_session"), [(IDENTITIES[-1], "namespaces")], indirect=["shared_session"]
+)
+"""Of a test of words, which knows no difference between identities and backends."""
 
 
 @pytest.fixture
@@ -229,6 +232,7 @@ except OSError as error:
 """
 
 
+@AS_A_USER
 @pytest.mark.parametrize("of", ["PADDOCK_NO_USERNS", "", "PADDOCK_NO_LANDLOCK"])
 def test_no_other_session_gives_it_orders(paddock: Paddock, of: str) -> None:
     """A session in another environment, with this one's directory in a grant, is refused. Outside, all is answered."""
@@ -292,7 +296,14 @@ print("whole", flush=True)
 """
 
 
-@pytest.mark.parametrize("backend", promises.BACKENDS)
+@pytest.mark.parametrize(
+    ("who", "backend"),
+    [
+        *((IDENTITIES[-1], backend) for backend in promises.BACKENDS),
+        *((who, promises.GUARD) for who in IDENTITIES[:-1]),
+    ],
+    indirect=["who"],
+)
 def test_commands_of_a_session_cannot_touch_each_other(paddock: Paddock, backend: str) -> None:
     """None is signalled, traced, read or written by another one, whichever of them came first."""
     need_backend(backend)

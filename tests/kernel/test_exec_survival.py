@@ -17,7 +17,7 @@ from tests.support.identity import AS_A_USER
 from tests.support.paddock import EXEC_PATIENCE as PATIENCE
 from tests.support.paddock import Paddock, Session
 
-ROUNDS = 12
+ROUNDS = 8
 
 # Deaf to hangups, with a daemon that is in another session and has let its parent die.
 STUBBORN = "trap '' HUP TERM INT; setsid sh -c '(sleep 1000 &)'; echo ready; while :; do sleep 1000; done"
@@ -48,6 +48,7 @@ def closed(process: "subprocess.Popen[bytes]") -> bool:
     return False
 
 
+@pytest.mark.parametrize("name_of_who", IDENTITIES[-1:])
 def test_a_killed_client_takes_its_command_along(shared_session: Session) -> None:
     """SIGKILL of the client ends the command with its daemons, and nothing else."""
     process = started(shared_session)
@@ -59,6 +60,7 @@ def test_a_killed_client_takes_its_command_along(shared_session: Session) -> Non
 LEFT = "sh -c 'echo $$ >pid; exec sleep 1000' >/dev/null 2>&1 & while ! test -s pid; do :; done"
 
 
+@AS_A_USER
 def test_the_end_of_the_first_command_ends_all(session: Session) -> None:
     """A server that a command leaves in the background goes on as long as the session; then all end, the clients with
     137, and say why.
@@ -76,6 +78,7 @@ def test_the_end_of_the_first_command_ends_all(session: Session) -> None:
         assert paddocks.said(errors.decode()).reference == "session-ended"
 
 
+@AS_A_USER
 @pytest.mark.parametrize("victim", ["launcher", "init"])
 def test_a_killed_jail_takes_all_commands_along(session: Session, victim: str) -> None:
     """SIGKILL of one of the session's own processes."""

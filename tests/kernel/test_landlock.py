@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from launcher.jail import hygiene, landlock, syscalls
+from tests.conftest import IDENTITIES
 from tests.support import features, forked
 from tests.support.forked import ABIS, create, grants, plant, read, restricted, verdict, write
 from tests.support.identity import Who
@@ -28,6 +29,14 @@ def abi(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> int:
     return landlock.abi()
 
 
+EACH = pytest.mark.parametrize(
+    ("who", "abi"),
+    [*((IDENTITIES[-1], abi) for abi in ABIS), *((who, ABIS[-1]) for who in IDENTITIES[:-1])],
+    indirect=True,
+)
+"""Every ABI as a user, and root with the newest one."""
+
+
 @pytest.fixture
 def newest() -> int:
     """The newest ABI of this kernel."""
@@ -40,6 +49,7 @@ def tree(place: Path, who: Who) -> Path:
     return plant(place, who)
 
 
+@EACH
 def test_reads_follow_the_grants(tree: Path, who: Who, abi: int) -> None:
     """Files and listings inside a grant are open, beside it they are not."""
 
@@ -53,6 +63,7 @@ def test_reads_follow_the_grants(tree: Path, who: Who, abi: int) -> None:
     assert seen == ["ok", "ok", "EACCES", "ok", "EACCES", "EACCES"]
 
 
+@EACH
 def test_writes_follow_the_grants(tree: Path, who: Who, abi: int) -> None:
     """Each way to change a tree is open in a writable grant and closed in a readable one."""
 
@@ -76,6 +87,7 @@ def test_writes_follow_the_grants(tree: Path, who: Who, abi: int) -> None:
     assert set(seen[1].values()) == {"EACCES"}
 
 
+@EACH
 def test_truncation_is_held_from_abi_3_on(tree: Path, who: Who, abi: int) -> None:
     """Before it, truncate(2) empties any file that the user may write: the writes row is not held there."""
 
@@ -87,6 +99,7 @@ def test_truncation_is_held_from_abi_3_on(tree: Path, who: Who, abi: int) -> Non
     assert forked.run(lambda: restricted(given, act, abi=abi), who) == ["ok", expected]
 
 
+@EACH
 def test_renaming_between_directories_needs_abi_2(tree: Path, who: Who, abi: int) -> None:
     """With ABI 1 files stay in their directory (EXDEV); later they move inside the grant, never out of it."""
 
@@ -115,6 +128,7 @@ def executes(path: Path) -> int:
     return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
 
 
+@EACH
 def test_execution_needs_its_letter(tree: Path, who: Who, abi: int) -> None:
     """A readable programme does not run; a readable and executable one does."""
     system = grants(("/usr", "rx"), ("/lib", "rx"), ("/lib64", "rx"), ("/bin", "rx"), ("/etc/ld.so.cache", "r"))
@@ -142,6 +156,7 @@ def test_devices_cannot_be_made_even_by_root_in_a_writable_grant(tree: Path, abi
     assert forked.run(lambda: restricted(grants((tree / "open", "rw")), act, abi=abi)) == [denied, denied, "ok"]
 
 
+@EACH
 def test_device_ioctls_need_their_letter_from_abi_5_on(who: Who, abi: int) -> None:
     """FIONBIO-like requests pass; a device's own ones need `i`."""
     tcgets = 0x5401
@@ -156,6 +171,7 @@ def test_device_ioctls_need_their_letter_from_abi_5_on(who: Who, abi: int) -> No
     assert forked.run(lambda: restricted(given, act, abi=abi), who) == expected
 
 
+@EACH
 def test_tcp_is_held_from_abi_4_on(who: Who, abi: int) -> None:
     """Without network neither bind nor connect works; with it both do."""
     with socket.create_server(("127.0.0.1", 0)) as server:
@@ -188,6 +204,7 @@ def test_a_port_can_be_left_open(who: Who, newest: int) -> None:
         assert forked.run(act, who) == ["ok", "EACCES"]
 
 
+@EACH
 def test_abstract_sockets_outside_are_out_of_reach_from_abi_6_on(who: Who, abi: int) -> None:
     """An abstract listener of the test's own process cannot be connected to, one made inside can."""
     with socket.socket(socket.AF_UNIX) as server:
@@ -209,6 +226,7 @@ def test_abstract_sockets_outside_are_out_of_reach_from_abi_6_on(who: Who, abi: 
     assert seen == ["EPERM" if abi >= 6 else "ok", "ok"]
 
 
+@EACH
 def test_signals_reach_nobody_outside_from_abi_6_on(who: Who, abi: int) -> None:
     """A process of the same user outside the domain cannot be signalled, a child can."""
     reading, writing = os.pipe()

@@ -18,11 +18,16 @@ from pathlib import Path
 import pytest
 
 from launcher.session.carrier import Carrier
+from policy import promises
+from tests.kernel.conftest import ROOT_ONCE
 from tests.support.identity import AS_A_USER
 from tests.support.install import base_python
 from tests.support.paddock import EXEC_PATIENCE as PATIENCE
 from tests.support.paddock import Paddock, Session, said
 from tests.support.programs.scene import SWITCHES, Scene
+
+ON_ONE_BACKEND = pytest.mark.parametrize("scene_of_user", promises.BACKENDS[:1], indirect=True)
+"""Of what is done outside of the jail, whatever holds that."""
 
 # Acts on one descriptor; says which went through. What only the file shows is looked at from outside.
 ATTACK = """
@@ -99,6 +104,7 @@ def through(scene: Scene) -> list[str]:
     return [name for name in done if not name.startswith(own)]
 
 
+@ROOT_ONCE
 def test_files_of_the_caller_are_out_of_reach(scene: Scene) -> None:
     """No mode, time, attribute or byte of them changes but by what is written to the stream."""
     paths = [scene.place / name for name in ("input", "output", "log")]
@@ -141,6 +147,7 @@ def test_fifos_of_the_caller_are_out_of_reach(scene: Scene) -> None:
     assert through(scene) == []
 
 
+@ROOT_ONCE
 def test_devices_are_the_jails_own(scene: Scene) -> None:
     """Mode and times of the machine's /dev/null stay what they are, for root, too, and the streams work."""
     before = look(Path("/dev/null"))
@@ -173,6 +180,7 @@ def test_devices_of_every_jail_are_what_they_are(scene: Scene) -> None:
     assert "No space left on device" in complaint
 
 
+@ON_ONE_BACKEND
 @pytest.mark.parametrize("stream", ["stdin", "stdout"])
 def test_what_is_no_stream_is_refused(scene_of_user: Scene, stream: str) -> None:
     """A directory would be a way out of the view, and by a pidfd processes are signalled."""
@@ -225,6 +233,7 @@ def test_bytes_cross_in_order(scene: Scene) -> None:
     assert (scene.place / "unread").read_text().strip() == str(len(big))
 
 
+@ON_ONE_BACKEND
 def test_fifos_carry_bytes_and_broken_pipes(scene_of_user: Scene) -> None:
     """A FIFO is a stream like another; whoever writes into one whose reader has gone hears of it."""
     scene = scene_of_user
@@ -242,6 +251,7 @@ def test_fifos_carry_bytes_and_broken_pipes(scene_of_user: Scene) -> None:
     assert (scene.place / "broken").read_text() == "141\n"
 
 
+@ON_ONE_BACKEND
 @pytest.mark.parametrize("bound", ["ulimit -f 8", "true"])
 def test_a_file_that_takes_no_more_is_told(scene_of_user: Scene, bound: str) -> None:
     """Whether the caller's limit or the session's: the command is ended by SIGPIPE, or its success is none."""
@@ -269,6 +279,7 @@ def carriers(file: Path) -> list[int]:
 
 
 @AS_A_USER
+@pytest.mark.parametrize("scene", promises.BACKENDS[:1], indirect=True)
 def test_what_was_written_survives_sigkill_of_the_launcher(scene: Scene) -> None:
     """Nothing stays (that is looked at after every test), and what the command has said by then is in the file."""
     for fifo in ("input", "errors"):
@@ -286,6 +297,7 @@ def test_what_was_written_survives_sigkill_of_the_launcher(scene: Scene) -> None
     assert (scene.place / "file").read_text() == "said\n"
 
 
+@ON_ONE_BACKEND
 def test_a_carrier_that_is_killed_is_told(scene_of_user: Scene) -> None:
     """The command loses its streams, and the status is no success."""
     scene = scene_of_user
@@ -335,6 +347,7 @@ def test_files_of_a_further_commands_caller_are_out_of_reach(scene: Scene, sessi
 
 
 @AS_A_USER
+@pytest.mark.parametrize("scene", promises.BACKENDS[:1], indirect=True)
 def test_what_a_further_command_leaves_goes_on_writing(scene: Scene, session: Session) -> None:
     """The caller has its exit status at once, and the file what comes later, until the session ends."""
     for fifo in (scene.area / "go", scene.place / "output"):
@@ -354,6 +367,7 @@ def test_what_a_further_command_leaves_goes_on_writing(scene: Scene, session: Se
         assert reader.stdout.read() == ""
 
 
+@ON_ONE_BACKEND
 def test_files_of_a_further_command_are_bounded_as_the_session_says(scene_of_user: Scene) -> None:
     """What is written for it counts as if it wrote itself."""
     scene = scene_of_user
