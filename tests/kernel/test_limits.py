@@ -31,15 +31,23 @@ MEMORY_BOMBS = ("private", "shared", "memory-file", "tmpfs")
 HIDDEN_BOMBS = ("first-threads", "of-a-thread", "page-tables")
 """What a control group counts, and a watchdog has to look for."""
 DISK_BOMBS = ("home", "home-many", "home-nameless", "home-unreadable", "temp", "var-temp")
-PRIVATE = ("tmpfs", "var-temp")
-"""What a jail has with mounts alone: without, the report says that files in the machine's are not counted."""
+BY_EITHER = pytest.mark.parametrize(
+    ("who", "backend"),
+    [*((who, "namespaces") for who in IDENTITIES[:-1]), (IDENTITIES[-1], "landlock")],
+    indirect=True,
+)
+"""What a control group holds, as root, and what a watchdog does."""
+BY_GROUP = [(who, "namespaces", "private") for who in IDENTITIES[:-1]]
+"""Root's, whose memory a control group counts where there is one."""
 
 
-def on_backends(kinds: tuple[str, ...]) -> pytest.MarkDecorator:
-    """Each kind of bomb on each backend that has such a place."""
-    pairs = [(backend, kind) for backend in ("namespaces", "landlock") for kind in kinds
-             if backend == "namespaces" or kind not in PRIVATE]  # fmt: skip
-    return pytest.mark.parametrize(("backend", "kind"), pairs, indirect=["backend"])
+def of_a_user(kinds: tuple[str, ...], *further: tuple[str, str, str]) -> pytest.MarkDecorator:
+    """Each kind of bomb as an ordinary user, whom a watchdog holds; the first one on the other backend, too, where it
+    finds the processes in another way.
+    """
+    user = IDENTITIES[-1]
+    rows = [*((user, "namespaces", kind) for kind in kinds), (user, "landlock", kinds[0]), *further]
+    return pytest.mark.parametrize(("who", "backend", "kind"), rows, indirect=["who", "backend"])
 
 
 Bomb = Callable[..., "subprocess.Popen[bytes]"]
@@ -110,8 +118,7 @@ def finished(process: "subprocess.Popen[bytes]") -> tuple[int, str, str]:
     return ended(process)
 
 
-@AS_A_USER
-@on_backends(HIDDEN_BOMBS)
+@of_a_user(HIDDEN_BOMBS)
 def test_memory_that_hides_is_bounded(bomb: Bomb, kind: str) -> None:
     """Of a process without its first thread, in a file that one thread alone has open, and in page tables."""
     status, _, errors = ended(bomb(kind, 4 * MEMORY * MIB, memory=f"{MEMORY}M"))
@@ -136,7 +143,7 @@ def test_what_others_take_ends_no_jail_that_shares_some_memory(bomb: Bomb) -> No
     assert finished(process) == (0, f"used {2 << 20}\n", "")
 
 
-@on_backends(MEMORY_BOMBS)
+@of_a_user(MEMORY_BOMBS, *BY_GROUP)
 def test_memory_is_bounded(bomb: Bomb, kind: str) -> None:
     """Of whatever kind the memory is. A watchdog may come when four times as much is had; a control group does not."""
     status, out, errors = ended(bomb(kind, 4 * MEMORY * MIB, memory=f"{MEMORY}M"))
@@ -146,8 +153,7 @@ def test_memory_is_bounded(bomb: Bomb, kind: str) -> None:
     assert "it used more than 96 MiB of memory (--limit memory=96M)" in errors
 
 
-@AS_A_USER  # the watchdog holds it whoever the user is, and root may look into every directory
-@on_backends(DISK_BOMBS)
+@of_a_user(DISK_BOMBS, (IDENTITIES[-1], "landlock", "temp"))
 def test_disk_is_bounded(bomb: Bomb, kind: str) -> None:
     """In the private home and temp directories, with or without a name, in one file or many."""
     status, out, errors = ended(bomb(kind, 4 * DISK * MIB, disk=f"{DISK}M"))
@@ -158,12 +164,14 @@ def test_disk_is_bounded(bomb: Bomb, kind: str) -> None:
     assert line.endswith("(--limit disk=32M)")
 
 
+@AS_A_USER
 @pytest.mark.parametrize("backend", ["namespaces"], indirect=True)
 def test_the_private_dev_shm_is_full_at_the_limit(bomb: Bomb) -> None:
     """With mounts it has a size, so writing more is an error and not the end."""
     assert finished(bomb("tmpfs", 2 * DISK * MIB, disk=f"{DISK}M")) == (0, f"errno 28 after {DISK * MIB}\n", "")
 
 
+@AS_A_USER
 def test_processor_time_is_bounded(bomb: Bomb) -> None:
     """All processes together, those that live and those that have ended: no two thirds of the bomb are too much."""
     status, out, errors = ended(bomb("spin-apart", 1290, cpu_time=1))
@@ -171,6 +179,7 @@ def test_processor_time_is_bounded(bomb: Bomb) -> None:
     assert errors == "paddock: the jail was ended: it used more than 1 second of processor time (--limit cpu_time=1)\n"
 
 
+@BY_EITHER
 def test_what_is_below_all_limits_is_had_and_the_report_says_how_they_are_held(bomb: Bomb, paddock: Paddock) -> None:
     """Some of everything, more than the limit only in the worktree, which it is not about; and an error of its own for
     the single process that wants more private memory than the jail may have.
@@ -229,6 +238,7 @@ def working_in(directory: Path) -> list[str]:
     return found
 
 
+@BY_EITHER
 def test_a_neighbour_is_not_disturbed_and_the_next_one_removes_what_a_killed_one_has_left(
     bomb: Bomb, paddock: Paddock, backend: dict[str, str], session: str
 ) -> None:
@@ -287,13 +297,15 @@ def test_no_control_group_can_be_changed_from_inside(paddock: Paddock, backend: 
 
 @AS_A_USER
 @pytest.mark.parametrize(
-    ("limit", "script"),
+    ("backend", "limit", "script"),
     [
-        (f"memory={MEMORY}M", f"exec {PYTHON} bombs.py awake {2 * MEMORY * MIB}"),
-        ("cpu_time=2", f"{PYTHON} bombs.py spin 20 & {PYTHON} bombs.py spin-without-first 20 & kill -STOP $$; wait"),
+        ("namespaces", f"memory={MEMORY}M", f"exec {PYTHON} bombs.py awake {2 * MEMORY * MIB}"),
+        ("landlock", "cpu_time=1",
+         f"{PYTHON} bombs.py spin 20 & {PYTHON} bombs.py spin-without-first 20 & kill -STOP $$; wait"),
     ],
     ids=["continues itself", "others run"],
-)
+    indirect=["backend"],
+)  # fmt: skip
 def test_who_goes_on_while_the_command_is_stopped_is_looked_at(
     paddock: Paddock, backend: dict[str, str], session: str, bomb: Bomb, limit: str, script: str
 ) -> None:
@@ -351,9 +363,13 @@ BY_DEFAULT = {
 
 
 @pytest.mark.parametrize(
-    ("who", "what"),
-    [*((who, "memory") for who in IDENTITIES), *((IDENTITIES[-1], what) for what in BY_DEFAULT if what != "memory")],
-    indirect=["who"],
+    ("who", "backend", "what"),
+    [
+        *((who, "namespaces", "memory") for who in IDENTITIES),
+        (IDENTITIES[-1], "landlock", "disk"),
+        (IDENTITIES[-1], "namespaces", "deleted"),
+    ],
+    indirect=["who", "backend"],
 )
 def test_a_session_without_limits_is_bounded_by_the_machine(
     paddock: Paddock, backend: dict[str, str], what: str

@@ -2,7 +2,6 @@
 
 import os
 import select
-import shlex
 import shutil
 import signal
 import socket
@@ -13,6 +12,7 @@ from contextlib import ExitStack
 import pytest
 
 from policy import promises
+from tests.support.identity import AS_A_USER
 from tests.support.install import base_python
 from tests.support.programs import processes
 from tests.support.programs.harness import ATTACK, TWIN
@@ -79,6 +79,7 @@ def test_promise_fds(scene: Scene) -> None:
     scene.judge("fds", answers, seen=leaked(answers))
 
 
+@AS_A_USER
 def test_promise_fds_where_standard_ones_are_closed(scene: Scene) -> None:
     """A closed standard stream is not replaced by a descriptor of ours: what is there is /dev/null."""
     out = scene.area / "out"
@@ -167,15 +168,6 @@ def test_promise_signals(scene: Scene) -> None:
     touched = {name for name in before if before[name] != after[name]}
     assert not touched, (before, after)
     scene.judge("signals", answers)
-
-
-def test_promise_signals_of_a_pipeline(scene: Scene) -> None:
-    """`kill 0` in the jail leaves the other members of the caller's pipeline alone."""
-    words = shlex.join(scene.command(["sh", "-c", "trap '' TERM; kill -TERM 0; kill -TERM -1; echo done"]))
-    ended = scene.who.run(
-        ["bash", "-c", f"set -o pipefail; {words} | {{ sleep 0.2; cat; }}"], cwd=scene.area, env=scene.environment()
-    )
-    assert (ended.returncode, ended.stdout) == (0, "done\n"), ended.stderr
 
 
 def test_promise_visibility(scene: Scene) -> None:

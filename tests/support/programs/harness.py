@@ -193,6 +193,9 @@ def main() -> None:
     given["parent"] = os.getppid()
     for number in (signal.SIGUSR1, signal.SIGIO):  # what attacks send to their own process group
         signal.signal(number, signal.SIG_IGN)
-    module, _, name = given["programme"].partition(":")
-    programme: Programme = getattr(import_module(f"tests.support.programs.{module}"), name or "PROGRAMME")
-    print(json.dumps([tried(attempt, given) for attempt in programme.all_of(given)]))
+    answers = []
+    for words in given["programme"].split(","):
+        module, _, name = words.partition(":")
+        programme: Programme = getattr(import_module(f"tests.support.programs.{module}"), name or "PROGRAMME")
+        answers += [tried(attempt, given) for attempt in programme.all_of(given)]
+    print(json.dumps(answers))
