@@ -70,11 +70,9 @@ def test_every_word_is_the_commands(paddock: Paddock, real: Path, links: Path, n
 
 @pytest.mark.spec("FR-004h")
 @pytest.mark.parametrize("name", ["claude", "codex"])
-def test_a_known_agent_is_told_its_limits(
-    paddock: Paddock, backend: dict[str, str], real: Path, links: Path, name: str
-) -> None:
+def test_a_known_agent_is_told_its_limits(paddock: Paddock, real: Path, links: Path, name: str) -> None:
     """The provider is chosen by the name: its flags come beside the caller's words, which stay whole and in order."""
-    env = backend | path_of(paddock, links, real)
+    env = path_of(paddock, links, real)
     ended = paddock.who.run([links / name, *WORDS], cwd=paddock.worktree, env=env)
     words = "".join(f"<{word}>" for word in WORDS)
     assert (ended.returncode, ended.stdout.count(words)) == (7, 1), ended

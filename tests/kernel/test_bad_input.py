@@ -29,10 +29,10 @@ def script(path: Path, text: str, who: Who, mode: int = EXECUTABLE) -> Path:
 # Commands
 
 
-def test_a_missing_command(paddock: Paddock, backend: dict[str, str]) -> None:
+def test_a_missing_command(paddock: Paddock) -> None:
     """127, and the places that were searched, whether a name or a path was given."""
     for word in ("nonexistent", "./nonexistent", "/nonexistent/x", "file/x"):
-        error = paddock.refused("run", "--", word, status=127, env=backend)
+        error = paddock.refused("run", "--", word, status=127)
         assert error.reference == "command-not-found"
         assert word in error.text
     assert "looked in: " in paddock.refused("run", "--", "nonexistent", status=127).text

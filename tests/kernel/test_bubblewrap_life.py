@@ -228,6 +228,7 @@ def _keeper(process: "subprocess.Popen[bytes]") -> int:
     return next(pid for pid in below(process.pid) if content(pid, "cmdline").startswith(b"/proc/self/fd/"))
 
 
+@AS_A_USER
 @pytest.mark.parametrize("victim", [_launcher, _init, _bwrap, _keeper])
 def test_nothing_outlives_a_sigkill(paddock: Paddock, victim: "Callable[[subprocess.Popen[bytes]], int]") -> None:
     """Of any process of ours; the launcher, if it was not that one, tells of a death by SIGKILL."""

@@ -6,10 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from tests.conftest import IDENTITIES
 from tests.support import guarded
 from tests.support.features import need
-from tests.support.identity import Who
+from tests.support.identity import AS_A_USER, Who
 from tests.support.install import Installed
 
 
@@ -47,14 +46,8 @@ for line in sys.stdin:
 """
 
 
-@pytest.mark.parametrize(
-    ("who", "backend"),
-    [
-        *((name, "") for name in IDENTITIES),
-        *((IDENTITIES[-1], f"PADDOCK_NO_{what}") for what in ("USERNS", "LANDLOCK")),
-    ],
-    indirect=["who"],
-)
+@AS_A_USER
+@pytest.mark.parametrize("backend", ["", "PADDOCK_NO_USERNS", "PADDOCK_NO_LANDLOCK"])
 def test_the_proxys_refusals_are_in_the_ledger(who: Who, installed: Installed, public_dir: Path, backend: str) -> None:
     """As they come, and after the session; with who asked, and the rule that would allow them."""
     need("landlock")

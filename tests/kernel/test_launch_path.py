@@ -65,6 +65,13 @@ sys.argv = [{script!r}, {script!r}, *sys.argv[1:]]
 exec(code)
 """
 
+
+@pytest.fixture
+def who(user: Who) -> Who:
+    """An ordinary user: the launcher loads the same for root."""
+    return user
+
+
 LOG = "imports.log"
 OPTIONS = ("run", "--net", "none", "--git", "readonly", "--")
 
@@ -97,10 +104,21 @@ def worktree(who: Who, repo: Repo, installed: Installed) -> Path:
     return repo.one
 
 
-def test_a_warm_launch_imports_nothing_costly(who: Who, installed: Installed, worktree: Path) -> None:
-    """With a valid cached plan, only the launcher's own modules and the interpreter's core are loaded."""
+MOST_MODULES = 45
+"""Paddock's own, packages included, that a launch without a private git directory loads. Only ever lower."""
+
+
+def test_a_warm_launch_loads_little(who: Who, installed: Installed, worktree: Path) -> None:
+    """With a valid cached plan, only the launcher's own modules and the interpreter's core are loaded, and what else
+    costs next to nothing. What stands between a command line and a jail can be read in an afternoon.
+    """
     names = imported(who, installed, worktree, ("true",))
     assert {"launcher.__main__", "launcher.jail.landlock", "launcher.jail.hygiene", "policy.plan"} <= names
+    own = {name for name in names if name.partition(".")[0] in ("launcher", "policy")}
+    assert len(own) <= MOST_MODULES, "\n".join(sorted(own))
+    bare = who.run([installed.python, "-I", "-S", "-c", "import sys, os, ctypes; print(*sys.modules)"])
+    allowed = set(bare.stdout.split()) | set(sys.builtin_module_names) | {"fcntl", "select", "_socket", "_struct"}
+    assert {name for name in names - own if name.partition(".")[0] not in allowed} == set()
     assert {name for name in names if name in COSTLY or name.partition(".")[0] in COSTLY} == set()
 
 
@@ -116,25 +134,6 @@ def test_a_session_that_made_no_commit_ends_without_anything_costly(
     names = imported(who, installed, worktree, ("true",), options)
     assert "launcher.vcs.harvest.agent_refs" in names
     assert {name for name in names if name in COSTLY or name.partition(".")[0] in COSTLY} == set()
-
-
-MOST_MODULES = 45
-"""Paddock's own, packages included, that a launch without a private git directory loads. Only ever lower."""
-
-
-def test_a_warm_launch_loads_few_modules(who: Who, installed: Installed, worktree: Path) -> None:
-    """What stands between a command line and a jail can be read in an afternoon."""
-    names = imported(who, installed, worktree, ("true",))
-    own = {name for name in names if name.partition(".")[0] in ("launcher", "policy")}
-    assert len(own) <= MOST_MODULES, "\n".join(sorted(own))
-
-
-def test_a_warm_launch_stays_within_the_core(who: Who, installed: Installed, worktree: Path) -> None:
-    """Whatever else is imported comes from the short list of modules that cost next to nothing."""
-    bare = who.run([installed.python, "-I", "-S", "-c", "import sys, os, ctypes; print(*sys.modules)"])
-    allowed = set(bare.stdout.split()) | set(sys.builtin_module_names) | {"fcntl", "select", "_socket", "_struct"}
-    names = imported(who, installed, worktree, ("true",))
-    assert {name for name in names if name.partition(".")[0] not in {*allowed, "launcher", "policy"}} == set()
 
 
 def test_a_changed_configuration_takes_the_long_way(who: Who, installed: Installed, worktree: Path) -> None:

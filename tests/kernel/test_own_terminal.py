@@ -43,6 +43,10 @@ ECHO = "echo ready; exec sed -u 's/^/got /'"
 """What it says of a line shows that it has the terminal: before, a line is echoed too, and a key is the shell's."""
 
 
+ON_NAMESPACES = pytest.mark.parametrize("backend", ["namespaces"], indirect=True)
+"""Of what passes between two terminals, which is outside of every jail."""
+
+
 @pytest.fixture
 def console(paddock: Paddock, backend: dict[str, str]) -> Iterator[Console]:
     """A shell on a terminal, in the worktree, that knows where Paddock keeps things."""
@@ -67,7 +71,11 @@ def fifo(paddock: Paddock, name: str) -> Path:
 
 
 @AS_A_USER
-@pytest.mark.parametrize("how", ["stopped", "background", "script"])
+@pytest.mark.parametrize(
+    ("backend", "how"),
+    [*(("namespaces", how) for how in ("stopped", "background", "script")), ("landlock", "stopped")],
+    indirect=["backend"],
+)
 def test_what_is_typed_at_the_shell_stays_there(paddock: Paddock, console: Console, how: str) -> None:
     """A process of the jail that has left its session, and job control with it, reads no password that is typed while
     the run is stopped, or in the background. Nor at a script that has the run, without a stream at the terminal, in the
@@ -77,12 +85,11 @@ def test_what_is_typed_at_the_shell_stays_there(paddock: Paddock, console: Conso
 
 
 @AS_A_USER
-@pytest.mark.parametrize("backend", ["namespaces"], indirect=True)
-@pytest.mark.parametrize("how", ["stopped", "background", "script"])
-def test_it_stays_there_with_bubblewrap_too(paddock: Paddock, console: Console, how: str) -> None:
+@ON_NAMESPACES
+def test_it_stays_there_with_bubblewrap_too(paddock: Paddock, console: Console) -> None:
     """The third backend."""
     need("bubblewrap")
-    type_a_password(paddock, console, how, "--backend", "bubblewrap")
+    type_a_password(paddock, console, "stopped", "--backend", "bubblewrap")
 
 
 def type_a_password(paddock: Paddock, console: Console, how: str, *options: str) -> None:
@@ -161,7 +168,7 @@ def test_keys_send_the_command_nothing_but_what_its_launcher_survives(paddock: P
 
 
 @AS_A_USER
-@pytest.mark.parametrize("backend", ["namespaces"], indirect=True)
+@ON_NAMESPACES
 def test_nor_with_bubblewrap(paddock: Paddock, console: Console) -> None:
     """The third backend."""
     need("bubblewrap")
@@ -169,6 +176,7 @@ def test_nor_with_bubblewrap(paddock: Paddock, console: Console) -> None:
 
 
 @AS_A_USER
+@ON_NAMESPACES
 def test_it_is_one_job_of_the_shell(paddock: Paddock, console: Console) -> None:
     """Ctrl-Z stops it, `jobs` lists it, `fg` continues it, again and again; Ctrl-C ends it, and its status is known."""
     console.run(line(paddock, "sh", "-c", ECHO))
@@ -197,6 +205,7 @@ def test_it_is_one_job_of_the_shell(paddock: Paddock, console: Console) -> None:
 
 
 @AS_A_USER
+@ON_NAMESPACES
 def test_the_rest_of_the_job_is_signalled_with_it(paddock: Paddock, console: Console) -> None:
     """By keys, as by a terminal for both: a script around it stops, goes on and ends with it."""
     script = paddock.worktree / "script"
@@ -217,6 +226,7 @@ def test_the_rest_of_the_job_is_signalled_with_it(paddock: Paddock, console: Con
 
 
 @AS_A_USER
+@ON_NAMESPACES
 def test_a_stopped_job_continues_in_the_background(paddock: Paddock, console: Console) -> None:
     """`bg` lets it run on without the terminal."""
     go = fifo(paddock, "go")
@@ -242,6 +252,7 @@ resumed() {
 
 
 @AS_A_USER
+@ON_NAMESPACES
 def test_a_stopped_job_goes_on_or_ends_with_its_command(paddock: Paddock, console: Console) -> None:
     """Whoever continues or ends the command: the shell hears of it."""
     console.run(line(paddock, "sh", "-c", f"{RESUMED} resumed; exit 7"))
@@ -257,6 +268,7 @@ def test_a_stopped_job_goes_on_or_ends_with_its_command(paddock: Paddock, consol
 
 
 @AS_A_USER
+@ON_NAMESPACES
 def test_a_stop_after_others_that_are_over_stands(paddock: Paddock, console: Console) -> None:
     """Whoever ended those: what has been woken for an earlier stop does not undo a later one."""
     console.run(line(paddock, "sh", "-c", f"{RESUMED} resumed; resumed; touch last; kill -STOP $$; echo back; exit 7"))
@@ -371,6 +383,7 @@ def test_a_shell_inside_is_suspended_with_its_jobs(paddock: Paddock, console: Co
 
 
 @AS_A_USER
+@ON_NAMESPACES
 def test_a_caller_without_job_control_reads_on_after_a_shell(paddock: Paddock, console: Console) -> None:
     """A script whose run was an interactive shell."""
     (paddock.worktree / "script").write_text(f"{line(paddock, *SHELL)}\necho outside; read word; echo got $word\n")
@@ -413,6 +426,7 @@ while True:
 
 
 @AS_A_USER
+@ON_NAMESPACES
 def test_the_screen_and_the_keys_are_the_commands(paddock: Paddock, console: Console) -> None:
     """It is told of a new size; in raw mode even Ctrl-C and Ctrl-Z are keys, and in another one interrupt is sent."""
     console.run(line(paddock, "/usr/bin/python3", "-c", RESIZED))
@@ -435,7 +449,7 @@ def test_the_screen_and_the_keys_are_the_commands(paddock: Paddock, console: Con
 
 
 @AS_A_USER
-@pytest.mark.parametrize("backend", ["namespaces"], indirect=True)
+@ON_NAMESPACES
 def test_the_terminal_has_a_name_inside(paddock: Paddock, console: Console) -> None:
     """tty(1) finds it, though its number belongs to nothing inside."""
     console.run(line(paddock, "tty"))
@@ -443,6 +457,7 @@ def test_the_terminal_has_a_name_inside(paddock: Paddock, console: Console) -> N
 
 
 @AS_A_USER
+@ON_NAMESPACES
 def test_input_and_output_elsewhere(paddock: Paddock, console: Console) -> None:
     """Pipes and files stay what they are; a command in a pipeline gets the keys when it asks for them."""
     console.run("echo in | " + line(paddock, "sh", "-c", "cat; test -t 1 && test ! -t 0; echo $?") + " 2>/dev/null")
@@ -476,6 +491,7 @@ def test_input_and_output_elsewhere(paddock: Paddock, console: Console) -> None:
 
 
 @AS_A_USER
+@ON_NAMESPACES
 def test_a_job_of_the_background_finds_ordinary_modes(paddock: Paddock, console: Console) -> None:
     """Those in which the shell edits its line were there when it was started, and are not the command's."""
     console.run("stty raw")
@@ -489,6 +505,7 @@ def test_a_job_of_the_background_finds_ordinary_modes(paddock: Paddock, console:
 
 
 @AS_A_USER
+@ON_NAMESPACES
 def test_all_output_is_shown(paddock: Paddock, console: Console) -> None:
     """The last line of much output is there when the command has ended."""
     console.run(line(paddock, "sh", "-c", "seq 20000; echo last"))
@@ -524,7 +541,12 @@ def test_signals_of_others_reach_the_command_once(paddock: Paddock, console: Con
 
 
 @AS_A_USER
-@pytest.mark.parametrize("generations", [0, 1, 2], ids=["front", "leader", "launcher"])
+@pytest.mark.parametrize(
+    ("backend", "generations"),
+    [*(("namespaces", generations) for generations in (0, 1, 2)), ("landlock", 0)],
+    ids=["front", "leader", "launcher", "front without namespaces"],
+    indirect=["backend"],
+)
 def test_nothing_is_left_of_one_that_is_killed(paddock: Paddock, console: Console, generations: int) -> None:
     """SIGKILL to any of the three ends the others and the jail, whatever holds the other terminal."""
     front = started(paddock, console, "setsid sleep 1000 & echo ready; exec sleep 1000")

@@ -11,7 +11,7 @@ import pytest
 from tests.support import guarded
 from tests.support.features import need
 from tests.support.guarded import ENVIRONMENT, Guarded
-from tests.support.identity import Who
+from tests.support.identity import AS_A_USER, Who
 from tests.support.install import Installed, base_python
 from tests.support.programs.scene import Scene
 from tests.support.repository import Repo
@@ -26,6 +26,7 @@ print(ended.stdout, ended.stderr, "the caller goes on", ended.returncode, flush=
 """A programme that starts others and leads a session of its own, like a runner of CI jobs: SIGHUP ends it."""
 
 
+@AS_A_USER
 def test_the_callers_group_is_not_hung_up(scene: Scene) -> None:
     """A command that makes its process group an orphaned one with a stopped member ends nobody outside of the jail."""
     jailed = scene.command([base_python(), "-I", "-S", scene.area / "suite/tests/support/programs/orphan.py"])

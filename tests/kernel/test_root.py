@@ -11,6 +11,7 @@ import pytest
 
 from tests.kernel.test_sandbox import run
 from tests.support.features import need
+from tests.support.identity import AS_A_USER
 from tests.support.install import base_python
 from tests.support.paddock import Paddock, Session
 from tests.support.proxied import World
@@ -89,6 +90,7 @@ def test_the_command_sees_the_image_and_nothing_of_the_machine(paddock: Paddock,
         assert seen(image) == before
 
 
+@AS_A_USER
 def test_nothing_leads_out_of_the_image(paddock: Paddock, image: Path) -> None:
     """Not through processes of Paddock's own inside, descriptors, mounts, or the layers that it is made of."""
     script = """
@@ -176,6 +178,7 @@ def test_what_cannot_be_run_in_an_image(user_paddock: Paddock, image: Path) -> N
     assert "the image has no git" in paddock.run("--root", str(image), "--", "sh", "-c", ":").stderr
 
 
+@AS_A_USER
 def test_a_sandbox_with_an_image(paddock: Paddock, image: Path) -> None:
     """Many commands see one copy of it, `reset` gives a new one, and `diff` knows the worktree's."""
     before = seen(image)

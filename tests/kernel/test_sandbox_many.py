@@ -8,7 +8,7 @@ from tests.kernel.test_sandbox import run
 from tests.support.features import need
 from tests.support.paddock import Paddock
 
-BOXES = int(os.environ.get("PADDOCK_BOXES", "16"))
+BOXES = int(os.environ.get("PADDOCK_BOXES", "8"))
 
 REFUSED = ["sandbox-unopened", "session-not-ours", "session-unstartable"]
 

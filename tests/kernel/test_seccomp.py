@@ -19,7 +19,7 @@ from policy.errors import Refusal
 from tests.support import forked
 from tests.support.bpf import HERE, LIBC, call, filtered, raw
 from tests.support.forked import verdict
-from tests.support.identity import Who
+from tests.support.identity import AS_A_USER, Who
 
 
 def test_the_kernel_accepts_every_filter(who: Who) -> None:
@@ -239,6 +239,7 @@ COMMANDS = {
 }
 
 
+@AS_A_USER
 @pytest.mark.parametrize("command", COMMANDS.values(), ids=COMMANDS)
 def test_everyday_commands_run_behind_the_strictest_filter(who: Who, place: Path, command: str) -> None:
     """Shells, git, a compiler, Python's subprocesses and resolvers need nothing of what is closed."""

@@ -10,6 +10,7 @@ import stat
 from pathlib import Path
 
 from policy import promises
+from tests.kernel.conftest import ROOT_ONCE
 from tests.support import install
 from tests.support.identity import AS_A_USER
 from tests.support.programs.scene import Scene
@@ -92,6 +93,7 @@ def set_ids(directory: Path) -> list[str]:
     return found
 
 
+@ROOT_ONCE
 def test_no_file_gets_a_set_id_bit(scene: Scene) -> None:
     """By no call that can make a file or change its mode; every other mode can be had."""
     ended = scene.run([install.base_python(), "-I", "-S", "-c", ATTACKS], cwd=scene.area)
@@ -160,6 +162,7 @@ def test_a_tree_that_is_shared_by_set_gid_directories_keeps_its_way(scene_of_use
     assert [path for path in set_ids(scene.repo.one) if Path(path).name == "t"] == []
 
 
+@AS_A_USER
 def test_a_jail_inside_a_jail_works_without_openat2(scene: Scene) -> None:
     """The outer one hides the call; the inner one resolves paths step by step, in its guard too."""
     inner = "chmod 700 inside; mkdir d && chmod 500 d; cd d; chmod 600 /proc/self/cwd/../inside; chmod 700 /etc/passwd"

@@ -5,18 +5,13 @@ from pathlib import Path
 import pytest
 
 from policy import promises
-from tests.support.features import need
+from tests.support.features import need, need_backend
 from tests.support.identity import AS_A_USER, Who
 from tests.support.install import Installed, base_python
 from tests.support.paddock import Paddock, Session, make
+from tests.support.programs.scene import SWITCHES
 
 LONG = "a-home-directory-with-a-name-that-leaves-no-room/for-the-address-of-a-socket-in-107-bytes"
-
-CHOICE: dict[str, tuple[dict[str, str], tuple[str, ...]]] = {
-    promises.NAMESPACES: ({}, ()),
-    promises.GUARD: ({"PADDOCK_NO_USERNS": "1"}, ()),
-    promises.BUBBLEWRAP: ({}, ("--backend", "bubblewrap")),
-}
 
 # What keeps sockets in TMPDIR: multiprocessing's managers, and asyncio's servers as an example of any other.
 SOCKETS = """
@@ -38,8 +33,8 @@ if __name__ == "__main__":
 @pytest.fixture(params=promises.BACKENDS)
 def chosen(request: pytest.FixtureRequest) -> tuple[dict[str, str], tuple[str, ...]]:
     """Environment and options that choose a backend."""
-    need({promises.NAMESPACES: "userns", promises.GUARD: "landlock"}.get(request.param, request.param))
-    return CHOICE[request.param]
+    need_backend(request.param)
+    return SWITCHES[request.param]
 
 
 @pytest.fixture
@@ -63,6 +58,7 @@ def test_sockets_have_room_in_the_temp_directory(far: Paddock, chosen: tuple[dic
     assert ended.stdout.startswith("served in /tmp")
 
 
+@AS_A_USER
 def test_a_temp_directory_is_its_sessions_alone(far: Paddock, chosen: tuple[dict[str, str], tuple[str, ...]]) -> None:
     """It lies on the disk, further commands share it, another session does not see it, and it goes at the end."""
     env, options = chosen
@@ -80,6 +76,7 @@ def test_a_temp_directory_is_its_sessions_alone(far: Paddock, chosen: tuple[dict
 
 
 @AS_A_USER
+@pytest.mark.parametrize("chosen", promises.BACKENDS[:1], indirect=True)
 def test_what_sigkill_leaves_of_a_temp_directory_is_removed_later(
     far: Paddock, chosen: tuple[dict[str, str], tuple[str, ...]]
 ) -> None:
@@ -103,6 +100,7 @@ def test_what_sigkill_leaves_of_a_temp_directory_is_removed_later(
     assert list((far.place / LONG / "paddock/sessions").iterdir()) == []
 
 
+@AS_A_USER
 def test_var_tmp_is_private_and_beside_tmp(far: Paddock) -> None:
     """Where mounts are possible; both are writable and neither is the machine's."""
     need("userns")

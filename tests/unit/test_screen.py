@@ -216,9 +216,9 @@ HOSTILE = {
 
 @pytest.mark.parametrize("kind", HOSTILE)
 def test_hostile_output_costs_little(kind: str) -> None:
-    """Half a megabyte of it: bounded memory, and time as for other output."""
+    """A quarter of a megabyte of it: bounded memory, and time as for other output."""
     before = resource.getrusage(resource.RUSAGE_CHILDREN)
-    status, _ = confined(record(HOSTILE[kind]) * 10)
+    status, _ = confined(record(HOSTILE[kind]) * 4)
     after = resource.getrusage(resource.RUSAGE_CHILDREN)
     assert status == 0
     assert after.ru_utime - before.ru_utime < 60
