@@ -4,7 +4,6 @@ import json
 import os
 import signal
 import stat
-import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -12,7 +11,7 @@ import pytest
 
 from tests.support import paddock as paddocks
 from tests.support.features import need
-from tests.support.identity import Who
+from tests.support.identity import AS_A_USER, Who
 from tests.support.install import Installed
 from tests.support.paddock import BACKEND, PATIENCE, Paddock, below, content, program
 from tests.support.paddock import run_in_bubblewrap as run
@@ -32,6 +31,7 @@ def paddock(who: Who, installed: Installed, place: Path) -> Iterator[Paddock]:
 # Everyday use
 
 
+@AS_A_USER
 def test_everyday_commands(paddock: Paddock) -> None:
     """Files, pipes, git, an interpreter, new terminals, temporary files, shared memory; the caller's own streams."""
     line = """
@@ -51,6 +51,7 @@ def test_everyday_commands(paddock: Paddock) -> None:
     assert (paddock.worktree / "new").read_text() == "words\n"
 
 
+@AS_A_USER
 def test_it_is_named_and_nothing_else_is_used(paddock: Paddock) -> None:
     """The report shows bubblewrap and the filter, no Landlock, and every promise held."""
     report = paddock.who.home / "report.json"
@@ -68,10 +69,10 @@ def test_statuses_pass_through(user_paddock: Paddock) -> None:
     """
     need("bubblewrap")
     paddock = user_paddock
-    for status in (0, 1, 3, 125, 126, 127, 255):
+    for status in (0, 3, 125, 127):
         ended = run(paddock, "--", "sh", "-c", f"exit {status}")
         assert (ended.returncode, ended.stderr) == (status, "")
-    for number in (signal.SIGTERM, signal.SIGKILL, signal.SIGSEGV):
+    for number in (signal.SIGTERM, signal.SIGKILL):
         assert run(paddock, "--", "sh", "-c", f"kill -{number.value} $$").returncode == 128 + number
     script = paddock.worktree / "script"
     script.write_text("#!/no/such/interpreter\n")
@@ -81,6 +82,7 @@ def test_statuses_pass_through(user_paddock: Paddock) -> None:
     assert paddock.refused("run", *BACKEND, "--", "./script", status=126).reference == "command-not-executable"
 
 
+@AS_A_USER
 def test_a_worktree_in_tmp(who: Who, installed: Installed) -> None:
     """It is shown in the jail's own /tmp, and nothing beside it."""
     need("bubblewrap")
@@ -94,6 +96,7 @@ def test_a_worktree_in_tmp(who: Who, installed: Installed) -> None:
         who.run(["rm", "-rf", made])
 
 
+@AS_A_USER
 def test_names_of_every_kind(paddock: Paddock) -> None:
     """A newline, spaces, a backslash, bytes that are no UTF-8, in a granted path and in a protected one."""
     name = os.fsdecode(b"a\n b\\040\t\xff--bind")
@@ -160,6 +163,7 @@ def test_kernel_settings_cannot_be_written(paddock: Paddock) -> None:
     assert there == "True\n"
 
 
+@AS_A_USER
 def test_the_environment_is_nobody_elses(paddock: Paddock) -> None:
     """Neither what the caller has nor what the command is given can be read from bubblewrap, inside or outside."""
     secret = "a-secret-of-the-caller"
@@ -213,36 +217,6 @@ def test_the_filter_cannot_be_walked_around(paddock: Paddock) -> None:
     assert len(said) == 4
 
 
-def test_inherited_descriptors_are_closed(paddock: Paddock) -> None:
-    """In the command and in the first process, which holds nothing that leads outside."""
-    (paddock.place / "outside").write_text("outside\n")
-    paddock.who.give(paddock.place)
-    code = """
-        import os
-        print(*(os.readlink(f"/proc/self/fd/{fd}").partition(":")[0] for fd in (0, 1, 2)))
-        print(len(os.listdir("/proc/self/fd")))  # with the one that lists
-        try:
-            print(len(os.listdir("/proc/1/fd")))  # root may list, where there is nothing
-        except PermissionError:
-            print(0)
-    """
-    descriptor = os.open(paddock.place / "outside", os.O_RDONLY)
-    try:
-        ended = subprocess.run(
-            paddock.who.command(paddock.words("run", *BACKEND, "--", *program(code))),
-            cwd=paddock.worktree,
-            env=paddock.who.environment(),
-            stdin=subprocess.PIPE,
-            capture_output=True,
-            text=True,
-            pass_fds=(descriptor,),
-            check=False,
-        )
-    finally:
-        os.close(descriptor)
-    assert ended.stdout.splitlines() == ["pipe pipe pipe", "4", "0"], ended
-
-
 def test_orphans_are_reaped(user_paddock: Paddock) -> None:
     """What loses its parent and ends does not stay as a zombie."""
     code = """
@@ -264,22 +238,7 @@ def test_orphans_are_reaped(user_paddock: Paddock) -> None:
     assert run(user_paddock, "--", *program(code)).stdout == "['1', '2']\n"
 
 
-def test_the_own_process_group_cannot_be_signalled(user_paddock: Paddock) -> None:
-    """kill(0) would reach members outside of the jail; a group that the command makes can be signalled as ever."""
-    code = """
-        import os, signal
-        try:
-            os.kill(0, signal.SIGURG)
-            print("sent")
-        except PermissionError:
-            print("refused")
-        os.setpgid(0, 0)
-        signal.signal(signal.SIGUSR1, lambda *_: print("caught"))
-        os.killpg(os.getpgrp(), signal.SIGUSR1)
-    """
-    assert run(user_paddock, "--", *program(code)).stdout == "refused\ncaught\n"
-
-
+@AS_A_USER
 def test_exceptions_in_the_worktree(repo: Repo, installed: Installed) -> None:
     """A submodule that is not granted is hidden, a denied path too, a hand-off file and the pointer are read-only."""
     need("bubblewrap")
@@ -304,24 +263,3 @@ def test_exceptions_in_the_worktree(repo: Repo, installed: Installed) -> None:
     assert (root / ".envrc").read_text() == "before\n"
     assert (root / ".vscode/tasks.json").exists()
     assert (root / "secret/file").read_text() == "secret\n"
-
-
-def test_a_submodule_that_is_not_granted(who: Who, installed: Installed, place: Path) -> None:
-    """It is hidden, and one granted beside it is not."""
-    need("bubblewrap")
-    script = """
-        git() { command git -c init.defaultBranch=main -c protocol.file.allow=always -c user.name=T -c user.email=t@e \\
-            "$@"; }
-        git init -q part; echo part > part/file; git -C part add .; git -C part commit -q -m 'part: First.'
-        git init -q main
-        for name in one two; do git -C main submodule --quiet add "$PWD/part" $name; done
-        git -C main commit -q -m 'main: First.'
-        git -C main worktree add -q -b agent "$PWD/agent"; git -C agent submodule --quiet update --init
-    """
-    assert who.run(["sh", "-eu", "-c", script], cwd=place).returncode == 0
-    words = [str(installed.paddock), "run", *BACKEND, "--submodule", "one", "--", "sh", "-c"]
-    said = who.run(
-        [*words, "cat one/file; ls two; cat two/file; echo x > two/new; echo x > one/new"], cwd=place / "agent"
-    )
-    assert said.stdout == "part\n"
-    assert ((place / "agent/one/new").exists(), (place / "agent/two/new").exists()) == (True, False)

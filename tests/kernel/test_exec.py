@@ -14,8 +14,10 @@ from tests.support.identity import AS_A_USER
 from tests.support.paddock import EXEC_PATIENCE as PATIENCE
 from tests.support.paddock import SPACES, Paddock, Session
 
-OF_A_USER = pytest.mark.parametrize("name_of_who", IDENTITIES[-1:])
-"""As `AS_A_USER`, of a test that takes a shared session."""
+OF_A_USER = pytest.mark.parametrize(
+    ("name_of_who", "shared_session"), [(IDENTITIES[-1], "namespaces")], indirect=["shared_session"]
+)
+"""Of a test of words, which knows no difference between identities and backends."""
 
 
 @pytest.fixture

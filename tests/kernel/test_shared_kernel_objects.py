@@ -5,8 +5,11 @@ import os
 import subprocess
 from pathlib import Path
 
+import pytest
+
 from launcher.jail import processes
 from policy import promises
+from tests.kernel.conftest import ROOT_ONCE
 from tests.support.identity import AS_A_USER
 from tests.support.install import base_python
 from tests.support.programs.scene import Scene
@@ -70,6 +73,7 @@ result += [attempt(fcntl.flock, own, fcntl.LOCK_EX), attempt(fcntl.lockf, own, f
 """
 
 
+@ROOT_ONCE
 def test_no_lease_is_had_that_would_stop_writers_outside(scene: Scene) -> None:
     """A lease on a file that may only be read makes others wait for seconds; locks and the other commands work."""
     data = scene.place / "data"
@@ -123,6 +127,7 @@ def _descriptors(pid: int) -> set[str]:
     return found
 
 
+@pytest.mark.parametrize("scene", promises.BACKENDS[:1], indirect=True)
 def test_control_groups_do_not_tell_the_names_of_sessions(scene: Scene) -> None:
     """Another jail may see the groups, but what the user called his session is not in their names."""
     name = f"named-{os.urandom(4).hex()}"
