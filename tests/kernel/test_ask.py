@@ -600,7 +600,7 @@ def test_a_worktree_cannot_choose_the_command(paddock: Paddock) -> None:
     (paddock.worktree / ".paddock.toml").write_text('[network]\nnotify = "touch /tmp/out"\n')
     said = paddock.refused("run", "--", "true")
     assert said.reference == "config-untrusted"
-    assert "network.notify: touch /tmp/out instead of (none)" in said.text
+    assert "network.notify: 'touch /tmp/out' instead of (none)" in said.text
 
 
 @AS_A_USER

@@ -326,7 +326,10 @@ def _unknown(around: Found, where: str, oid: str) -> Refusal:
         oid,
         f"the agent made or cloned the repository at {cited(where)}, and there is none outside to harvest its "
         "commits into",
-        (f"take in its files: {command}\nor " if command else "") + "have it published, and add the submodule outside",
+        in_rows(
+            f"take in its files: {command}" if command else "",
+            f"{'or ' if command else ''}have it published, and add the submodule outside",
+        ),
     )
 
 
