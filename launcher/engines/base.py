@@ -25,7 +25,7 @@ from launcher.vcs.harvest.jail import Jailed, Reading
 from launcher.vcs.scratch import Scratch
 from launcher.vcs.worktrees import module_stores, retention
 from launcher.vcs.worktrees.retention import Unneeded
-from policy.errors import Refusal
+from policy.errors import Refusal, Rows
 
 MOST_BYTES = 4 << 30
 """Of one pack."""
@@ -112,7 +112,7 @@ def packed(repository: str, part: Part, known: tuple[str, ...]) -> bytes:
 def _renamed(refusal: Refusal) -> Refusal:
     if refusal.reference != "harvest-unreadable":
         return refusal
-    return Refusal("base-unreadable", refusal.message, context=refusal.context, hint="git fsck")
+    return Refusal("base-unreadable", refusal.message, context=Rows(refusal.context), hint="git fsck")
 
 
 def name_of(repository: str, machine: str) -> str:
@@ -269,7 +269,7 @@ class Mirror:
                 words = ("rev-list", "--objects", "--quiet", "--stdin", "--not", "--all")
                 git.run(*words, input=wanted.encode(), environment=quarantine.environment)
             except GitFailed as failure:
-                raise Refusal("base-unreadable", "a base lacks objects", context=failure.context) from None
+                raise Refusal("base-unreadable", "a base lacks objects", context=Rows(failure.context)) from None
             except Refusal as refusal:
                 raise _renamed(refusal) from None
             held.add(quarantine.directory, git.common_dir)

@@ -23,7 +23,7 @@ from launcher.engines.base import Mirror, Part
 from launcher.engines.row import Cause, Job, Outcome
 from launcher.session import places
 from launcher.vcs import written
-from policy.errors import Refusal, in_rows
+from policy.errors import Refusal, Rows, in_rows
 from policy.pasted import quoted
 
 _READY = 180.0
@@ -539,7 +539,7 @@ class Ray:
             if self._cause(error) is Cause.NODE:
                 raise Refusal("node-lost", f"the node {name} was lost before it answered") from None
             raise Refusal(
-                "node-unfit", f"the node {name} does not answer as Paddock", context=_short(error).context,
+                "node-unfit", f"the node {name} does not answer as Paddock", context=Rows(_short(error).context),
                 hint=f"install Paddock {version()} there, in the Python that Ray uses",
             ) from None  # fmt: skip
 
@@ -552,7 +552,7 @@ class Ray:
                           hint="there: export RAY_AUTH_MODE=token; ray stop; ray start ...")  # fmt: skip
         if why := said["refusal"]:
             raise Refusal("node-unfit", f"the node {host} cannot run rows: {why['message']}",
-                          context=str(why["context"]), hint=str(why["hint"]))  # fmt: skip
+                          context=Rows(why["context"]), hint=Rows(why["hint"]))  # fmt: skip
 
     def _check_sizes(self, jobs: list[Job]) -> None:
         """Refuses rows that no node could ever take: Ray would wait for such a node."""
@@ -594,7 +594,7 @@ class Performing:
                 return
             except Exception as error:
                 if isinstance(error, _lost(self._ray)):
-                    raise Refusal("node-lost", "the node was lost", context=_short(error).context) from None
+                    raise Refusal("node-lost", "the node was lost", context=Rows(_short(error).context)) from None
                 raise _short(error) from None
             if len(frame) > ticket.MOST_FRAME + (1 << 16):
                 raise ValueError("a node has answered more than a ticket's work is")

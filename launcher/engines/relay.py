@@ -17,7 +17,7 @@ from launcher import wire
 from launcher.ledger import ledgers
 from launcher.service.packets import REMOTE
 from launcher.session import places
-from policy.errors import Refusal
+from policy.errors import Refusal, Rows
 
 WANTED = b"W"
 """From here, with two descriptors: where the session's output goes, and its input; JSON: see `launch`."""
@@ -166,7 +166,7 @@ def launch(
         os.kill(os.getpid(), signal.SIGKILL)  # as of a launcher that was killed: the service starts the agent again
     if answer["refusal"] is not None:
         why = answer["refusal"]
-        raise Refusal(why["errorType"], why["message"], context=why["context"], hint=why["hint"])
+        raise Refusal(why["errorType"], why["message"], context=Rows(why["context"]), hint=Rows(why["hint"]))
     first, limit, denials, *rest = end[0]
     observer("ended", (first, limit, denials + answer["denials"], *rest))
     return status

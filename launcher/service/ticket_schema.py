@@ -332,8 +332,7 @@ def check_for_nodes(options: Mapping[str, object]) -> None:
 
 def of_ticket(name: str, refusal: Refusal) -> Refusal:
     """A Refusal that says which ticket it is about."""
-    return Refusal(refusal.reference, f"ticket {name}: {refusal.message}", context=refusal.context, hint=refusal.hint,
-                   exit_code=refusal.exit_code)  # fmt: skip
+    return Refusal.of({**refusal.as_dict(), "message": f"ticket {name}: {refusal.message}"})
 
 
 def aggregation(

@@ -17,7 +17,7 @@ from launcher.session import messages, places
 from launcher.session.places import Places
 from launcher.verbs import forms, session_request
 from policy import runners
-from policy.errors import Refusal, printable
+from policy.errors import Refusal, Rows, printable
 
 OWN = ("--take", "--read", "--from-now", "--new")
 """Options that no session is asked for with."""
@@ -165,6 +165,8 @@ def _default(provider: str, where: Places) -> list[str]:
 def _ended(session: dict[str, Any]) -> Refusal:
     refusal = (session.get("outcome") or {}).get("refusal")
     if refusal:
-        return Refusal(refusal["errorType"], refusal["message"], context=refusal["context"], hint=refusal["hint"])
+        return Refusal(
+            refusal["errorType"], refusal["message"], context=Rows(refusal["context"]), hint=Rows(refusal["hint"])
+        )
     return Refusal("agent-ended", f"the agent ended immediately: {session['state']}",
                    hint=f"paddock logs {session['name']}")  # fmt: skip

@@ -19,7 +19,7 @@ from launcher.vcs.git import EMPTY_TREE, Git, GitFailed, Object, in_gits_words, 
 from launcher.vcs.harvest.jail import KEPT, Jailed, Reading
 from launcher.vcs.harvest.parts import FileChange, Limits, Part
 from launcher.vcs.jailed_git import JailedGit
-from policy.errors import Refusal, in_rows, printable
+from policy.errors import Refusal, Rows, in_rows, printable
 from policy.pasted import cited
 
 PATIENCE = 1800.0
@@ -114,7 +114,7 @@ def _index(
             return Refusal(
                 "harvest-malformed",
                 f"the commits of {part.label} are not harvested",
-                context=refusal.context or refusal.message,
+                context=Rows(refusal.context) or refusal.message,
                 hint=KEPT,
             )
         raise
