@@ -197,7 +197,7 @@ class WorktreeMergeService:
             raise Refusal(
                 "merge-failed",
                 descriptor.error_message or "a submodule could not be merged",
-                context=in_rows(*descriptor.conflict_files),
+                context=in_rows(*map(cited, descriptor.conflict_files)),
                 hint=descriptor.hint or "",
             )
         return descriptor.main_worktree_merge_result
