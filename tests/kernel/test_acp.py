@@ -179,11 +179,18 @@ def test_the_status_is_the_providers(user_paddock: Paddock) -> None:
 
 
 def test_a_script_that_the_jail_does_not_show_is_named(user_paddock: Paddock) -> None:
-    """The agent's interpreter says so on standard error, which editors keep in a log; the answer names the option."""
+    """The agent's interpreter says so on standard error, which editors keep in a log; the answer names the option.
+
+    Also to an editor whose first request comes when the agent has ended already.
+    """
     script = user_paddock.place / "agent.py"
     script.write_text("")
     words = user_paddock.words("acp", "--", "/usr/bin/python3", str(script))
     with user_paddock.who.start(words, cwd=user_paddock.worktree) as process:
+        assert process.stderr is not None
+        while b"can't open file" not in process.stderr.readline():
+            assert process.poll() is None
+        time.sleep(0.2)  # the launcher ends, and with it the last who holds the agent's pipes
         said, _ = process.communicate(
             json.dumps(request("initialize", 3, protocolVersion=1)).encode() + b"\n", PATIENCE
         )

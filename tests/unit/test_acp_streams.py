@@ -323,9 +323,10 @@ def test_a_sink_whose_pipe_cannot_be_reopened_writes_in_small_portions(monkeypat
 
 
 @pytest.mark.parametrize("late", [False, True])
-def test_what_was_asked_before_the_agent_ended_is_known_when_its_end_is(late: bool) -> None:
-    """Both are at hand at once, and which of them the kernel names first is nobody's choice. The client's first words
-    may even be later than the end of an agent that fails at once.
+@pytest.mark.parametrize("input_first", [False, True])
+def test_what_was_asked_before_the_agent_ended_is_known_when_its_end_is(late: bool, input_first: bool) -> None:
+    """All is at hand at once, and which of it the kernel names first is nobody's choice: the request, that nobody reads
+    the agent's input, the end of its output. The client's first words may even be later than all of it.
     """
     asked: list[bytes] = []
     pipes = Pipes()
@@ -336,6 +337,9 @@ def test_what_was_asked_before_the_agent_ended_is_known_when_its_end_is(late: bo
     if not late:
         says.join()
     pipes.close(pipes.agent_says)
+    pipes.close(pipes.agent_hears)
+    if input_first:
+        pipes.carrier.serve(pipes.carrier._down.sink.fd, select.POLLERR)
     pipes.carrier.serve(pipes.carrier._up.source, select.POLLHUP)
     says.join()
     pipes.settle()
