@@ -71,6 +71,13 @@ def compile_tests() -> None:
         share.wait()  # what is wrong with a file is said by who runs it
 
 
+def make_directories_of_caches() -> None:
+    """Makes what the tools keep in the checkout's root, from which tests import: a Plan that is made there depends on
+    the root's entries, and was out of date when another worker's mypy made its cache."""
+    for name in (".hypothesis", ".mypy_cache", ".ruff_cache"):
+        Path(name).mkdir(exist_ok=True)
+
+
 def pytest(*arguments: str) -> int:
     """Exit status of one run of pytest in a process of its own."""
     with subprocess.Popen([sys.executable, "-m", "pytest", *arguments]) as process:
@@ -99,5 +106,6 @@ def forget_the_interpreters_settings() -> None:
 if __name__ == "__main__":
     forget_the_interpreters_settings()
     work_in_memory()
+    make_directories_of_caches()
     compile_tests()
     sys.exit(main(sys.argv[1:]))
