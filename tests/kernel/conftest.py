@@ -87,7 +87,7 @@ def _survivors(marker: str, known: set[int], *, grace: float = GRACE_SECONDS) ->
     """Waits for what is ending, kills what is not, and describes the latter."""
     deadline = time.monotonic() + grace
     left: list[str] = []
-    while pids := _marked(marker) | (_children() - known - warmed.pids() - served.lasting):
+    while pids := _marked(marker) | warmed.left() | (_children() - known - warmed.pids() - served.lasting):
         for pid in pids:
             if not _ended(pid, deadline):
                 left.append(f"{pid} {_words(pid)}")

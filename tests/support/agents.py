@@ -47,7 +47,7 @@ from launcher.workflow.requests import (
 from launcher.workflow.worktrees import run_options, worktree_of_session
 from policy.sandbox import SandboxValidationResult, WorktreeSandbox
 from policy.sandbox_context import WorktreeSandboxContext
-from tests.support import file_tools, repository
+from tests.support import file_tools, repository, warmed
 from tests.support.identity import Who
 from tests.support.install import Installed
 from tests.support.workflow import Contexts
@@ -209,9 +209,11 @@ class Scene:
         )
         script = f'echo "$1" >{path}; {inside} git add {outside}; git commit -q -m Work.'
         options = ["--quiet", "--git", "private", *run_options(self.worktree(name))]
-        words = [str(self.installed.paddock), "run", *options, "--", "sh", "-euc", script, "sh", content]
-        ended = self.who.run(words, cwd=self.root(name))
+        ended = self._jailed([*options, "--", "sh", "-euc", script, "sh", content], self.root(name))
         assert ended.returncode == 0, ended.stderr
+
+    def _jailed(self, words: Sequence[str], root: Path) -> "subprocess.CompletedProcess[str]":
+        return warmed.launch(self.who, self.installed.python, ("run", *words), cwd=root)
 
     def delete(self, name: str) -> None:
         """The worktree is gone, without a word to anybody."""
@@ -242,8 +244,8 @@ class Scene:
         script = " ".join(
             f"sh -c {shlex.quote(COMMANDS[operation])} sh {shlex.quote(path)}; echo $?;" for operation, path in acts
         )
-        words = [str(self.installed.paddock), "run", "--git", "readonly", *run_options(boundaries), "--"]
-        ended = self.who.run([*words, "sh", "-c", script], cwd=root if root.is_dir() else self.main)
+        words = ["--git", "readonly", *run_options(boundaries), "--", "sh", "-c", script]
+        ended = self._jailed(words, root if root.is_dir() else self.main)
         after = self._contents()
         changed = frozenset(owner for owner, content in before.items() if after[owner] != content)
         self.outcome = Outcome(said, ended, changed)
@@ -278,8 +280,8 @@ class Scene:
             f'{found.merge_commands}; grep -q "<<<<" {path}; echo "$1" >{path}; git add {path}; git commit -qm Both.'
         )
         options = ["--quiet", "--git", "private", *run_options(self.worktree(name))]
-        words = [str(self.installed.paddock), "run", *options, "--", "sh", "-uc", script, "sh", content]
-        assert self.who.run(words, cwd=self.root(name)).returncode == 0
+        ended = self._jailed([*options, "--", "sh", "-uc", script, "sh", content], self.root(name))
+        assert ended.returncode == 0
 
     def collect(self) -> None:
         """The results of all agents that have answered go to the dispatch."""

@@ -140,8 +140,9 @@ class Git:
     def run(self, script: str, *options: str, env: dict[str, str] | None = None) -> "subprocess.CompletedProcess[str]":
         """Runs bash in the jail."""
         extra, words = SWITCHES[self.backend]
-        command = [str(self.installed.paddock), "run", *words, *options, "--", "bash", "-c", script]
-        return self.who.run(command, cwd=self.worktree, env=extra | (env or {}), timeout=280)
+        command = ["run", *words, *options, "--", "bash", "-c", script]
+        at, env = self.worktree, extra | (env or {})
+        return warmed.launch(self.who, self.installed.python, command, cwd=at, env=env, patience=280)
 
     def start(self, script: str) -> "subprocess.Popen[bytes]":
         """Starts bash in the jail; what it says on standard output is lost."""

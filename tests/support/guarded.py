@@ -59,10 +59,13 @@ class Guarded:
         return [str(self.installed.paddock), "run", *map(str, options), "--", *map(str, argv)]
 
     def run(
-        self, argv: Sequence[Word], *options: Word, stdin: str = "", timeout: float = 120
+        self, argv: Sequence[Word], *options: Word, stdin: str = "", timeout: int = 120
     ) -> "subprocess.CompletedProcess[str]":
         """Runs `argv` in the jail to its end."""
-        return self.who.run(self.words(argv, *options), cwd=self.inside, env=ENVIRONMENT, stdin=stdin, timeout=timeout)
+        _, *words = self.words(argv, *options)
+        return warmed.launch(
+            self.who, self.installed.python, words, cwd=self.inside, env=ENVIRONMENT, stdin=stdin, patience=timeout
+        )
 
     def start(self, argv: Sequence[Word], *options: Word) -> "subprocess.Popen[bytes]":
         """Starts `argv` in the jail."""
@@ -73,7 +76,7 @@ class Guarded:
         prelude = PRELUDE + f"NUMBERS = {bpf.NUMBERS!r}\n"
         return [install.base_python(), "-I", "-S", "-c", prelude + code, *words]
 
-    def tried(self, code: str, *words: Word, options: Sequence[Word] = (), timeout: float = 120) -> Any:  # noqa: ANN401
+    def tried(self, code: str, *words: Word, options: Sequence[Word] = (), timeout: int = 120) -> Any:  # noqa: ANN401
         """What `code` leaves in `result` when it runs in the jail (JSON); the backend must be the guard's."""
         report = self.outside / "report.json"
         argv = self.python(f"{code}\nprint(json.dumps(result))", *words)

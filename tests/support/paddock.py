@@ -183,10 +183,12 @@ class Paddock:
     def call(
         self, *words: Word, cwd: Path | None = None, env: Mapping[str, str] | None = None, stdin: str = ""
     ) -> "subprocess.CompletedProcess[str]":
-        """Runs `paddock WORDS...` in the worktree to its end; verbs that do not become something else in a process that
-        has already loaded the command, see `warmed`.
+        """Runs `paddock WORDS...` in the worktree to its end; launches, and verbs that do not become something else, in
+        a process that has already loaded the command, see `warmed`.
         """
         cwd, env = cwd or self.worktree, {**self.env, **(env or {})}
+        if words and words[0] == "run":
+            return warmed.launch(self.who, self.installed.python, words, cwd=cwd, env=env, stdin=stdin)
         if words and words[0] in cli.VERBS and words[0] not in BEGUN:
             return warmed.run(self.who, self.installed.python, words, cwd=cwd, env=env, stdin=stdin)
         return self.who.run(self.words(*words), cwd=cwd, env=env, stdin=stdin, timeout=120)

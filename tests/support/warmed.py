@@ -1,32 +1,41 @@
 """A user's process that has loaded the command, and runs command lines in children: how the command starts is tried
-elsewhere, and costs more than what most verbs do.
+elsewhere, and costs more than what most verbs do, and half of what a launch does.
 """
 
 import atexit
 import json
 import os
 import select
+import selectors
 import signal
+import socket
 import subprocess
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
-from launcher.jail import syscalls
+from launcher import start as starting
+from launcher.jail import processes, syscalls
 from tests.support.identity import MARKER, Who, Word
 
 PATIENCE = 120
+_PIPE_SIZE = 1 << 16
 APART = False
 """Whether each command is started by itself after all: where it is measured (tests/bench)."""
 PR_SET_CHILD_SUBREAPER = 36
 
+_LAUNCHING = ("launcher.verbs.run", "launcher.session.packages", *starting.SOMETIMES)
+"""What a launcher needs. It is not learnt from those that there were: they close what they could tell of it by."""
+
 # What a child has imported is imported here, too, so that the next one has it. One that stays, which writes to a log,
-# belongs to whom orphans come to.
+# belongs to whom orphans come to. One that launches has the streams of the request, which its command inherits.
 _SERVING = r"""
-import contextlib, gc, importlib, json, os, signal, sys, traceback
+import contextlib, gc, importlib, json, os, signal, socket, sys, traceback
 from launcher.__main__ import main
-asked, answers = os.fdopen(os.dup(0)), os.fdopen(os.dup(1), "w")
-def perform(program, words, env, cwd, streams):
+asked, answers = socket.socket(fileno=os.dup(0)), os.fdopen(os.dup(1), "w")
+null = os.open("/dev/null", os.O_RDWR)
+os.dup2(null, 0), os.dup2(null, 1)
+def perform(program, words, env, cwd, streams, modules=null):
     status = 70
     try:
         os.chdir(cwd)
@@ -34,7 +43,8 @@ def perform(program, words, env, cwd, streams):
         os.environ.update(env)
         for number, fd in enumerate(streams):
             os.dup2(fd, number)
-        os.close(asked.fileno()), os.close(answers.fileno())
+        for fd in (asked.fileno(), answers.fileno(), *streams):
+            os.close(fd)
         if program:
             status, sys.argv[1:] = 0, words
             exec(program, {"__name__": "__main__"})
@@ -46,21 +56,38 @@ def perform(program, words, env, cwd, streams):
         traceback.print_exc()
     finally:
         sys.stdout.flush(), sys.stderr.flush()
-        os.pwrite(modules, " ".join(sys.modules).encode(), 0)
+        if modules != null:
+            os.pwrite(modules, " ".join(sys.modules).encode(), 0)
         os._exit(status)
-for line in asked:
-    program, words, env, cwd, stdin, patience, log, loaded = json.loads(line)
+def answer(pid, *said):
+    print(json.dumps([os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]), *said]), file=answers, flush=True)
+while head := socket.recv_fds(asked, 8, 3):
+    if not head[0]:
+        break
+    request = b""
+    while len(request) < int.from_bytes(head[0]):
+        request += asked.recv(1 << 20)
+    program, words, env, cwd, stdin, patience, log, loaded = json.loads(request)
     for name in loaded:
         importlib.import_module(name)
+    if head[1]:
+        gc.freeze(), gc.disable()
+        if (pid := os.fork()) == 0:
+            signal.alarm(patience)
+            perform(program, words, env, cwd, head[1])
+        for fd in head[1]:
+            os.close(fd)
+        answer(pid, "", "")
+        continue
     *streams, modules = [os.memfd_create(name) for name in ("in", "out", "err", "modules")]
     os.pwrite(streams[0], stdin.encode("utf-8", "surrogateescape"), 0)
     if (pid := os.fork()) == 0:
         if not log:
             signal.alarm(patience)
-            perform(program, words, env, cwd, streams)
-        null = os.open("/dev/null", os.O_RDWR)
+            perform(program, words, env, cwd, streams, modules)
         if (pid := os.fork()) == 0:
-            perform(program, words, env, cwd, (null, null, os.open(log, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o644)))
+            log = os.open(log, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o644)
+            perform(program, words, env, cwd, (os.dup(null), os.dup(null), log), modules)
         os.pwrite(streams[1], str(pid).encode(), 0)
         os._exit(0)
     status = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
@@ -75,7 +102,9 @@ for line in asked:
     gc.freeze()
 """
 
-_started: dict[tuple[object, ...], "subprocess.Popen[str]"] = {}
+_Server = tuple["subprocess.Popen[str]", socket.socket]
+
+_started: dict[tuple[object, ...], _Server] = {}
 """By user, installation, and the thread that asks, so that one which waits is in nobody's way."""
 
 
@@ -106,6 +135,49 @@ def run(
         return who.run(argv, cwd=cwd, env=env, stdin=stdin, timeout=PATIENCE)
     came = _ask(who, python, (program, given, who.environment(env), str(cwd or who.home), stdin, PATIENCE, "", ()))
     return subprocess.CompletedProcess(given, *came)
+
+
+def launch(
+    who: Who,
+    python: Path,
+    words: Sequence[Word],
+    *,
+    cwd: Path | None = None,
+    env: Mapping[str, str] | None = None,
+    stdin: str = "",
+    patience: int = PATIENCE,
+) -> "subprocess.CompletedProcess[str]":
+    """As `run`, but with pipes for the command's streams, which are read until nobody holds them any more."""
+    given, text = [str(word) for word in words], stdin.encode("utf-8", "surrogateescape")
+    if APART or len(text) > _PIPE_SIZE:
+        return who.run([python.with_name("paddock"), *given], cwd=cwd, env=env, stdin=stdin, timeout=patience)
+    pipes = [os.pipe() for _ in range(3)]
+    (source, feed), (out, out_end), (err, err_end) = pipes
+    os.write(feed, text)
+    os.close(feed)
+    request = ("", given, who.environment(env), str(cwd or who.home), "", patience, "", _LAUNCHING)
+    ask = _sent(who, python, request, (source, out_end, err_end))
+    for fd in (source, out_end, err_end):
+        os.close(fd)
+    said = _read_out(out, err)
+    status, _, _ = ask()
+    return subprocess.CompletedProcess(given, status, *said)
+
+
+def _read_out(*sources: int) -> list[str]:
+    """What comes from descriptors until each has ended, which closes it."""
+    said = dict.fromkeys(sources, b"")
+    with selectors.DefaultSelector() as selector:
+        for fd in sources:
+            selector.register(fd, selectors.EVENT_READ)
+        while selector.get_map():
+            for key, _ in selector.select():
+                piece = os.read(key.fd, 1 << 16)
+                said[key.fd] += piece
+                if not piece:
+                    selector.unregister(key.fd)
+                    os.close(key.fd)
+    return [data.decode("utf-8", "surrogateescape") for data in said.values()]
 
 
 def start(
@@ -170,42 +242,64 @@ class Process:
 
 
 def _ask(who: Who, python: Path, request: tuple[object, ...]) -> tuple[int, str, str]:
+    return _sent(who, python, request)()
+
+
+def _sent(
+    who: Who, python: Path, request: tuple[object, ...], streams: Sequence[int] = ()
+) -> Callable[[], tuple[int, str, str]]:
+    """Asks; what is returned waits for the answer."""
     key = (who.prefix, python, os.getpid(), threading.get_ident())
-    process = _started.get(key) or _start(who, python)
-    _started[key] = process
-    assert process.stdin is not None
-    assert process.stdout is not None
+    process, asking = _started[key] = _started.get(key) or _start(who, python)
+    data = json.dumps(request).encode()
     try:
-        process.stdin.write(json.dumps(request) + "\n")
-        process.stdin.flush()
-        status, out, err = json.loads(process.stdout.readline())
-    except BaseException:  # nobody reads this answer any more
-        _end(_started.pop(key))
+        socket.send_fds(asking, [len(data).to_bytes(8)], streams)
+        asking.sendall(data)
+    except BaseException:
+        _end(*_started.pop(key))
         raise
-    if threading.current_thread() is not threading.main_thread():
-        _end(_started.pop(key))
-    return status, out, err
+
+    def answer() -> tuple[int, str, str]:
+        assert process.stdout is not None
+        try:
+            status, out, err = json.loads(process.stdout.readline())
+        except BaseException:  # nobody reads this answer any more
+            _end(*_started.pop(key))
+            raise
+        if threading.current_thread() is not threading.main_thread():
+            _end(*_started.pop(key))
+        return status, out, err
+
+    return answer
 
 
 def pids() -> set[int]:
     """These processes, which outlive tests."""
-    return {process.pid for process in _started.values()}
+    return {process.pid for process, _ in _started.values()}
 
 
-def _start(who: Who, python: Path) -> "subprocess.Popen[str]":
+def left() -> set[int]:
+    """Children of theirs: launchers that have not ended."""
+    return {child for pid in pids() for child in processes.children(pid)}
+
+
+def _start(who: Who, python: Path) -> _Server:
     syscalls.prctl(PR_SET_CHILD_SUBREAPER, 1)  # which a forked child of this process is not
     if not _started:
         atexit.register(_end_all, os.getpid())
     env = {name: value for name, value in who.environment().items() if name != MARKER}
     argv = who.command([python, "-I", "-c", _SERVING])
-    return subprocess.Popen(argv, cwd="/", env=env, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+    asking, asked = socket.socketpair()
+    with asked:
+        return subprocess.Popen(argv, cwd="/", env=env, stdin=asked.fileno(), stdout=subprocess.PIPE, text=True), asking
 
 
-def _end(process: "subprocess.Popen[str]") -> None:
+def _end(process: "subprocess.Popen[str]", asking: socket.socket) -> None:
     process.kill()
     process.communicate()
+    asking.close()
 
 
 def _end_all(pid: int) -> None:
     while pid == os.getpid() and _started:
-        _end(_started.popitem()[1])
+        _end(*_started.popitem()[1])
