@@ -135,6 +135,8 @@ _OF_SHIMS = (
 _COLUMNS = ("worktree", "worktree_id", "backend", "network", "spawn_seconds", "started", "ended")
 _LEAVE_SECONDS = 10.0
 _AGAIN_SECONDS = 0.2
+_ENDING_SECONDS = 5.0
+"""For a session whose process has hung up to be known as over, or to be joined again."""
 
 
 class Live:
@@ -598,6 +600,9 @@ class Supervisor:
         try:
             await live.shim.ask("stop", term_seconds=term_seconds, why=live.stopped)
         except Refusal:
+            # It has just ended by itself, or is joined again in a moment, and is told then.
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(live.over.wait(), _ENDING_SECONDS)
             if not live.over.is_set():
                 raise
 

@@ -246,6 +246,20 @@ def test_a_bridge_that_does_not_answer_is_killed(service: Served) -> None:
         assert over["outcome"]["reason"] == "stopped"
 
 
+def test_an_editor_that_is_gone_before_it_is_answered_is_nobodys_loss(service: Served) -> None:
+    """The agent works on, and the service does not lose its session."""
+    with Editor(service) as editor:
+        editor.open()
+        (session,) = live(service)
+        with service.behind(session) as shim:
+            gone = service.attaching(session["name"], "mode=acp")
+            assert len(live(service)) == 1  # the service has passed it on by now
+            gone.close()
+            shim.resume()
+            editor.until(id=editor.prompt("say hello"))
+        service.post(f"/v1/sessions/{session['name']}/stop", {"wait": PATIENCE})
+
+
 def test_the_bridge_itself_can_be_supervised(service: Served) -> None:
     """`paddock acp --supervised` is the same: its editor may go, and `paddock attach` finds the agent."""
     paddock = service.paddock

@@ -32,11 +32,7 @@ class Client:
     """One attached client that speaks frames by itself."""
 
     def __init__(self, service: Served, name: str, query: str = "mode=read&offset=0") -> None:
-        self.connection = service.connect()
-        self.connection.sendall(
-            f"GET /v1/sessions/{name}/attach?{query} HTTP/1.1\r\nhost: x\r\nconnection: upgrade\r\n"
-            "upgrade: paddock-stream\r\n\r\n".encode()
-        )
+        self.connection = service.attaching(name, query)
         head = b""
         while b"\r\n\r\n" not in head:
             head += self.connection.recv(1)
@@ -92,6 +88,21 @@ def test_a_client_talks_to_a_session(service: Served) -> None:
         frames = client.read(b"X")
     assert seen + output(frames) == sent
     assert json.loads(frames[-1][1])["outcome"]["status"] == 0
+
+
+def test_clients_that_are_gone_before_they_are_answered_leave_nothing(service: Served) -> None:
+    """None counts as attached, and the service does not lose the session by the answer that nobody takes."""
+    session = service.create("sleep", "1000", name="hasty", stdin="pipe")
+    with service.behind(session) as shim:
+        gone = [service.attaching("hasty", query) for query in ("mode=read", "mode=acp", "mode=write")]
+        assert service.get("/v1/sessions/hasty").status == 200  # the service has passed them on by now
+        for connection in gone:
+            connection.close()
+        shim.resume()
+        with Client(service, "hasty", "mode=write") as last:
+            last.read(b"H")
+            assert service.get("/v1/sessions/hasty").json["attached"] == 1
+    assert service.post("/v1/sessions/hasty/stop", {"wait": served.PATIENCE}).status == 200
 
 
 def test_a_client_that_comes_back_goes_on_where_it_was(service: Served) -> None:

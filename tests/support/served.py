@@ -161,6 +161,28 @@ class Served:
         assert answer.status == 201, answer.raw
         return answer.json
 
+    def attaching(self, name: str, query: str) -> socket.socket:
+        """A connection that asks to be attached to a session, and has no answer yet."""
+        connection = self.connect()
+        connection.sendall(
+            f"GET /v1/sessions/{name}/attach?{query} HTTP/1.1\r\nhost: x\r\nconnection: upgrade\r\n"
+            "upgrade: paddock-stream\r\n\r\n".encode()
+        )
+        return connection
+
+    @contextmanager
+    def behind(self, session: Mapping[str, Any]) -> Iterator[psutil.Process]:
+        """A session's own process, stopped; at the end it must not have hung up on anybody whom it knew before."""
+        shim = next(each for each in psutil.Process(session["pid"]).parents() if "shim" in each.cmdline())
+
+        def sockets() -> set[str]:
+            return {link for each in Path(f"/proc/{shim.pid}/fd").iterdir() if "socket:" in (link := os.readlink(each))}
+
+        before = sockets()
+        shim.suspend()
+        yield shim
+        assert before <= sockets()
+
     def over(self, name: str) -> Any:  # noqa: ANN401  # see Answer.json
         """A session, after its end."""
         found = self.get(f"/v1/sessions/{name}?wait={PATIENCE:g}").json

@@ -376,7 +376,8 @@ class Carrier:
         if self._down.at_end or self._up.broken:
             self.client_ended = True
         if self._up.broken:
-            self._up.discards = True  # but not what the client says: an agent that is gone leaves its requests to answer
+            # But not what the client says: an agent that is gone leaves its requests to be answered.
+            self._up.discards = True
         self.agent_ended = self._up.read_all and self._up.ended
         for half in (self._down, self._up):
             if half.ended:

@@ -104,6 +104,8 @@ class Client(ABC):
         connection.setblocking(False)
         self._connection = connection
         self._write(UPGRADED)
+        if self._connection is None:  # it is gone already, and would count as attached for ever
+            return
         self.host.joined(self)
         self.join()
         if self._connection is not None and not self._paused:

@@ -494,9 +494,10 @@ class AgentSide:
         self.hub.attach(editor, take=take)
 
     def detach(self, editor: Editor) -> None:
-        """A client goes; the agent stays."""
-        self._editors.remove(editor)
-        self.hub.detach(editor)
+        """A client goes, perhaps before it was attached; the agent stays."""
+        if editor in self._editors:
+            self._editors.remove(editor)
+            self.hub.detach(editor)
 
     def output(self, piece: Piece) -> None:
         """Takes output of the agent's."""

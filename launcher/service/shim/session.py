@@ -8,6 +8,7 @@ import socket
 import sys
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Any
 
 from launcher import loop
@@ -415,7 +416,7 @@ class ShimSession:
         try:
             client = client_for(self, query, self._editor)
         except Refusal as refusal:
-            with connection:
+            with connection, suppress(OSError):  # it is gone already: no fault of the service's, which waits here
                 connection.setblocking(False)
                 connection.send(packets.raw(refusal))  # the first bytes on it: there is room
             return
