@@ -298,7 +298,7 @@ def loosening(below: Settings, layer: Layer) -> list[str]:
     limits = dict(entry.value for entry in below.limits)
     for name in sorted(content.limits.given):
         value = getattr(content.limits, name)
-        if value is None and name in BOUNDS and name not in limits:
+        if value is None and name in BOUNDS and name not in limits and name not in below.lifted:
             found.append(f"limits.{name}: unlimited instead of {BOUNDS[name]}% of what the machine has")
         if name in limits and (value is None or value > limits[name]):
             found.append(f"limits.{name}: {'unlimited' if value is None else value} instead of {limits[name]}")

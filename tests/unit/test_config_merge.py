@@ -310,6 +310,7 @@ def _never_looser(before: Settings, after: Settings) -> None:
     for name, value in _values(before.limits):
         assert name in now
         assert now[name] <= value
+    assert {*after.lifted} & {"memory", "disk"} <= {*before.lifted}  # the others have no bound to be lifted
     for name in ("backend", "provider", "dialect"):
         assert getattr(after, name).value == getattr(before, name).value
 
