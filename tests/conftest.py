@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 from hypothesis import HealthCheck, settings
 
-from tests.support import features, identity, install, repository
+from tests.support import features, forked, identity, install, repository
 from tests.support.identity import Who
 from tests.support.install import Installed
 from tests.support.repository import Repo
@@ -50,9 +50,10 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 def pytest_collection_finish() -> None:
-    """Keeps eight thousand tests and their modules out of each collection of garbage, also in forked children."""
+    """Keeps eight thousand tests and their modules out of each collection of garbage, and forks cheap."""
     gc.enable()
     gc.freeze()
+    forked.make_cheap()
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

@@ -1,5 +1,6 @@
 """Runs a function in a forked child, because what the jail gives up cannot be taken back in the test's own process."""
 
+import ctypes
 import errno
 import os
 import pickle
@@ -14,6 +15,25 @@ from launcher.jail import hygiene, landlock, syscalls
 from tests.support.identity import Who
 
 T = TypeVar("T")
+
+_HUGE = 2 << 20
+_MADV_COLLAPSE = 25  # madvise(2); EINVAL before Linux 6.1
+
+
+def make_cheap() -> None:
+    """Makes huge pages of this process's own memory, as far as the kernel has some; takes 3 ms for each MB.
+
+    fork(2) copies the table of all pages, and the child's end frees it: 6 ms for a worker with all tests, and 2 so. A
+    huge page is one entry there, until somebody writes to it beside a child.
+    """
+    madvise = ctypes.CDLL(None).madvise
+    with open("/proc/self/maps") as file:
+        maps = [line.split() for line in file]
+    for addresses, modes, _, _, _, *name in maps:
+        if modes == "rw-p" and name in ([], ["[heap]"]):
+            first, end = (int(address, 16) for address in addresses.split("-"))
+            for address in range(-(-first // _HUGE) * _HUGE, end - _HUGE + 1, _HUGE):
+                madvise(ctypes.c_void_p(address), ctypes.c_size_t(_HUGE), _MADV_COLLAPSE)
 
 
 class Killed(Exception):
