@@ -7,9 +7,7 @@ from typing import Any
 from urllib.parse import quote, urlencode
 
 import pytest
-import schemathesis
 from hypothesis import HealthCheck, Phase, given, settings
-from schemathesis.core.result import Ok
 
 from tests.support import served
 from tests.support.served import Served
@@ -46,6 +44,9 @@ def sent(service: Served, case: Any) -> served.Answer:  # noqa: ANN401  # schema
 
 def test_no_request_from_the_document_is_answered_with_500(service: Served) -> None:
     """And every refusal has the one shape."""
+    import schemathesis  # a second, of each worker
+    from schemathesis.core.result import Ok
+
     document = service.get("/v1/openapi.json").json
     operations = list(schemathesis.openapi.from_dict(document).get_all_operations())
     assert len(operations) >= 10
