@@ -13,7 +13,7 @@ from pathlib import Path
 
 from launcher import cli
 from tests.support import identity, texts, warmed
-from tests.support.paddock import BEGUN
+from tests.support.paddock import BEGUN, LAUNCH
 
 PREPARE, _, DAY = Path(__file__).with_suffix(".txt").read_text(encoding="utf-8").partition("\n\n")
 """What is there in the morning, and then the command lines; one that begins with `tty` runs at a terminal."""
@@ -37,7 +37,7 @@ def lived(paddock: Path) -> str:
         for line in DAY.strip().splitlines():
             typed = line.removeprefix("tty ")
             plain = re.fullmatch(r"paddock ([a-z]+)[\w ./:~@'-]*", line)
-            if plain and plain[1] in cli.VERBS and plain[1] not in BEGUN:
+            if plain and plain[1] in cli.VERBS and plain[1] not in BEGUN | LAUNCH:
                 told = [re.sub("^~", home, word) for word in shlex.split(line)[1:]]
                 ended = warmed.run(who, paddock / "python", told, cwd=Path(home, "src/project"), env=environment)
                 said.append(shown(typed, ended.stdout + ended.stderr, ended.returncode, home))

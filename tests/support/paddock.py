@@ -129,7 +129,9 @@ echo content > one/file
 """
 
 
-BEGUN = frozenset({"run", "exec", "acp", "learn", "serve", "selftest"})
+LAUNCH = frozenset({"run", "exec", "learn"})
+"""Verbs whose command has their streams."""
+BEGUN = frozenset({"acp", "serve", "selftest"})
 """Verbs that prepare themselves or their process for what they start: they are started, too."""
 
 
@@ -187,7 +189,7 @@ class Paddock:
         a process that has already loaded the command, see `warmed`.
         """
         cwd, env = cwd or self.worktree, {**self.env, **(env or {})}
-        if words and words[0] == "run":
+        if words and words[0] in LAUNCH:
             return warmed.launch(self.who, self.installed.python, words, cwd=cwd, env=env, stdin=stdin)
         if words and words[0] in cli.VERBS and words[0] not in BEGUN:
             return warmed.run(self.who, self.installed.python, words, cwd=cwd, env=env, stdin=stdin)
