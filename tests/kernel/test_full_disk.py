@@ -175,15 +175,23 @@ def lives_on(scene: Scene, service: Served) -> None:
     assert service.over("after")["outcome"]["status"] == 0
 
 
-def test_a_plain_run_and_a_merge_on_a_full_disk(play: Callable[..., None]) -> None:
-    """The command's status is its own; harvest and merge are refused as a whole, and done when there is room."""
+def test_a_plain_run_a_merge_and_a_removal_on_a_full_disk(play: Callable[..., None]) -> None:
+    """The command's status is its own; harvest and merge are refused as a whole, and done when there is room, and so is
+    a forced removal, which keeps what would be lost first."""
 
     def body(scene: Scene) -> None:
         made = scene.made
         ended = made.run("--", "sh", "-c", f"{COMMIT} first; echo content > new; git add new; {COMMIT} second")
         assert ended.returncode == 0, ended.stderr
         assert scene.log_of("one")[:2] == ["second", "first"]
+        assert made.call("worktree", "add", "gone", cwd=made.main).returncode == 0
+        (work,) = made.place.glob("*-gone")
+        (work / "unsaved").write_bytes(os.urandom(1 << 20))
         scene.disk.fill()
+        removed = made.call("worktree", "remove", "--force", "gone", cwd=made.main)
+        if removed.returncode:
+            assert paddock.said(removed.stderr).reference not in ("launch-failed", "internal-error"), removed.stderr
+            assert (work / "unsaved").stat().st_size == 1 << 20
         merged = made.call("merge", "--into", "main", "one", cwd=made.main)
         said = merged.stderr
         if merged.returncode == 0:  # there was room enough for so little
@@ -198,6 +206,12 @@ def test_a_plain_run_and_a_merge_on_a_full_disk(play: Callable[..., None]) -> No
         merged = made.call("merge", "--into", "main", "one", cwd=made.main)
         assert merged.returncode == 0, merged.stderr
         assert "second" in scene.log_of("main")
+        if removed.returncode:
+            removed = made.call("worktree", "remove", "--force", "gone", cwd=made.main)
+        assert (removed.returncode, work.exists()) == (0, False), removed.stderr
+        kept = made.who.run(["git", "for-each-ref", "--format=%(refname)", "refs/paddock/backup"], cwd=made.main).stdout
+        (ref,) = kept.split()
+        assert made.who.run(["git", "cat-file", "-s", f"{ref}:unsaved"], cwd=made.main).stdout == f"{1 << 20}\n"
         scene.check()
 
     play(body)

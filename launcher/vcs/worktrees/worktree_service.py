@@ -151,8 +151,19 @@ class WorktreeService:
 
     @jailed_git.many()
     def remove(self, worktree: Worktree, *, force: bool = False, keep_branch: bool = False) -> Removed:
-        """Removes a worktree; see `Removal.remove`."""
-        return self._removal.remove(worktree, force=force, keep_branch=keep_branch)
+        """Removes a worktree; see `Removal.remove`.
+
+        Refusals: its own; removal-failed: something could not be written or read. What was done stays done.
+        """
+        try:
+            return self._removal.remove(worktree, force=force, keep_branch=keep_branch)
+        except OSError as error:
+            raise Refusal(
+                "removal-failed",
+                f"{worktree.path} could not be removed, or not the whole of it",
+                context=str(error),
+                hint="fix that (a disk may be full), and remove it again: what was kept stays kept",
+            ) from error
 
     def adopt(self, root: str | Path, ticket: str | None = None) -> Worktree:
         """Takes on a linked worktree that git made. Its branch is never deleted with it.
