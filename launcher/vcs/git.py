@@ -562,7 +562,8 @@ class Git:
     def objects(self, names: Iterable[str], environment: Mapping[str, str] | None = None) -> list[Object]:
         """What each name stands for, in their order."""
         asked = "".join(f"{name}\n" for name in names).encode()
-        return list(parsed_objects(self.run("cat-file", "--batch-check", input=asked, environment=environment).out))
+        out = self.run("cat-file", "--batch-check", input=asked, environment=environment).out if asked else b""
+        return list(parsed_objects(out))
 
     def contents(self, oids: Sequence[str], environment: Mapping[str, str] | None = None) -> list[bytes]:
         """The contents of objects, all of which are there, in their order."""
