@@ -137,7 +137,11 @@ $(VENV)/.tools: $(VENV)/.made
 	print(*project["dependencies"], *(line for extra in ("test", "docs") for line in project["optional-dependencies"][extra]), sep="\n")
 	END
 	$(BIN)/python -c "$$program" >$(VENV)/requirements.txt
-	$(PIP) install --requirement $(VENV)/requirements.txt
+	# uv takes 6 seconds where pip takes 30; but what it is told of indexes and certificates is not all that pip is told.
+	index=$${PIP_INDEX_URL:-$$($(BIN)/python -m pip config get global.index-url 2>/dev/null || true)}
+	$(PIP) install uv && VIRTUAL_ENV=$(VENV) $(BIN)/uv pip install --quiet --compile-bytecode \
+	    $${index:+--default-index "$$index"} --requirement $(VENV)/requirements.txt 2>/dev/null ||
+	    $(PIP) install --requirement $(VENV)/requirements.txt
 	touch $@
 
 $(VENV)/.installed: $(VENV)/.made $(SOURCES)
