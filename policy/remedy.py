@@ -3,11 +3,12 @@
 The ledger, `paddock why` and `paddock learn` all ask here. Whether anything is needed at all, `policy.verdict` decides.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from enum import StrEnum
+from fnmatch import fnmatchcase
 from typing import NamedTuple
 
-from policy import asking, egress_rules, hosts, keys, phantoms, promises
+from policy import asking, egress_rules, handoff, hosts, keys, phantoms, promises, toolchains
 from policy.errors import Refusal, printable, unseen
 from policy.hosts import Address
 from policy.pasted import bare, quoted
@@ -241,6 +242,25 @@ FEW = 3
 
 _CACHES = ("__pycache__", ".pyc")
 
+_HARMLESS = (
+    (".cache", "*"), (".cargo", "registry"), (".cargo", "git"), (".npm", "_cacache"), (".m2", "repository"),
+    (".gradle", "caches"), (".ivy2", "cache"), (".nuget", "packages"), (".yarn", "cache"), (".yarn", "berry", "cache"),
+    (".bun", "install", "cache"), (".conda", "pkgs"), (".ccache",), (".pub-cache",), (".pnpm-store",),
+    (".local", "share", "pnpm", "store"), (".venv",), (".tox",), (".nox",), (".bin",), (".pnpm",), (".editorconfig",),
+)  # fmt: skip
+"""Hidden things that may be read, besides the toolchains of the table. To be written, only a programme's own cache."""
+
+_PRIVATE_NAMES = ("token", "stored_tokens", "mozilla", "thunderbird", "google-chrome", "chromium", "BraveSoftware")
+"""In caches, too: logins, mail, and pages that somebody has read."""
+
+_MACHINES = ("/etc", "/usr", "/opt", "/boot", "/bin", "/sbin", "/lib", "/lib64", "/var/spool")
+
+_HIDDEN = "it is hidden, as settings, logins and what programmes start with are, and not known as harmless"
+_CREDENTIALS = "files of this name contain credentials"
+_EXECUTED = "other tools execute or obey it"
+_IN_PATH = "programmes that you run are there: it is in PATH"
+_THE_MACHINES = "programmes and settings of the whole machine"
+
 
 class Missed(NamedTuple):
     """One thing that a command did not get.
@@ -264,6 +284,23 @@ class Missed(NamedTuple):
     asked: str
     call: str
     who: str
+
+
+class Outside(NamedTuple):
+    """The user's own, of which a Plan says nothing; canonical.
+
+    Attributes:
+        home: his home directory.
+        path: directories in PATH.
+        hidden: what hidden links in his home lead to: dotfiles that are kept elsewhere.
+    """
+
+    home: str = ""
+    path: tuple[str, ...] = ()
+    hidden: tuple[str, ...] = ()
+
+
+NOWHERE = Outside()
 
 
 class Standing(StrEnum):
@@ -300,27 +337,72 @@ class Line(NamedTuple):
         return "--rw" if self.key == "write" else "--ro"
 
 
-def propose(missed: Iterable[Missed], plan: Plan) -> list[Line]:
+def withheld(path: str, key: str, plan: Plan, outside: Outside = NOWHERE) -> str:
+    """Why a path is neither proposed nor tried, by all that Paddock knows; "" where nothing is known against it.
+
+    Args:
+        path: canonical.
+        key: "read" or "write"; what is written can be read, too.
+    """
+    if known := risk_of(path):
+        return known
+    parts = path.split("/")[1:]
+    logins = [str(login[0]) for login in plan.logins if login[0]]
+    if parts[-1] in toolchains.load_table().credential_names or any(beneath(path, where) for where in logins):
+        return _CREDENTIALS
+    at = next((at for at, part in enumerate(parts) if part.startswith(".")), None)
+    led = any(beneath(path, where) or beneath(where, path) for where in outside.hidden)
+    if led or (at is not None and not _harmless(parts[at:], key)):
+        return _HIDDEN
+    if key == "read":
+        return ""
+    if any(beneath(path, where) or beneath(where, path) for where in outside.path):
+        return _IN_PATH
+    if any(beneath(path, where) for where in _MACHINES):
+        return _THE_MACHINES
+    return _EXECUTED if handoff.Patterns(plan.handoff_patterns).mode(path[1:]) else ""
+
+
+def _harmless(parts: list[str], key: str) -> bool:
+    """Whether what is below a home directory, or hidden in another one, is a cache or an installed programme."""
+    if any(name in parts for name in _PRIVATE_NAMES):
+        return False
+    if key == "write" or any(_begins(parts, known) for known in _HARMLESS):
+        return key == "read" or _begins(parts, _HARMLESS[0])
+    for tool in toolchains.load_table().toolchain:
+        for top in [root[2:].split("/") for root in tool.roots if root.startswith("~/.")]:
+            inner = parts[len(top) :]
+            closed = any(_begins(inner, each.split("/")) for each in tool.excluded)
+            if _begins(parts, top) and not closed and any(_begins(inner, each.split("/")) for each in tool.grants):
+                return True
+    return False
+
+
+def _begins(parts: Sequence[str], pattern: Sequence[str]) -> bool:
+    return len(parts) >= len(pattern) and all(map(fnmatchcase, parts, pattern))
+
+
+def propose(missed: Iterable[Missed], plan: Plan, outside: Outside = NOWHERE) -> list[Line]:
     """The grants for all that was missed: those for writing first, each kind sorted by path."""
     lines: dict[tuple[str, str], Line] = {}
     for one in missed:
-        line = _line(one, plan)
+        line = _line(one, plan, outside)
         known = lines.get((line.key, line.path))
         if known is None or (known.standing, line.standing) == (Standing.OPTIONAL, Standing.PROPOSED):
             lines[line.key, line.path] = line
-    found = _collapsed(list(lines.values()), plan)
+    found = _collapsed(list(lines.values()), plan, outside)
     kept = [line for line in found if not any(_covers(other, line) for other in found)]
     return sorted(kept, key=lambda line: (line.key != "write", line.path))
 
 
-def _line(one: Missed, plan: Plan) -> Line:
+def _line(one: Missed, plan: Plan, outside: Outside) -> Line:
     key = "write" if one.access == "w" else "read"
     path, prepare = one.path, "" if one.exists else "directory" if one.directory else "file"
-    if key == "write" and one.directory and one.exists and one.asked != path and _too_wide(path, plan):
+    if key == "write" and one.directory and one.exists and one.asked != path and _too_wide(path, key, plan, outside):
         # A single file in a directory that holds much else: that file.
         path, prepare = one.asked, "file"
     found = decide(plan, path)
-    text, special = risk_of(path), bool(risk_of(path)) or _too_wide(path, plan)
+    text, special = withheld(path, key, plan, outside), _too_wide(path, key, plan, outside)
     standing = Standing.OPTIONAL if one.seen_only or any(mark in one.asked for mark in _CACHES) else Standing.PROPOSED
     if found.limits:
         special, text = True, f"{text or (WRITES if key == 'write' else READS)}; {found.hint}"
@@ -342,22 +424,22 @@ def _can_be_written(path: str) -> bool:
     return True
 
 
-def _too_wide(path: str, plan: Plan) -> bool:
-    """Whether a grant of this directory would open much more than anybody meant."""
-    homes = [value for name, value in plan.env_set if name == "HOME"]
+def _too_wide(path: str, key: str, plan: Plan, outside: Outside) -> bool:
+    """Whether a grant of this directory would open much more than anybody meant, or what is withheld."""
+    homes = [outside.home, *(value for name, value in plan.env_set if name == "HOME")]
     return (
         path.count("/") < 2
         or beneath(plan.worktree, path)
         or any(beneath(home, path) for home in homes if home.startswith("/"))
         or any(beneath(where, path) for where, _ in plan.denied)
-        or bool(risk_of(path))
+        or bool(withheld(path, key, plan, outside))
     )
 
 
-def widened(line: Line, plan: Plan) -> Line | None:
+def widened(line: Line, plan: Plan, outside: Outside = NOWHERE) -> Line | None:
     """The directory around what had to be made first; None when that is too wide, or `line` is no such grant."""
     parent = line.path.rpartition("/")[0] or "/"
-    if not line.prepare or _too_wide(parent, plan):
+    if not line.prepare or _too_wide(parent, line.key, plan, outside):
         return None
     return line._replace(path=parent, prepare="")
 
@@ -372,14 +454,15 @@ def _covers(wide: Line, narrow: Line) -> bool:
     return beneath(narrow.path, wide.path) and (wide.key == "write" or narrow.key == "read")
 
 
-def _collapsed(lines: list[Line], plan: Plan) -> list[Line]:
+def _collapsed(lines: list[Line], plan: Plan, outside: Outside) -> list[Line]:
     """Neighbours that are read become their directory, as far up as that is not too wide."""
     while True:
         groups: dict[tuple[str, Standing], list[Line]] = {}
         for line in lines:
             if line.key == "read" and line.standing is not Standing.WITHHELD:
                 groups.setdefault((line.path.rpartition("/")[0] or "/", line.standing), []).append(line)
-        full = [(key, group) for key, group in groups.items() if len(group) >= FEW and not _too_wide(key[0], plan)]
+        full = [(key, group) for key, group in groups.items()
+                if len(group) >= FEW and not _too_wide(key[0], "read", plan, outside)]  # fmt: skip
         if not full:
             return lines
         (directory, standing), group = max(full, key=lambda item: item[0][0].count("/"))

@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 from launcher.jail.guard import watch
 from launcher.safefs.guarded_files import Inside
-from launcher.session import cache, planning, running
+from launcher.session import cache, planning, running, view_denials
 from launcher.session.machine import Machine
 from launcher.session.places import Places
 from policy import promises, remedy, verdict
@@ -191,6 +191,7 @@ class Teacher:
         self._runs = 0
         self._made: list[str] = []
         self._plan: Plan | None = None
+        self._outside = remedy.NOWHERE
 
     def once(self) -> Lesson:
         """One watched run."""
@@ -257,14 +258,14 @@ class Teacher:
         assert self._plan is not None
         if not new:
             # Something that was made beforehand may have had to be new.
-            wide = {line: remedy.widened(line, self._plan) for line in chosen}
+            wide = {line: remedy.widened(line, self._plan, self._outside) for line in chosen}
             if not any(wide.values()):
                 return None
             return _without_covered([wide[line] or line for line in chosen])
         made = [os.path.dirname(line.path) for line in chosen if line.prepare]
         for at, line in enumerate(new):
             # A neighbour of something that was made: its name is another one each time.
-            wider = remedy.widened(line, self._plan) if os.path.dirname(line.path) in made else None
+            wider = remedy.widened(line, self._plan, self._outside) if os.path.dirname(line.path) in made else None
             new[at] = wider or line
         return _without_covered([*chosen, *new])
 
@@ -287,7 +288,8 @@ class Teacher:
         wants = Wants()
         status, planned = self._run(lines, wants)
         self._plan = plan = wants.plan or planned.plan
-        return status, wants, remedy.propose(wants.missed(planned.machine), plan)
+        self._outside = view_denials.outside(self._places, planned.machine)
+        return status, wants, remedy.propose(wants.missed(planned.machine), plan, self._outside)
 
     def _run(self, lines: list[Line], wants: Wants) -> tuple[int, planning.Planned]:
         self._runs += 1

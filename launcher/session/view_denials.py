@@ -4,12 +4,13 @@ The view refuses without a word to anybody: what it does not show is "not there"
 EROFS. What the command line and the last lines on the terminal name is a hint, from an agent perhaps: of each path no
 more is believed than what the Plan says, and that it is there outside.
 
-Imported when a command has failed at a terminal.
+Imported when a command has failed at a terminal, and by `paddock learn`.
 """
 
 import os
 import re
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 
 from launcher.session import messages, state
 from launcher.session.machine import Machine
@@ -33,6 +34,18 @@ def bound(plan: Plan, places: Places) -> Plan:
     return plan.bind({name: f"@{name}" for name in SLOTS} | {"home": state.home_of(places, plan.worktree_id)})
 
 
+def outside(places: Places, machine: Machine) -> remedy.Outside:
+    """What is the user's own on this machine."""
+    found = [canonical_form(os.path.normpath(entry), machine)
+             for entry in (machine.env("PATH") or os.defpath).split(":") if entry.startswith("/")]  # fmt: skip
+    hidden: list[str] = []
+    for directory, first in ((places.home, "."), (f"{places.home}/.config", "")):
+        with suppress(OSError), os.scandir(directory) as entries:
+            hidden += [canonical_form(entry.path, machine) for entry in entries
+                       if entry.name.startswith(first) and entry.name != ".cache" and entry.is_symlink()]  # fmt: skip
+    return remedy.Outside(canonical_form(places.home, machine), tuple(dict.fromkeys(found)), tuple(hidden))
+
+
 def say(plan: Plan, words: Sequence[str], output: bytes, places: Places) -> None:
     """Tells on standard error what was denied by the view, where anything was.
 
@@ -40,7 +53,7 @@ def say(plan: Plan, words: Sequence[str], output: bytes, places: Places) -> None
         plan: of a backend with mounts.
         output: the last of what the command has written to its terminal.
     """
-    lines = _lines(bound(plan, places), words, output)
+    lines = _lines(bound(plan, places), words, output, places)
     if lines:
         messages.say("paddock: named by the command, and denied by the jail's view")
         for line in lines[:_SHOWN]:
@@ -52,17 +65,18 @@ def say(plan: Plan, words: Sequence[str], output: bytes, places: Places) -> None
 
 def of_command(plan: Plan, words: Sequence[str], places: Places) -> list[str]:
     """What a command line names and its jail's view denies, one a line; for what fails without a word to a person."""
-    lines = _lines(bound(plan, places), words, b"") if promises.has_mounts(plan.backend) else []
+    lines = _lines(bound(plan, places), words, b"", places) if promises.has_mounts(plan.backend) else []
     return [f"named by the command, and denied by the jail's view: {line}" for line in lines]
 
 
-def _lines(plan: Plan, words: Sequence[str], output: bytes) -> list[str]:
+def _lines(plan: Plan, words: Sequence[str], output: bytes, places: Places) -> list[str]:
     machine = Machine(os.environ)
+    own = outside(places, machine)
     found: dict[str, str] = {}
     for text, write, seen in _named(words, output):
         path = canonical_form(os.path.normpath(os.path.join(plan.cwd, os.path.expanduser(text))), machine)
         if path not in found and not any(beneath(path, root) for root in _NOT_LOOKED_AT):
-            found[path] = _line(plan, path, write=write, seen=seen)
+            found[path] = _line(plan, path, own, write=write, seen=seen)
     return [line for line in found.values() if line]
 
 
@@ -80,7 +94,7 @@ def _named(words: Sequence[str], output: bytes) -> Iterator[tuple[str, bool, boo
             yield path, write, seen
 
 
-def _line(plan: Plan, path: str, *, write: bool, seen: bool) -> str:
+def _line(plan: Plan, path: str, own: remedy.Outside, *, write: bool, seen: bool) -> str:
     """What was denied, and what would allow it; "" when nothing was, or it would have failed outside, too."""
     asked = path
     if write and not os.path.lexists(path):
@@ -91,6 +105,6 @@ def _line(plan: Plan, path: str, *, write: bool, seen: bool) -> str:
     if not write and not seen and verdict.is_way(plan, path):
         return ""  # there is a directory, with what is granted in it
     directory = os.path.isdir(path)
-    (line,) = remedy.propose([Missed(path, wanted, directory, True, False, asked, "", "")], plan)
+    (line,) = remedy.propose([Missed(path, wanted, directory, True, False, asked, "", "")], plan, own)
     allow = f"{line.flag} {quoted(line.path, own=False)}" if line.standing is Standing.PROPOSED else line.risk
     return f"{'write' if write else 'read'} {cited(asked)}: {allow}"

@@ -225,6 +225,28 @@ def test_secrets_and_hand_off_files_are_named_and_not_proposed(paddock: Paddock,
     assert f'#   write: "{profile}"' in text
 
 
+def test_what_is_hidden_in_a_home_is_neither_proposed_nor_tried(paddock: Paddock, env: dict[str, str]) -> None:
+    """What shells, logins and PATH execute, and secrets: nothing is written there or read, and each has its reason."""
+    names = (".bash_profile", ".zprofile", ".config/systemd/user/x.service", "tools/ls")
+    written = [plant(paddock, f"home-of-theirs/{name}", "theirs") for name in names]
+    token = plant(paddock, "home-of-theirs/.vault-token", "treasure")
+    tools = paddock.place / "home-of-theirs/tools"
+    kept = plant(paddock, "dotfiles/profile", "theirs")
+    (paddock.who.home / ".profile-of-theirs").symlink_to(kept)
+    written.append(kept)
+    own = env | {"PATH": f"{paddock.who.path}:{tools}"}
+    scripts = {path: f"echo evil > {path}" for path in written} | {token: f"cat {token} > loot.tmp && cp loot.tmp loot"}
+    scripts[tools] = f"echo evil > {tools}/new"
+    for path, script in scripts.items():
+        document = learned(paddock, "--try", "--", "sh", "-ec", script, env=own)
+        assert document["status"] != 0
+        assert proposed(document) == {}
+        withheld = {line["path"]: line["risk"] for line in document["grants"] if line["standing"] == "withheld"}
+        assert any(known.startswith(str(path)) and risk for known, risk in withheld.items()), withheld
+    assert {path.read_text() for path in written} == {"theirs"}
+    assert not (paddock.worktree / "loot").exists()
+
+
 def test_the_jail_holds_while_it_is_watched(paddock: Paddock, env: dict[str, str]) -> None:
     """What is looked at goes on to be judged as ever: nothing is read, written or changed outside."""
     secret = plant(paddock, "outside/secret", "treasure")

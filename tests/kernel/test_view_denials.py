@@ -63,15 +63,17 @@ def test_what_is_not_there_and_what_is_read_only(paddock: Paddock, console: Cons
 def test_what_must_not_be_opened_is_named_without_an_option(
     paddock: Paddock, console: Console, options: tuple[str, ...]
 ) -> None:
-    """Keys, Paddock's own state, what the jail has of its own; and a link of the command's does not hide what it is."""
+    """Keys, tokens, Paddock's state, what the jail has of its own; and no link of the command's hides what it is."""
     key = plant(paddock, "them/.ssh/id_ed25519")
+    token = plant(paddock, "them/.vault-token")
     paddock.run(*options, "--", "true")
     (paddock.worktree / "harmless").symlink_to(key)
     script = "echo \"cat: '$PWD/harmless': No such file or directory\"; exit 3"
-    for words in (("cat", key, paddock.state), ("sh", "-c", script)):
+    for words in (("cat", key, token, paddock.state), ("sh", "-c", script)):
         lines = shown(paddock, console, *options, "--", *words, status=3 if words[0] == "sh" else 1)
         about = next(line for line in lines if line.startswith(f"paddock:   read {key}: "))
         assert "private keys" in about
+        assert words[0] == "sh" or any(line.startswith(f"paddock:   read {token}: it is hidden") for line in lines)
         assert not [line for line in lines if "--r" in line], lines
 
 

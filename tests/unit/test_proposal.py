@@ -11,7 +11,7 @@ from launcher.session.places import places
 from launcher.session.teach import Teacher
 from policy import promises
 from policy.plan import VERSION, Plan, beneath
-from policy.remedy import Line, Missed, Standing, propose, widened
+from policy.remedy import Line, Missed, Outside, Standing, propose, widened
 from policy.remedy import configuration as toml
 
 
@@ -54,6 +54,53 @@ def test_secrets_and_whole_homes_are_withheld(path: str) -> None:
         (line,) = propose([missed(path, access, directory=True)], plan())
         assert line.standing is Standing.WITHHELD
         assert line.risk
+
+
+LEFT_OUT = [
+    ("/data/me/.bash_profile", "w"), ("/data/me/.zprofile", "w"), ("/data/me/.local/bin/ls", "w"),
+    ("/data/me/.config/systemd/user", "w"), ("/data/me/.config/autostart", "w"), ("/data/me/.cargo/registry/x", "w"),
+    ("/data/me/bin/ls", "w"), ("/data/me/go", "w"), ("/data/me", "w"), ("/data/me/other/Makefile", "w"),
+    ("/usr/local/lib/x", "w"), ("/etc/cron.d/x", "w"),
+    ("/data/me/.vault-token", "r"), ("/data/me/.pgpass", "r"), ("/data/me/.codex/auth.json", "r"),
+    ("/data/me/.claude/.credentials.json", "r"), ("/data/me/.local/share/keyrings/login.keyring", "r"),
+    ("/data/me/.mozilla/firefox/p/logins.json", "r"), ("/data/me/.cache/huggingface/token", "r"),
+    ("/data/me/.cache", "r"), ("/data/me/.cache/mozilla/x", "r"), ("/data/me/.cargo/credentials.toml", "r"),
+    ("/data/me/.m2/settings.xml", "r"), ("/data/me/.pyenv/versions/3/pip.conf", "r"), ("/data/me/id_rsa", "r"),
+    ("/data/me", "r"), ("/data/me/own/login", "r"),
+    ("/data/me/dotfiles/profile", "w"), ("/data/me/dotfiles", "w"), ("/data/me/dotfiles/profile", "r"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("path", "access"), LEFT_OUT)
+def test_what_others_execute_and_what_may_be_secret_is_withheld(path: str, access: str) -> None:
+    """By all tables, and what is hidden unless one knows it as harmless, for a file and for a directory."""
+    known = plan(handoff_patterns=(("Makefile", "report"),), logins=(("/data/me/own/login", "login"),))
+    for directory in (False, True):
+        wish = missed(path, access, directory=directory)
+        own = Outside("/data/me", ("/data/me/bin", "/data/me/go/bin"), ("/data/me/dotfiles/profile",))
+        (line,) = propose([wish], known, own)
+        assert line.standing is Standing.WITHHELD
+        assert line.risk
+
+
+@pytest.mark.parametrize(
+    ("path", "access"),
+    [("/data/me/.cache/suite", "w"), ("/data/me/reports", "w"), ("/data/me/.cargo/registry/x", "r"),
+     ("/data/me/.npm/_cacache/x", "r"), ("/data/me/.m2/repository/x", "r"), ("/data/me/.pyenv/versions/3", "r"),
+     ("/data/me/.local/share/fnm/node-versions/x", "r"), ("/data/me/lib/.venv/bin/x", "r"), ("/opt/sdk/x", "r"),
+     ("/data/me/other/Makefile", "r"), ("/data/me/bin/x", "r"), ("/src/chromium/x.h", "r")],
+)  # fmt: skip
+def test_caches_and_installed_programmes_are_proposed(path: str, access: str) -> None:
+    """As ever: of caches what is read, and to be written a programme's own."""
+    (line,) = propose([missed(path, access)], plan(), Outside("/data/me", ("/data/me/bin",)))
+    assert line.standing is Standing.PROPOSED
+
+
+def test_neighbours_do_not_become_what_is_withheld() -> None:
+    """Three files of a home are not the home, and three caches not all of them."""
+    for place in ("/data/me", "/data/me/.cache"):
+        files = [missed(f"{place}/{name}") for name in "abc"]
+        assert paths(propose(files, plan(), Outside("/data/me"))) == {file.path: "read" for file in files}
 
 
 def test_what_is_denied_or_read_only_is_withheld() -> None:
