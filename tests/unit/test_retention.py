@@ -90,6 +90,18 @@ def test_backups_go_by_age_those_of_lost_work_later_and_packed_ones_too(ground: 
     assert kept(ground) == [f"refs/paddock/links/{lost}"]
 
 
+def test_only_names_that_paddock_chose_are_taken_for_dates(ground: Ground) -> None:
+    """An agent names its branches: one that is called like an old backup is as old as its ref."""
+    lost = ground.git("commit-tree", "-m", "lost", "HEAD^{tree}")
+    dated = "20010101T000000Z-abcd"
+    kinds = ("agents", "detached", "stash", "links", "backup")
+    for kind in kinds:
+        ground.git("update-ref", f"refs/paddock/{kind}/w-1/{dated}", lost)
+    assert [each.name for each in prune(ground).removed] == [f"refs/paddock/backup/w-1/{dated}"]
+    assert {name.split("/")[2] for name in kept(ground)} == set(kinds) - {"backup"}
+    assert {each.name.split("/")[2] for each in prune(ground, later=91 * DAY).removed} == {"agents", "detached", "stash"}
+
+
 def test_refs_of_a_worktree_that_the_user_removed_go_with_it(ground: Ground) -> None:
     """Not while the worktree, its private git directory or work that is nowhere else is there."""
     ground.git("worktree", "add", "-q", "-b", "side", "../side")

@@ -211,11 +211,14 @@ class _Pruning:
 
     def _since(self, store: str, name: str, oid: str) -> float:
         """Since when a ref has its value: by its name, by our own note, or by its file (which git packs away)."""
-        word, pattern = name.rpartition("/")[2][:16], "%Y%m%dT%H%M%SZ"  # a backup's
-        if name.startswith(f"{_ROOT}merge/"):
+        word, pattern = "", ""
+        if name.startswith(f"{_ROOT}backup/"):  # below other kinds are names that an agent chose
+            word, pattern = name.rpartition("/")[2][:16], "%Y%m%dT%H%M%SZ"
+        elif name.startswith(f"{_ROOT}merge/"):
             word, pattern = name.split("/")[3][:15], _RUN
-        with suppress(ValueError):
-            return float(timegm(time.strptime(word, pattern)))
+        if word:
+            with suppress(ValueError):
+                return float(timegm(time.strptime(word, pattern)))
         key = f"{store}\0{name}\0{oid}"
         if key not in self._before:
             try:
