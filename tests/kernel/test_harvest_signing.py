@@ -325,6 +325,20 @@ def test_what_cannot_be_signed_as_it_is_is_not_taken(here: Paddock, keys: Path) 
     assert "\nheader of its own" in _host(here, "cat-file", "commit", "HEAD~1")
 
 
+def test_no_tag_brings_commits_without_a_signature(here: Paddock) -> None:
+    """Not when the session ends, nor with a later harvest that is told nothing; the twin of a signed one never."""
+    script = """git commit -q --allow-empty -m work; git tag light; git tag -m m twin
+    git tag -m m off $(git commit-tree -m off -p HEAD HEAD^{tree})"""
+    for said in (_sessions_work(here, script, "--sign")[1], ok(here.call("worktree", "harvest"))):
+        assert "the agent's tags name commits without a signature, and are not harvested: refs/tags/light" in said
+        assert _host(here, "tag") == ""
+    assert _host(here, "log", "-1", "--format=%G? %s") == "G work"
+    told = ok(here.call("worktree", "harvest", "--no-sign"))
+    assert "and are not harvested: refs/tags/twin\n" in told
+    assert _host(here, "tag").split() == ["light", "off"]
+    assert _host(here, "log", "-1", "--format=%G?", "light") == "G"
+
+
 def test_signing_obeys_nothing_that_another_session_made(here: Paddock, keys: Path) -> None:
     """A file of the configuration, a programme, a link to one and one in PATH, all made after the user named them."""
     other = here.worktree.with_name("two")

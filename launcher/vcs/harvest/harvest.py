@@ -76,6 +76,7 @@ def missing_branch_note(part: Part) -> tuple[str, str, str]:
 
 
 _MESSAGE = "paddock: harvest"
+_MOST_NAMED = 5
 _MOVED = ("harvest-refs-moved", "try again: paddock worktree harvest")
 _PATIENCE = 10.0
 _PAUSE = (0.01, 0.2)
@@ -132,7 +133,7 @@ def harvest(
         run = _Run(directory, limits or Limits(), handoff, strict=strict, sign=wanted, follow=follows,
                    ended=use is writers.Use.ENDED, step=step)  # fmt: skip
         result = run.all(branches or {}, dismiss)
-        if not result.branches:  # nothing waits any more
+        if not (result.branches or run.unsigned):  # nothing waits any more
             records.forget(directory, records.SIGN)
         if use is writers.Use.ENDED and result.state != "gone":
             records.forget(directory, records.STRICT)
@@ -170,6 +171,8 @@ class _Run:
         self._joined: dict[str, str] = {}
         self._gone = False
         self.notes: list[str] = []
+        self.unsigned: list[str] = []
+        """Tags that are left behind, as they name commits without a signature."""
 
     def all(self, branches: Mapping[str, str], dismiss: Sequence[str]) -> HarvestResult:
         """Finishes what an earlier harvest began, then harvests."""
@@ -262,6 +265,7 @@ class _Run:
         try:
             gathered = gather.gather(self._directory, self._place, founds, self._limits, self._handoff, self._step)
             for found in gathered:
+                self._clear_of_unsigned(found)
                 self._clear_of_paths(found, notes)
         except Refusal as refusal:
             what = "the agent's stash is" if any(found.stashes for found in founds) else ""
@@ -277,11 +281,26 @@ class _Run:
             self._sweep()
             gathered = gather.gather(self._directory, self._place, founds, self._limits, self._handoff, self._step)
             notes.append(f"{what} not harvested: {refusal.message}: {refusal.context}; {refusal.hint}")
+        if self.unsigned:
+            more = ", ..." if len(self.unsigned) > _MOST_NAMED else ""
+            shown = ", ".join(map(cited, self.unsigned[:_MOST_NAMED]))
+            notes.append(f"the agent's tags name commits without a signature, and are not harvested: {shown}{more}")
         for found in gathered:
             path = found.part.path if found.part.name else ""
             for name in found.stashes:
                 notes.append(f"the agent's stash is in {name}; to apply it: {further.stash_command(name, path)}")
         return gathered
+
+    def _clear_of_unsigned(self, found: Found) -> None:
+        """Leaves tags behind that say in themselves which commit they name, where a signed one stands for that."""
+        assert found.quarantine is not None
+        tags = [ref for ref in found.offered if ref.startswith(TAGS) and ref in found.extra]
+        asked = (f"{found.extra[ref]}^{{commit}}" for ref in tags)
+        answers = found.git.objects(asked, found.quarantine.environment) if tags else []
+        for ref, one in zip(tags, answers, strict=True):
+            if one.oid not in (found.extra[ref], self._signatures.standing(one.oid)):
+                del found.extra[ref], found.offered[ref]
+                self.unsigned.append(_short(ref))
 
     def _clear_of_paths(self, found: Found, notes: list[str]) -> None:
         """Gives new names that are paths the worktree's: git takes such a word for the branch where no file is there.
@@ -337,6 +356,8 @@ class _Run:
                 if asked.get(label) == "":
                     del asked[label]
                     further.dismiss(self._directory, {f"{part.private}:{name}": oid})
+                elif self._sign and name.startswith(TAGS):
+                    self.unsigned.append(label)
                 elif label in asked:
                     found.extra[_full(asked.pop(label))] = oid
                 elif not self._offered(found, names, made, name, oid):
@@ -432,7 +453,7 @@ class _Run:
         try:
             with agent_refs.opened(self._directory, part) as refs:
                 own = refs.below(HEADS[:-1])
-                if self._follow and not self._sign:  # a tag names the commit without a signature
+                if self._follow:
                     own |= refs.below(TAGS[:-1])
         except Refusal as refusal:
             if refusal.reference == "harvest-refs-too-large":
