@@ -246,6 +246,10 @@ def test_a_branch_that_the_agent_amends_leaves_what_was_kept(planted: Planted) -
 
 _BREAK = "GIT_SEQUENCE_EDITOR='sed -i 1ibreak' git rebase -q -i --autostash HEAD"
 _LINKED = "git worktree add -q ~/x; g=$(git rev-parse --absolute-git-dir)/worktrees"
+_BARE = "g=$(git rev-parse --git-dir); git init -q --bare $g/w.git; git push -q $g/w.git HEAD:refs/heads/w"
+_MODULE = """git init -q ~/s; cd ~/s; git commit -q --allow-empty -m s; cd ~-
+git -c protocol.file.allow=always submodule --quiet add ~/s sub; git -C sub commit -q --allow-empty -m mine
+git rm -qf sub .gitmodules; git reset -q --hard"""
 _BESIDE = {
     "git checkout -qb side; echo s >s; git add s; git commit -qm side; git checkout -q -": "side\n",
     "git checkout -q --detach; git commit -q --allow-empty -m x; git tag kept; git checkout -q -": "tags/kept\n",
@@ -258,6 +262,10 @@ _BESIDE = {
     f"{_LINKED}; cd ~/x; echo mine >>src/count; {_BREAK}": "a rebase in progress, in a jail: worktrees/x\n",
     "git format-patch -q -o ~ HEAD~3..HEAD~2; git am -q ~/0001* || true": "a rebase or am in progress, in a jail\n",
     "git revert HEAD~3 && exit 1; git reset -q --hard; git revert HEAD~3 || true": "a revert in progress, in a jail\n",
+    "echo mine >f; git add f; rm f": "staged in a jail only: f\n",
+    "cd library; echo mine >f; git add f; echo other >f": "submodule library: staged in a jail only: f\n",
+    _BARE: "a repository in the private git directory: w.git\n",
+    _MODULE: "a repository in the private git directory: modules/sub\n",
     "git bisect start": "a bisect in progress, in a jail\n",
 }
 """What an agent leaves, and what `status` and `remove` call it."""

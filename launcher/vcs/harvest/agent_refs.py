@@ -35,6 +35,10 @@ TAGS = "refs/tags/"
 STASH = "refs/stash"
 
 
+_LARGE = ("objects", "refs", "logs", "lfs")
+"""What of a git directory no repository is looked for in."""
+
+
 class AgentRefs:
     """The refs of one agent-written git directory. Close it, or use it as a context manager."""
 
@@ -154,6 +158,26 @@ class AgentRefs:
             raise _too_many(f"more than {MOST_LOOSE} entries below {self.path}/worktrees")
         places = ("", *(f"worktrees/{name}" for name, _ in linked))
         return [(place, name) for place in places for name in names if self._there(f"{place}/{name}".lstrip("/"))]
+
+    def repositories(self) -> list[str]:
+        """Git directories below this one: submodules', and what somebody has put there.
+
+        Refusals: harvest-ref-unreadable, harvest-refs-too-large.
+        """
+        found: list[str] = []
+        pending, seen = ["."], 0
+        while pending:
+            here = pending.pop()
+            listing = self._listing(here)
+            if listing is None:
+                raise self._obstructed(here)
+            seen += len(listing)
+            if seen > MOST_LOOSE:
+                raise _too_many(f"more than {MOST_LOOSE} entries below {self.path}")
+            if whole := {"HEAD", "objects"} <= {name for name, _ in listing}:
+                found.append(here[2:])
+            pending += [f"{here}/{name}" for name, below in listing if below and not (whole and name in _LARGE)]
+        return found[1:]
 
     def _loose(self, paths: "Iterable[str]", *, whole: bool) -> dict[str, str]:
         found: dict[str, str] = {}

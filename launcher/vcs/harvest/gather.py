@@ -11,7 +11,7 @@ from launcher.vcs.git import Git
 from launcher.vcs.harvest import crossing, jail, trees
 from launcher.vcs.harvest.jail import Reading, pinned
 from launcher.vcs.harvest.parts import Handoff, Limits, Part
-from launcher.vcs.private.record import GIT
+from launcher.vcs.private.record import GIT, Repository
 from policy.errors import Refusal, in_rows
 from policy.pasted import cited, pathspec, quoted
 
@@ -217,7 +217,7 @@ def gather(
         around, path, oids = named.pop(part.path, (part, "", {}))
         if not (found.wanted or found.offered or oids):
             continue
-        reading = _reading(directory, work, part)
+        reading = reading_of(directory, work, part)
         found.extra |= _sound(found, reading)
         found.links = _links(found, reading, around, path, tuple(oids))
         if not found.wanted:
@@ -333,9 +333,10 @@ def _unknown(around: Found, where: str, oid: str) -> Refusal:
     )
 
 
-def _reading(directory: str, work: str, part: Part) -> Reading:
+def reading_of(directory: str, work: str, part: Repository) -> Reading:
+    """What a jail shows of a private repository's objects (harvest-git-replaced); `work`: a directory of ours."""
     tree = f"{directory}/{GIT}"
     below = f"{part.private}/objects" if part.private else "objects"
     check_agent_objects(tree, below)
     empty = jailed_git.make(f"{work}/empty-{part.digits}", part.digits)
-    return Reading(empty, f"{tree}/{below}", part.stores or (part.store,))
+    return Reading(empty, f"{tree}/{below}", part.stores or (f"{part.common_dir}/objects",))

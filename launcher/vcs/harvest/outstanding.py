@@ -9,16 +9,20 @@ import hashlib
 import os
 import re
 from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from typing import NamedTuple
 
-from launcher.vcs.git import Git
-from launcher.vcs.harvest import agent_refs, further
+from launcher.safefs import walk
+from launcher.safefs.guarded_files import Inside
+from launcher.vcs.git import EMPTY_TREE, Difference, Git, parsed_differences
+from launcher.vcs.harvest import agent_refs, further, gather, jail
 from launcher.vcs.harvest.agent_refs import STASH
 from launcher.vcs.harvest.decide import kept_places
 from launcher.vcs.private import lock
 from launcher.vcs.private import record as records
 from launcher.vcs.private.contents import given_oids, given_place, reached, unreached
 from launcher.vcs.private.record import STRICT
+from launcher.vcs.scratch import Scratch
 from policy.errors import Refusal
 from policy.pasted import cited
 
@@ -205,9 +209,12 @@ def waiting(directory: str, *, kept: bool = True) -> tuple[str, ...]:
             beside = _beside(directory, tip.repository, places, standing)
             if kept:  # a merge takes the branch as it stands
                 found += [f"{where}{each}" for each in _under_way(directory, tip.repository)]
+                found += [f"{where}{each}" for each in _staged(directory, tip.repository)]
             if beside:
                 more = f" and {len(beside) - _MOST_NAMED} more" if len(beside) > _MOST_NAMED else ""
                 found.append(f"{where}not harvested: {', '.join(beside[:_MOST_NAMED])}{more}")
+        if kept:
+            found += _repositories(directory, record)
     except (Refusal, OSError):
         found.append(COMMITS)
     return tuple(found)
@@ -284,3 +291,57 @@ def _under_way(directory: str, repository: records.Repository) -> Iterator[str]:
         found = dict(reversed(refs.under_way(OPERATIONS)))
     for place in sorted(found)[:_MOST_NAMED]:
         yield f"a {OPERATIONS[found[place]]} in progress, in a jail" + (f": {cited(place)}" if place else "")
+
+
+_MOST_INDEX = 256 << 20
+_MOST_FILE = 64 << 20
+
+
+def _staged(directory: str, repository: records.Repository) -> Iterator[str]:
+    """What only the index of a jail's has: neither the commit there, nor the file, nor the host's repository."""
+    with agent_refs.opened(directory, repository) as refs:
+        at = refs.head()[1]
+    with Inside(f"{directory}/{records.GIT}", repository.private) as private:
+        content = private.read("index", _MOST_INDEX)
+        if content is None:
+            return
+    with Scratch() as scratch:
+        reading = gather.reading_of(directory, scratch.name, repository)
+        walk.replace(f"{reading.skeleton}/index", content)
+        words = ("diff-index", "--cached", "--raw", "--no-abbrev", "--no-renames", "-z",
+                 at or EMPTY_TREE[repository.digits], "--")  # fmt: skip
+        with jail.Jailed(words, reading) as jailed:
+            assert jailed.process.stdout is not None
+            listed = jailed.process.stdout.read()
+            jailed.check("comparing what is staged")
+    changed = [one for one in parsed_differences(listed) if one.new.strip("0") and one.new_mode != b"160000"]
+    here = Git(repository.common_dir).objects(one.new for one in changed)
+    lost = [one for one, known in zip(changed, here, strict=True) if known.kind == "missing"]
+    with suppress(FileNotFoundError), Inside(repository.path) as files:  # else they have gone, with all of it
+        lost = [one for one in lost if not _is_as_staged(files, one)]
+    if names := [cited(os.fsdecode(one.path)) for one in lost]:
+        more = f" and {len(names) - _MOST_NAMED} more" if len(names) > _MOST_NAMED else ""
+        yield f"staged in a jail only: {', '.join(names[:_MOST_NAMED])}{more}"
+
+
+def _is_as_staged(files: Inside, one: Difference) -> bool:
+    content = files.read(os.fsdecode(one.path), _MOST_FILE)
+    if content is None:
+        return False
+    made = hashlib.new("sha1" if len(one.new) == 40 else "sha256", b"blob %d\0" % len(content))
+    made.update(content)
+    return made.hexdigest() == one.new
+
+
+def _repositories(directory: str, record: records.Record) -> Iterator[str]:
+    """Repositories in the private git directory that no harvest looks at, with commits that nobody has given them."""
+    own = record.repositories[0]
+    with agent_refs.opened(directory, own) as refs:
+        places = refs.repositories()
+    for place in sorted({*places} - {each.private for each in record.repositories}):
+        with agent_refs.AgentRefs(f"{directory}/{records.GIT}", place, own.digits) as inner:
+            oids = inner.below("refs", whole=True) | {"HEAD": inner.head()[1] or ""}
+        given = given_oids(given_place(directory, place)) | {""}
+        given |= {oid for name, oid in oids.items() if name.startswith("refs/remotes/")}
+        if not given.issuperset(oids.values()):
+            yield f"a repository in the private git directory: {cited(place)}"
