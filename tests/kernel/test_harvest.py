@@ -190,6 +190,20 @@ def test_the_checkout_stays_where_the_user_has_it(planted: Planted, what: str) -
     assert not any("the worktree is on" in note for note in result["notes"])
 
 
+def test_the_checkout_does_not_follow_to_a_branch_of_the_users(planted: Planted) -> None:
+    """It would be the session's own there, and later sessions' to move and to rewrite."""
+    own, before = planted.host("symbolic-ref", "HEAD"), planted.host("rev-parse", "HEAD")
+    planted.host("branch", "release")
+    planted.agent("checkout", "-q", "-B", "release", before)
+    assert any("HEAD is on release" in note for note in planted.harvest()["notes"])
+    assert planted.host("symbolic-ref", "HEAD") == own
+    planted.commit("file", "content\n")
+    assert planted.harvest()["branches"] == ["release"]
+    assert (planted.host("symbolic-ref", "HEAD"), planted.host("rev-parse", "release")) == (own, before)
+    assert planted.harvest(branches={"release": "of-the-agent"})["state"] == "harvested"
+    assert planted.host("log", "-1", "--format=%P", "of-the-agent") == before
+
+
 HOSTILE = (
     "main", "origin/fork", "deadbeef", "ORIG_HEAD", "refs/heads/x", "two-b/below", "v0", "x" * 200, "refs-remotes/a",
     "@", "AUTO_MERGE", "there", "deep", "wide/below", "agent/NEXT", "v0-2-gc79052f", "fix/it-gBEEF", "b31133",

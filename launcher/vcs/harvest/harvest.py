@@ -363,7 +363,7 @@ class _Run:
                 elif not self._offered(found, names, made, name, oid):
                     others.append(label)
             if tip.new is not None or not part.base:
-                self._head(found, tip, names, notes)
+                self._head(found, tip, made, notes)
         if asked:
             raise Refusal(
                 "harvest-branch-unknown",
@@ -394,8 +394,11 @@ class _Run:
             found.offered[place] = oid
         return bool(place)
 
-    def _head(self, found: Found, tip: agent_refs.Tip, names: further.Names, notes: list[str]) -> None:
-        """Has the checkout follow the agent's HEAD to a branch that is, or will be, the same outside."""
+    def _head(self, found: Found, tip: agent_refs.Tip, made: dict[str, str], notes: list[str]) -> None:
+        """Has the checkout follow the agent's HEAD to a branch that this harvest makes or an earlier one has made.
+
+        A branch of the user's would be the sessions' own from then on, for them to move.
+        """
         part, on = found.part, tip.on
         if on is None or on == part.branch or part.private:
             return
@@ -403,7 +406,7 @@ class _Run:
             self._follow
             and self._ended
             and part.branch
-            and (on in found.offered or names.refs.get(on) == self._tip(part, on))
+            and (on in found.offered or (on in made and made[on] == found.git.ref(on) == self._tip(part, on)))
         ):
             found.follow = (on, self._tip(part, on, inside=True))
             return
