@@ -28,9 +28,11 @@ MADE, DISMISSED = "made-refs", "dismissed-refs"
 _MOST_NAME, _MOST_PART = 400, 150
 """Bytes of a name and of what is between two slashes: lock files and reflogs need more than the name itself."""
 _OF_GIT = frozenset(
-    {"refs", "@", "AUTO_MERGE", "BISECT_EXPECTED_REV", "NOTES_MERGE_PARTIAL", "NOTES_MERGE_REF", "MERGE_AUTOSTASH"}
-)
-"""What git reads as something else, beside names of capitals that end in HEAD (gitglossary(7), pseudoref)."""
+    {"refs", "heads", "tags", "remotes", "@", "AUTO_MERGE", "BISECT_EXPECTED_REV", "NOTES_MERGE_PARTIAL",
+     "NOTES_MERGE_REF", "MERGE_AUTOSTASH"}
+)  # fmt: skip
+"""What git reads as something else, a later ref of the user's perhaps (gitglossary(7), pseudoref; gitrevisions(7)),
+beside names of capitals that end in HEAD."""
 _USUAL_REMOTES = ("origin", "upstream")
 """What remotes are called that the user, or a tool of his, adds one day: git-clone(1), and for what a fork is of."""
 
