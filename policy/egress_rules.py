@@ -115,7 +115,7 @@ class Request(NamedTuple):
         method: of a plain HTTP request, "" for a tunnel.
         path: of a plain HTTP request, as sent.
         content: the plain HTTP request has some.
-        restated: the name of a header by which it states its method or path once more, "" without one.
+        restated: the name of a header or parameter that states its method, path or headers once more, "" without one.
     """
 
     host: str | Address

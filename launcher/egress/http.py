@@ -10,6 +10,7 @@ import socket
 import time
 from collections.abc import Iterable
 from typing import NamedTuple
+from urllib.parse import unquote_to_bytes
 
 import h11
 
@@ -32,6 +33,8 @@ from policy.hosts import parse_host
 from policy.pasted import cited
 
 _FRAMING = frozenset((b"content-length", b"transfer-encoding"))
+_OTHERWISE_SPELT = _FRAMING | {b"connection", b"host", b"te", b"trailer", b"upgrade", b"expect"}
+"""Headers about the message itself, which count in one spelling only; to some servers, `_` and `-` are the same."""
 
 # RFC 9110 section 7.6.1, RFC 9112 appendix C.2.2; Host is written anew.
 _HOP_BY_HOP = frozenset(
@@ -46,6 +49,10 @@ _RESTATING = re.compile(
 )
 _TOLD = frozenset((b"x-forwarded-for", b"x-forwarded-proto", b"x-forwarded-port"))
 """Of these, what says neither."""
+_RESTATING_QUERY = re.compile(
+    rb"(?:^|[&;])([^0-9a-z&;=]*(?:(?:x-)?http-?(?:method|headers)[^&;=]*|(?<=-)method(?=[&;=]|$)))"
+)
+"""In a query, Google's system parameters and Symfony's `_method` do so, too; `_` is written as `-`."""
 
 _ESTABLISHED = b"HTTP/1.1 200 Connection established\r\n\r\n"
 _UNAUTHORIZED = http_answer(
@@ -202,6 +209,10 @@ def understood(request: h11.Request, origin: Request | None = None) -> Head:
         raise Bad("Content-Length and Transfer-Encoding contradict each other")
     if any(names.count(name) > 1 for name in _FRAMING):
         raise Bad("the body's length is given twice")
+    for name in names:
+        plain = re.sub(rb"[^a-z0-9]+", b"-", name).strip(b"-")
+        if plain != name and plain in _OTHERWISE_SPELT:
+            raise Bad(f"{cited(name.decode())} could be taken for {plain.decode()}")
     if origin is None:
         return _tunnel(request) if request.method == b"CONNECT" else _plain(request, request.target.decode("latin-1"))
     target = request.target.decode("latin-1")
@@ -233,7 +244,9 @@ def _plain(request: h11.Request, target: str) -> Head:
     path = path if path.startswith("/") else "/" + path
     wanted = _authority(authority, _PORT)
     _agree(request.headers, wanted, _PORT)
-    restated = next((name for name, _ in request.headers if _restates(name)), b"")
+    query = unquote_to_bytes(path.partition("?")[2].encode("latin-1")).lower().replace(b"_", b"-")
+    found = _RESTATING_QUERY.search(query)
+    restated = next((name for name, _ in request.headers if _restates(name)), found[1] if found else b"")
     # Whether a body follows: RFC 9112 section 6.3.
     content = any(
         name == b"transfer-encoding" or (name == b"content-length" and value.strip(b"0"))

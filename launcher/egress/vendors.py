@@ -48,13 +48,16 @@ _CHUNK = 65536
 
 _CREDENTIAL = re.compile(
     rb"auth(?!ority|or$)|token(?!s)|secret|passw|credential|cookie|api-?key|access-?key|subscription-?key|signature|dpop|jwt"
-    rb"|^(x-)?(key|sig)$|user-project|session-?key"
+    rb"|^(x-)?(key|sig|code)$|user-?project|session|assertion|hmac|client-?cert|passphrase|(^|-)(sid|pwd|pass)$"
 )
 """In a name by which a request could say whose it is. Of a request with a phantom, only the key itself remains: such
 headers go, and with such a query it is refused, because there a foreign key would count beside the one that is put in.
 """
 
-_VALUE = re.compile(rb"\b(bearer|basic) |\bsk-[a-z0-9]|\beyj[a-z0-9_-]{8,}\.", re.IGNORECASE)
+_VALUE = re.compile(
+    rb"\b(bearer|basic) |\b(sk-[a-z0-9]|eyj[a-z0-9_-]{8,}\.|aiza[\w-]{30}|ya29\.|gh[a-z]_\w{30}|github_pat_)",
+    re.IGNORECASE,
+)
 """A value that is one by its looks, whatever its name."""
 
 _LATER = re.compile(r"[^\w.~-]batches(?![\w~-])|:(batchgenerate|asyncbatch|predictlongrunning)")
@@ -62,8 +65,10 @@ _LATER = re.compile(r"[^\w.~-]batches(?![\w~-])|:(batchgenerate|asyncbatch|predi
 
 _ENCODING = re.compile(rb"(x-)?content-encoding")
 
-_NONE = frozenset((b"pagetoken", b"page-token"))
-"""Names in queries that only look like one."""
+_NONE = re.compile(
+    rb"page-?token|(x-)?(parent-|claude-code-|claude-remote-|mcp-)?session-?(id|uuid|affinity)|x-opencode-session"
+)
+"""Names that only look like one: agents name their own sessions by them, for a vendor's caches."""
 
 _REUSED_WITHIN = 20.0
 """Seconds after which an idle connection to a vendor is not used again: the other side closes it about then."""
@@ -741,22 +746,23 @@ def _is_credential(name: bytes, value: bytes, dropped: set[bytes]) -> bool:
     """Whether a header goes: servers take `_` and `-` for the same, and a WebSocket's protocols may hold a key."""
     plain = re.sub(rb"[^a-z0-9]", b"-", name.lower())
     protocol = plain == b"sec-websocket-protocol" and _CREDENTIAL.search(value.lower())
-    return plain in dropped or bool(_CREDENTIAL.search(plain) or protocol)
+    return plain in dropped or bool((_CREDENTIAL.search(plain) and not _NONE.fullmatch(plain)) or protocol)
 
 
 def _front_cookies(name: bytes, value: bytes) -> bytes:
     """Of a request's cookies, those by which the vendor's front end knows a client again, which are no credentials."""
     if name.lower() != b"cookie":
         return b""
-    pairs = (pair.strip() for pair in value.split(b";"))
-    return b"; ".join(pair for pair in pairs if pair.startswith((b"__cf", b"_cfuvid=", b"cf_clearance=")))
+    pairs = (pair.strip() for pair in re.split(rb"[;,]", value))  # by commas, too, as servers of old (RFC 2965)
+    fronts = (pair for pair in pairs if pair.startswith((b"__cf", b"_cfuvid=", b"cf_clearance=")))
+    return b"; ".join(pair for pair in fronts if not _VALUE.search(pair))
 
 
 def _credential_in(query: bytes) -> str:
     """The name in a query that could be one's; "" without any."""
     for name, value in parse_qsl(query.replace(b";", b"&"), keep_blank_values=True):
         plain = re.sub(rb"[^a-z0-9]+", b"-", name.lower()).strip(b"-")
-        if (plain not in _NONE and _CREDENTIAL.search(plain)) or _VALUE.search(value):
+        if (not _NONE.fullmatch(plain) and _CREDENTIAL.search(plain)) or _VALUE.search(value):
             return plain.decode() or "?"
     return ""
 

@@ -14,6 +14,7 @@ import h11
 import pytest
 import trustme
 
+from launcher.egress import vendors
 from launcher.egress.gateway import Bounds
 from launcher.egress.secured import Authority
 from policy.keys import Key, local, parse_key
@@ -143,8 +144,9 @@ def test_the_vendor_gets_the_key_and_no_other_credential(tmp_path: Path) -> None
                 *("Authorization_", "X-Auth-Token", "Private-Token", "Job-Token", "X-Vault-Token", "X-Access-Token"),
                 *("Ocp-Apim-Subscription-Key", "X-Amz-Security-Token", "X-Token", "X-Key", "DPoP"),
                 *("X-Serverless-Authorization", "X-Goog-Iam-Authorization-Token"),
+                *("X-Session", "Vmware-Api-Session-Id", "X-Metabase-Session", "X-Pwd", "X-Client-Cert", "X-Sid"),
             )
-            other = (*(f"{name}: foreign" for name in foreign), "X-Odd:  Two  ", "X-Max-Tokens: 5")
+            other = (*(f"{name}: foreign" for name in foreign), "X-Odd:  Two  ", "X-Max-Tokens: 5", "session_id: 0a-1b")
             said = await asked(port, request("/v1/x?beta=true", *other, "Connection: close", body="words"))
             assert said.startswith(b"HTTP/1.1 200 ")
             assert said.endswith(b"\r\n\r\nwords")
@@ -155,6 +157,7 @@ def test_the_vendor_gets_the_key_and_no_other_credential(tmp_path: Path) -> None
         assert dict(got.headers)[b"x-odd"] == b"Two"
         assert dict(got.headers)[b"host"] == f"127.0.0.1:{vendor.port}".encode()
         assert dict(got.headers)[b"x-max-tokens"] == b"5"
+        assert dict(got.headers)[b"session_id"] == b"0a-1b"  # as codex sends it, for the vendor's cache
         assert not {name.lower().encode() for name in foreign} & set(names)
         assert b"connection" not in names
         assert names.count(b"authorization") == 1
@@ -164,6 +167,19 @@ def test_the_vendor_gets_the_key_and_no_other_credential(tmp_path: Path) -> None
         assert REAL not in str(lines(tmp_path))
 
     run(test())
+
+
+@pytest.mark.parametrize(
+    ("sent", "kept"),
+    [
+        (b"a=b; __cf_bm=x.y-z; _cfuvid=1; sessionKey=F; cf_clearance=2", b"__cf_bm=x.y-z; _cfuvid=1; cf_clearance=2"),
+        (b"__cf_x=1, sessionKey=sk-ant-sid01-F; a=b", b"__cf_x=1"),
+        (b"__cf_x=sk-ant-sid01-F; _cfuvid=Bearer F", b""),
+    ],
+)
+def test_of_cookies_only_those_of_the_front_end_remain(sent: bytes, kept: bytes) -> None:
+    """However a server separates them, and none that holds a credential."""
+    assert vendors._front_cookies(b"Cookie", sent) == kept
 
 
 @pytest.mark.parametrize(
@@ -194,6 +210,24 @@ def test_the_vendor_gets_the_key_and_no_other_credential(tmp_path: Path) -> None
         (request("/v1/x?key[]=F"), 403),
         (request("/v1/x?private_token=F"), 403),
         (request("/v1/x?X-Amz-Signature=F"), 403),
+        (request("/v1/x?$httpHeaders=x-goog-api-key:F"), 403),
+        (request("/v1/x?%24HTTPMETHOD=DELETE"), 403),
+        *(
+            (request(f"/v1/x?{name}=F"), 403)
+            for name in (
+                "session",
+                "sid",
+                "assertion",
+                "code",
+                "pwd",
+                "pass",
+                "hmac",
+                "client_assertion",
+                "userProject",
+            )
+        ),
+        (request("/v1/x?q=AIzaSyA0123456789012345678901234567890"), 403),
+        (request("/v1/x?sessionId=F&compass=n&country_code=de&$alt=json"), 200),
         (request("/v1/x?pageToken=2&alt=sse&beta=true"), 200),
         (request("/v1/..%20/v2"), 403),
         (request("/v1/..,/v2"), 403),

@@ -91,6 +91,23 @@ def test_what_could_be_carried_past_a_rule_is_noticed(lines: str, content: bool,
     assert (wanted.content, wanted.restated) == (content, restated)
 
 
+@pytest.mark.parametrize(
+    ("query", "restated"),
+    [
+        ("$httpMethod=DELETE", "$httpmethod"),
+        ("a=1&%24http%48eaders=x-goog-api-key:F", "$httpheaders"),
+        ("a=1;$http_method[]=DELETE", "$http-method[]"),
+        ("_method=DELETE", "-method"),
+        ("x=1&+_METHOD=DELETE", "+-method"),
+        ("X-HTTP-Method-Override=DELETE", "x-http-method-override"),
+        ("method=flickr.echo&httpd=1&my_method=2&alt=sse&$alt=json&q=_method&$.xgafv=2", ""),
+    ],
+)
+def test_a_query_that_states_the_method_once_more_is_noticed(query: str, restated: str) -> None:
+    """Or headers, however it is spelt: some vendors' front ends obey."""
+    assert head_of(f"GET http://a.com/x?{query} HTTP/1.1|Host: a.com").wanted.restated == restated
+
+
 def test_a_tunnel_is_understood() -> None:
     """With a Host header that agrees, with and without its port, or without any in HTTP/1.0."""
     for lines in ("HTTP/1.1|Host: example.com:443", "HTTP/1.1|Host: EXAMPLE.com", "HTTP/1.0"):
@@ -117,6 +134,9 @@ BAD = [
     "GET http://0177.0.0.1/ HTTP/1.1|Host: 0177.0.0.1", "GET http://127.1/ HTTP/1.1|Host: 127.1",
     "POST http://a.com/ HTTP/1.1|Host: a.com|Content-Length: 5|Transfer-Encoding: chunked",
     "POST http://a.com/ HTTP/1.1|Host: a.com|Transfer-Encoding: chunked|Content-Length: 5",
+    "POST http://a.com/ HTTP/1.1|Host: a.com|Content-Length: 5|Transfer_Encoding: chunked",
+    "POST http://a.com/ HTTP/1.1|Host: a.com|Content_Length: 5", "GET http://a.com/ HTTP/1.1|Host: a.com|Host_: b.com",
+    "GET http://a.com/ HTTP/1.1|Host: a.com|Transfer.Encoding: chunked",
     "OPTIONS * HTTP/1.1|Host: a.com", "GET ftp://a.com/ HTTP/1.1|Host: a.com",
     "GET http://a.com/#x HTTP/1.1|Host: a.com",
     "GET http://a.com/ HTTP/2.0|Host: a.com", "PRI * HTTP/2.0|Host: a.com", "GET http://a.com/ HTTP/1.2|Host: a.com",
