@@ -15,14 +15,16 @@ _HELLO_REQUEST, _CLIENT_HELLO, _SERVER_HELLO = 0, 1, 2
 _SERVER_NAME, _HOST_NAME = 0, 0
 _LONGEST_RECORD = 1 << 14
 _LONGEST_ENCRYPTED = _LONGEST_RECORD + 256
+_SHORTEST, _LONGEST_HELLO = 41, 1 << 18
+"""Bytes of a hello: with one cipher suite; and more than OpenSSL takes."""
 _NO_VERSION = 16
 """Go's servers take a record of any version whose first byte is less; others take 3 alone."""
 _BEGUN = re.compile(rb"\x16(?=[\x00-\x0f].[\x00-\x48].\x01)", re.DOTALL)
 """Where a client hello may begin: a record, and the type of its message."""
 _BEFORE = 5
 """Bytes of that before the last one."""
-_MOST_BEGUN = 8
-"""Hellos that have begun and not ended. By chance, one begins in 8,000 times 64 KiB."""
+_MOST_BEGUN = 64
+"""Hellos that have begun and not ended: at the most 21 in 50,000 pieces of programmes and archives."""
 _RETRY = bytes.fromhex("cf21ad74e59a6111be1d8c021e65b891c2a211167abb8c5e079e09e2c8a8339c")
 """The random of a server hello that is a HelloRetryRequest (RFC 8446 section 4.1.3)."""
 
@@ -50,7 +52,10 @@ class Hello(NamedTuple):
 
 
 class _Short(Exception):
-    """More bytes are needed."""
+    """More bytes are needed, at least so many in all."""
+
+    def __init__(self, needed: int = 0) -> None:
+        self.needed = needed
 
 
 class _Reader:
@@ -138,7 +143,7 @@ class Handshake:
         self._clear = False
         self._searched = 0
         self._tail = b""  # of what has passed in clear
-        self._begun: list[int] = []  # where hellos may begin in it
+        self._begun: list[tuple[int, int]] = []  # where hellos may begin in it, and how long it is to be by then
         self.held = b""
 
     @property
@@ -219,26 +224,31 @@ class Handshake:
         return self._next()
 
     def _search(self, data: bytes) -> None:
-        """Judges each hello that ends in what the client sends in clear."""
+        """Judges each hello that ends in what the client sends in clear, if it has begun early enough."""
         known = max(0, len(self._tail) - _BEFORE)
+        searched = len(self._tail) + max(0, self._most - self._searched)
         self._tail += data
-        begun = self._begun + [found.start() for found in _BEGUN.finditer(self._tail, known)]
+        found = self._begun + [(match.start(), 0) for match in _BEGUN.finditer(self._tail, known, searched)]
         self._begun = []
-        for at in begun:
+        for at, needed in found:
             try:
+                if needed > len(self._tail):
+                    raise _Short(needed - at)
                 opening = _inside(self._tail[at:])
-            except _Short:
-                self._begun.append(at)
+            except _Short as short:
+                self._begun.append((at, at + short.needed))
             else:
                 if opening is not None:
                     self._judge(opening)
         if len(self._begun) > _MOST_BEGUN:
             raise Malformed("it begins in too many places")
-        start = self._begun[0] if self._begun else max(0, len(self._tail) - _BEFORE)
+        if self._begun and len(self._tail) - self._begun[0][0] > self._most:
+            raise Malformed("it is too long")
+        start = self._begun[0][0] if self._begun else max(0, len(self._tail) - _BEFORE)
         self._tail = self._tail[start:]
-        self._begun = [at - start for at in self._begun]
+        self._begun = [(at - start, needed - start) for at, needed in self._begun]
         self._searched += len(data)
-        self._settled = self._searched >= self._most
+        self._settled = self._searched >= self._most and not self._begun
 
     def _judge(self, opening: Hello | bool) -> None:
         if why := self._objection(opening):
@@ -295,16 +305,18 @@ def _message(data: bytes, *, forgiving: bool = False) -> _Message:
         if odd and not forgiving:
             raise Malformed(odd)
         if len(data) < at + 5:
-            raise _Short
+            raise _Short(at + 5)
         length = int.from_bytes(data[at + 3 : at + 5], "big")
         if data[at] != _HANDSHAKE or data[at + 1] != 3 or not 0 < length <= _LONGEST_RECORD:
             odd = "a record is not part of a handshake"
             if not forgiving or data[at] not in _RECORDS or data[at + 1] >= _NO_VERSION:
                 raise Malformed(odd)
-        if len(data) < at + 5 + length:
-            raise _Short
         if data[at] == _HANDSHAKE:
             content += data[at + 5 : at + 5 + length]
+            if len(content) >= 4 and not _SHORTEST <= int.from_bytes(content[1:4], "big") <= _LONGEST_HELLO:
+                raise Malformed("no client hello has that length")
+        if len(data) < at + 5 + length:
+            raise _Short(at + 5 + length)
         at += 5 + length
 
 

@@ -293,16 +293,24 @@ def test_numbers_that_look_like_the_beginning_of_a_hello_pass() -> None:
     for said in (execute, execute * 100, execute[:20], execute[20:]):
         assert watched.client(said) == said
     with pytest.raises(hello.Malformed):
-        watched.client(b"\x16\3\1\x40\0\1\0\x3f\xff\3\3" * 20)
+        watched.client(b"\x16\3\1\x40\0\1\0\x3f\xff\3\3" * 70)
 
 
 def test_a_protocol_in_clear_is_searched_for_so_long() -> None:
-    """What is open by then is not waited for, and costs no time."""
+    """A hello that has begun by then is judged, however long it is; behind that, nothing costs time."""
+    words, other = b"words" * 13000, client_hello("evil.example")
     watched = handshake()
-    assert watched.client(b"words" * 13000) == b"words" * 13000
-    assert not watched.done
-    said = b"words" * 108 + client_hello("evil.example")[:60]
-    assert watched.client(said) == said
+    assert watched.client(words + other[:60]) == words + other[:60]
+    with pytest.raises(hello.Unwanted):
+        watched.client(other[60:])
+    for record in (100, 16384):
+        watched, endless = handshake(), cut(b"\x16\3\1\0\0\1\1\xff\0\3\3" + bytes(0x1FF00), record)
+        assert watched.client(words) == words
+        assert watched.client(endless[:50000]) == endless[:50000]
+        with pytest.raises(hello.Malformed):
+            watched.client(endless[50000:90000])
+    watched = handshake()
+    assert watched.client(words + b"words" * 108) == words + b"words" * 108
     assert watched.done
 
 
