@@ -361,15 +361,15 @@ def test_no_merge_puts_a_submodule_where_an_agents_repository_is(with_submodule:
 
 @AS_A_USER
 def test_no_harvest_puts_a_submodule_where_an_agents_repository_is(with_submodule: Paddock) -> None:
-    """A branch of the user's names it, to which the agent has switched; the session was killed."""
+    """A branch of the user's names it, of which the agent has made one that the checkout follows; it was killed."""
     here = with_submodule
     ok(here.who.run(["sh", "-c", _NAMED, here.place / "upstream"], cwd=here.main))
     ran = here.worktree / "ran"
-    plant = f"git switch -q more; ({_PLANT.format(ran=ran)}) >&2; echo ready; exec cat"
+    plant = f"git switch -q -c less more; ({_PLANT.format(ran=ran)}) >&2; echo ready; exec cat"
     with Session(here, {}, ("sh", "-c", plant, "new")) as session:
         session.kill()
     harvested = ok(here.call("worktree", "harvest"))
-    assert "the worktree is on more now" in harvested
+    assert "the worktree is on less now" in harvested
     assert "new/.git was written by the command" in harvested
     assert "160000" in outside(here, "ls-files", "--stage", "new")
     ran.unlink(missing_ok=True)  # by git in the jail
