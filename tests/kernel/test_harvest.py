@@ -207,7 +207,7 @@ def test_the_checkout_does_not_follow_to_a_branch_of_the_users(planted: Planted)
 HOSTILE = (
     "main", "origin/fork", "deadbeef", "ORIG_HEAD", "refs/heads/x", "two-b/below", "v0", "x" * 200, "refs-remotes/a",
     "@", "AUTO_MERGE", "there", "deep", "wide/below", "agent/NEXT", "v0-2-gc79052f", "fix/it-gBEEF", "b31133",
-    "tags/v3", "heads/hotfix", "remotes/later/main",
+    "tags/v3", "heads/hotfix", "remotes/later/main", "Tags/v4", "bisect/bad", "notes/commits", "worktree/w",
 )  # fmt: skip
 
 

@@ -28,8 +28,8 @@ MADE, DISMISSED = "made-refs", "dismissed-refs"
 _MOST_NAME, _MOST_PART = 400, 150
 """Bytes of a name and of what is between two slashes: lock files and reflogs need more than the name itself."""
 _OF_GIT = frozenset(
-    {"refs", "heads", "tags", "remotes", "@", "AUTO_MERGE", "BISECT_EXPECTED_REV", "NOTES_MERGE_PARTIAL",
-     "NOTES_MERGE_REF", "MERGE_AUTOSTASH"}
+    {"refs", "heads", "tags", "remotes", "bisect", "notes", "stash", "worktree", "worktrees", "main-worktree",
+     "paddock", "@", "AUTO_MERGE", "BISECT_EXPECTED_REV", "NOTES_MERGE_PARTIAL", "NOTES_MERGE_REF", "MERGE_AUTOSTASH"}
 )  # fmt: skip
 """What git reads as something else, a later ref of the user's perhaps (gitglossary(7), pseudoref; gitrevisions(7)),
 beside names of capitals that end in HEAD."""
@@ -126,7 +126,7 @@ class Names:
         if (
             first in (AGENTS, *_USUAL_REMOTES)
             or any("/".join(parts[:length]) in self._remotes for length in range(1, len(parts) + 1))
-            or first in _OF_GIT
+            or not _OF_GIT.isdisjoint((first, first.lower()))
             or (first.isupper() and first.endswith("HEAD"))
         ):
             return False
