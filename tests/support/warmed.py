@@ -156,11 +156,14 @@ def launch(
     os.write(feed, text)
     os.close(feed)
     request = ("", given, who.environment(env), str(cwd or who.home), "", patience, "", _LAUNCHING)
-    ask = _sent(who, python, request, (source, out_end, err_end))
-    for fd in (source, out_end, err_end):
-        os.close(fd)
-    said = _read_out(out, err)
-    status, _, _ = ask()
+    said: list[str] = []
+
+    def read() -> None:
+        for fd in (source, out_end, err_end):
+            os.close(fd)
+        said.extend(_read_out(out, err))
+
+    status, _, _ = _ask(who, python, request, (source, out_end, err_end), read)
     return subprocess.CompletedProcess(given, status, *said)
 
 
@@ -241,36 +244,28 @@ class Process:
         self.send_signal(signal.SIGKILL)
 
 
-def _ask(who: Who, python: Path, request: tuple[object, ...]) -> tuple[int, str, str]:
-    return _sent(who, python, request)()
-
-
-def _sent(
-    who: Who, python: Path, request: tuple[object, ...], streams: Sequence[int] = ()
-) -> Callable[[], tuple[int, str, str]]:
-    """Asks; what is returned waits for the answer."""
+def _ask(
+    who: Who,
+    python: Path,
+    request: tuple[object, ...],
+    streams: Sequence[int] = (),
+    meanwhile: Callable[[], None] = lambda: None,
+) -> tuple[int, str, str]:
     key = (who.prefix, python, os.getpid(), threading.get_ident())
     process, asking = _started[key] = _started.get(key) or _start(who, python)
+    assert process.stdout is not None
     data = json.dumps(request).encode()
     try:
         socket.send_fds(asking, [len(data).to_bytes(8)], streams)
         asking.sendall(data)
-    except BaseException:
+        meanwhile()
+        status, out, err = json.loads(process.stdout.readline())
+    except BaseException:  # nobody reads this answer any more
         _end(*_started.pop(key))
         raise
-
-    def answer() -> tuple[int, str, str]:
-        assert process.stdout is not None
-        try:
-            status, out, err = json.loads(process.stdout.readline())
-        except BaseException:  # nobody reads this answer any more
-            _end(*_started.pop(key))
-            raise
-        if threading.current_thread() is not threading.main_thread():
-            _end(*_started.pop(key))
-        return status, out, err
-
-    return answer
+    if threading.current_thread() is not threading.main_thread():
+        _end(*_started.pop(key))
+    return status, out, err
 
 
 def pids() -> set[int]:
