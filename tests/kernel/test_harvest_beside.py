@@ -252,6 +252,7 @@ git -c protocol.file.allow=always submodule --quiet add ~/s sub; git -C sub comm
 git rm -qf sub .gitmodules; git reset -q --hard"""
 _MANY = r"""echo mine >m; o=$(git hash-object -w m); rm m; n=$(printf %0150d)
 seq 70000 | sed "s|.*|100644 $o 0\t$n/&|" | git update-index --index-info"""
+_SOME = "seq 2000 | while read n; do echo mine $n >f$n; done; git add .; rm f[0-9]*"
 _BESIDE = {
     "git checkout -qb side; echo s >s; git add s; git commit -qm side; git checkout -q -": "side\n",
     "git checkout -q --detach; git commit -q --allow-empty -m x; git tag kept; git checkout -q -": "tags/kept\n",
@@ -266,6 +267,7 @@ _BESIDE = {
     "git revert HEAD~3 && exit 1; git reset -q --hard; git revert HEAD~3 || true": "a revert in progress, in a jail\n",
     "echo mine >f; git add f; rm f": "staged in a jail only: f\n",
     "cd library; echo mine >f; git add f; echo other >f": "submodule library: staged in a jail only: f\n",
+    _SOME: "f1000, f1001 and 1995 more\n",
     _MANY: "staged in a jail: more than can be compared\n",
     _BARE: "a repository in the private git directory: w.git\n",
     _MODULE: "a repository in the private git directory: modules/sub\n",

@@ -313,8 +313,8 @@ def _staged(directory: str, repository: records.Repository) -> Iterator[str]:
                  at or EMPTY_TREE[repository.digits], "--")  # fmt: skip
         with jail.Jailed(words, reading) as jailed:
             assert jailed.process.stdout is not None
-            listed = jailed.process.stdout.read(_MOST_LISTED + 1)
-            if len(listed) > _MOST_LISTED:  # an index of an agent's that names millions of files
+            listed = walk.read_up_to(jailed.process.stdout.fileno(), _MOST_LISTED)
+            if listed is None:  # an index of an agent's that names millions of files
                 yield "staged in a jail: more than can be compared"
                 return
             jailed.check("comparing what is staged")
