@@ -48,41 +48,30 @@ def fill_standard_fds() -> int:
 
 
 def streams_to_carry(streams: tuple[int, ...] = (0, 1, 2)) -> tuple[int, ...]:
-    """Those standard streams that are files or FIFOs with a name, which must not reach a command themselves.
+    """Those standard streams that must not reach a command themselves: all but terminals and devices.
 
-    Whoever has a file open may change its mode, its times and, opened once more by /proc, all of its content. Pipes,
-    sockets and terminals can be handed on, and `own_devices` replaces the rest.
+    Whoever has a file open may change its mode, its times and, opened once more by /proc, all of its content. A pipe is
+    opened so for the other direction. A socket is one of the caller's network, and can be connected to another place.
+    Terminals can be handed on, and `own_devices` replaces the rest.
 
     Raises:
         Refusal: stream-unusable, for what is no stream of bytes, or another device.
     """
     found = []
-    pipes = 0
     for fd in streams:
         info = os.fstat(fd)
         mode, path_only = info.st_mode, bool(fcntl.fcntl(fd, fcntl.F_GETFL) & os.O_PATH)
-        if S_ISFIFO(mode) and not path_only:
-            pipes = pipes or _pipes()
-            found += [fd] if info.st_dev != pipes else []
-        elif S_ISREG(mode) and not path_only:
+        if not path_only and (S_ISFIFO(mode) or S_ISREG(mode) or (S_ISSOCK(mode) and syscalls.is_stream(fd))):
             found.append(fd)
-        elif path_only or not (S_ISSOCK(mode) or (S_ISCHR(mode) and _is_usual(fd, info.st_rdev))):
+        elif path_only or not (S_ISCHR(mode) and _is_usual(fd, info.st_rdev)):
             raise Refusal(
                 "stream-unusable",
-                f"standard {('input', 'output', 'error')[fd]} is a directory, a device or no file at all",
+                f"standard {('input', 'output', 'error')[fd]} is a directory, a device, a socket of messages or no file"
+                " at all",
                 context="through it, the command could reach more than its jail allows",
                 hint="cat DEVICE | paddock ... reads a device, and paddock ... | cat >DEVICE writes one",
             )
     return tuple(found)
-
-
-def _pipes() -> int:
-    """The device number of pipes without a name."""
-    ends = os.pipe()
-    device = os.fstat(ends[0]).st_dev
-    for fd in ends:
-        os.close(fd)
-    return device
 
 
 def _is_usual(fd: int, number: int) -> bool:

@@ -162,6 +162,10 @@ _socketpair = _function("socketpair", _int, _int, _int, _void_p)
 _bind = _function("bind", _int, _char_p, _uint)
 _listen = _function("listen", _int, _int)
 _accept4 = _function("accept4", _int, _void_p, _void_p, _int)
+_tee = _function("tee", _int, _int, _size_t, _uint)
+_recv = _function("recv", _int, _void_p, _size_t, _int)
+_send = _function("send", _int, _char_p, _size_t, _int)
+_getsockopt = _function("getsockopt", _int, _int, _int, _void_p, _void_p)
 _call_paths = _numbered(_char_p, _char_p)
 _call_at = _numbered(_int, _char_p, _uint)
 _call_at_struct = _numbered(_int, _char_p, _uint, _void_p, _size_t)
@@ -375,6 +379,30 @@ def listen(fd: int, backlog: int) -> None:
 def accept4(fd: int, flags: int) -> int:
     """accept4(2) without the peer's address; returns a descriptor that the caller owns."""
     return _checked(_accept4(fd, None, None, flags))
+
+
+def is_stream(fd: int) -> bool:
+    """Whether a socket is one of bytes (SOCK_STREAM; socket(7), SO_TYPE)."""
+    kind, size = ctypes.c_int(), ctypes.c_uint(4)
+    _checked(_getsockopt(fd, 1, 3, ctypes.addressof(kind), ctypes.addressof(size)))
+    return kind.value == 1
+
+
+def recv(fd: int, size: int, flags: int) -> bytes:
+    """recv(2); empty at the end."""
+    buffer = ctypes.create_string_buffer(size)
+    size = _checked(_recv(fd, ctypes.addressof(buffer), size, flags))
+    return buffer.raw[:size]
+
+
+def send(fd: int, data: bytes, flags: int) -> int:
+    """send(2); the number of bytes that were taken."""
+    return _checked(_send(fd, data, len(data), flags))
+
+
+def tee(source: int, target: int, size: int, flags: int) -> int:
+    """tee(2): copies from pipe to pipe what stays in the first one; the number of bytes, 0 at the end."""
+    return _checked(_tee(source, target, size, flags))
 
 
 def seccomp(operation: int, flags: int, argument: int | bytes) -> int:

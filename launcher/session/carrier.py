@@ -1,20 +1,22 @@
-"""Between a command and the files or named FIFOs that the caller gave for its standard streams: pipes, and a process.
+"""Between a command and the files, pipes and sockets that the caller gave for its standard streams: pipes, a process.
 
-Only that process holds the files, outside of the jail: so the command can neither change their modes and times nor
-open them once more, and their positions stay the caller's. Output that is one file to the caller (``>log 2>&1``) is one
-pipe, so its order stays. Input is read as far as a pipe holds; what the command leaves unread goes back, where a file
-has a position. A file's bytes are copied, never spliced: what lies in a pipe is no page of it then.
+Only that process holds the caller's streams, outside of the jail. So the command can neither change their modes, times
+and flags nor open them once more by /proc: a file's content is in reach then, and of a pipe the other direction, which
+adds to a script that a shell reads, or takes what others have written. Output that is one stream to the caller
+(``>log 2>&1``) is one pipe, so its order stays. Of input, only what the command has read is gone for the caller: what
+it leaves of a file goes back, and from a pipe or socket nothing is taken before it has been read. A file's bytes are
+copied, never spliced: what lies in a pipe is no page of it then.
 
 The process ends when the jail has, because its pipes end then: after the launcher's end by SIGKILL, too. Signals do not
 concern it.
 
-Loaded where a standard stream is a file; see `hygiene.streams_to_carry`.
+Loaded where a standard stream is neither a terminal nor a device; see `hygiene.streams_to_carry`.
 """
 
 import errno
 import fcntl
 import select
-from _stat import S_ISFIFO
+from _stat import S_ISFIFO, S_ISREG, S_ISSOCK
 
 from launcher.jail import hygiene, init, syscalls
 from launcher.lean import os
@@ -29,8 +31,12 @@ else:
 
 _CHUNK = 1 << 16
 _F_SETPIPE_SZ = 1031
+_F_GETPIPE_SZ = 1032
 _PAGE = 4096
+_MOST_PAGES = 16
+_LONGEST_TICK = 256
 _FIONREAD = 0x541B  # asm-generic/ioctls.h
+_MSG_PEEK, _MSG_DONTWAIT, _MSG_NOSIGNAL = 0x2, 0x40, 0x4000
 
 _BEGIN, _FLUSH, _DONE = b"B", b"F", b"\xff"
 
@@ -63,9 +69,9 @@ class Carrier:
                 os.close(fd)
             raise Refusal(
                 "stream-unusable",
-                "the files on standard streams cannot be handed to the command",
+                "the standard streams cannot be handed to the command",
                 context=error.strerror or str(error),
-                hint="pipes can: cat FILE | paddock ... | cat >FILE",
+                hint="that takes a process and some pipes: raise what this user may have (ulimit -n, ulimit -u)",
             ) from None
         own = [fd for lane in lanes for fd in lane.pipes]
         if self._child == 0:
@@ -93,7 +99,7 @@ class Carrier:
             return  # killed, which `finish` tells
 
     def finish(self, *, ended: bool) -> Refusal | None:
-        """Waits until all that the command has written is in its files, and gives back what it has not read.
+        """Waits until all that the command has written is where it goes, and gives back what it has not read.
 
         To be called once.
 
@@ -101,7 +107,7 @@ class Carrier:
             ended: nobody can write any more. Else the process goes on for what the command has left in the background.
 
         Returns:
-            What is to be told of a file that did not take, or give, everything.
+            What is to be told of a stream that did not take, or give, everything.
         """
         answer = b""
         try:
@@ -116,7 +122,10 @@ class Carrier:
             os.kill(self._child, _signal.SIGKILL)  # it has nothing to do any more
             os.waitpid(self._child, 0)
         if not answer.endswith(_DONE):
-            what, why = "files on standard streams may be incomplete", "the process that carries the bytes was killed"
+            what, why = (
+                "what went through the standard streams may be incomplete",
+                "the process that carries the bytes was killed",
+            )
             return Refusal("output-lost", what, context=why)
         if answer[0] == 0:
             return Refusal("input-lost", "standard input was not read to the end", context=os.strerror(answer[1]))
@@ -133,10 +142,10 @@ def _pipe(made: list[int]) -> tuple[int, int]:
     return ends
 
 
-def _lanes(carried: tuple[int, ...], made: list[int]) -> "tuple[tuple[int, int, int], list[_Input | _Output]]":
-    """The command's streams, and what lies between their other ends and the files; `made` takes every new one."""
+def _lanes(carried: tuple[int, ...], made: list[int]) -> "tuple[tuple[int, int, int], list[_Lane]]":
+    """The command's streams, and what lies between their other ends and the caller's; `made` takes every new one."""
     streams = [0, 1, 2]
-    lanes: list[_Input | _Output] = []
+    lanes: list[_Lane] = []
     known: dict[tuple[int, ...], int] = {}
     for fd in carried:
         identity = _identity(fd)
@@ -144,27 +153,30 @@ def _lanes(carried: tuple[int, ...], made: list[int]) -> "tuple[tuple[int, int, 
             streams[fd] = streams[known[identity]]
             continue
         reader, writer = _pipe(made)
-        if fd == 0:
-            streams[0] = reader
-            kept = -1 if _is_fifo(fd) else os.dup(reader)
-            made += [kept] if kept != -1 else []
-            lanes.append(_Input(fd, writer, kept))
-        else:
+        kind = os.fstat(fd).st_mode
+        if fd:
             known[identity] = fd
             streams[fd] = writer
-            lanes.append(_Output(fd, reader))
+            lanes.append((_Output if S_ISREG(kind) else _Sent if S_ISSOCK(kind) else _Spliced)(fd, reader))
+            continue
+        streams[0] = reader
+        if S_ISREG(kind):
+            kept = os.dup(reader)
+        elif S_ISFIFO(kind):
+            kept = os.open("/dev/null", os.O_WRONLY | os.O_CLOEXEC)
+        else:
+            lanes.append(_Peeked(fd, writer))
+            continue
+        made.append(kept)
+        lanes.append((_Input if S_ISREG(kind) else _Lent)(fd, writer, kept))
     return (streams[0], streams[1], streams[2]), lanes
-
-
-def _is_fifo(fd: int) -> bool:
-    return S_ISFIFO(os.fstat(fd).st_mode)
 
 
 def _identity(fd: int) -> tuple[int, ...]:
     """The same for descriptors that write to the same place of the same file."""
     info = os.fstat(fd)
     flags = fcntl.fcntl(fd, fcntl.F_GETFL)
-    place = 0 if S_ISFIFO(info.st_mode) or flags & os.O_APPEND else os.lseek(fd, 0, os.SEEK_CUR)
+    place = os.lseek(fd, 0, os.SEEK_CUR) if S_ISREG(info.st_mode) and not flags & os.O_APPEND else 0
     return info.st_dev, info.st_ino, flags, place
 
 
@@ -172,59 +184,83 @@ def _waiting(pipe: int) -> int:
     return int.from_bytes(fcntl.ioctl(pipe, _FIONREAD, bytes(4)), "little")
 
 
-class _Input:
-    """From a file or a FIFO to the command.
+class _Lane:
+    """One stream.
 
     Attributes:
+        file: the caller's descriptor.
+        pipes: this process's own descriptors.
         open: there may be more to move.
         failure: errno, 0 as long as everything could be moved.
+        tick: milliseconds until it is to be served in any case; -1 for never.
     """
 
-    def __init__(self, file: int, pipe: int, kept: int) -> None:
+    def __init__(self, file: int, *pipes: int) -> None:
         """Takes descriptors."""
-        self.pipes = (pipe,) if kept == -1 else (pipe, kept)
         self.file = file
+        self.pipes = pipes
         self.open = True
         self.failure = 0
-        self._pipe = pipe
-        self._kept = kept
-        self._pending = b""
-        self._full = False
-        self._fed = 0
-        os.set_blocking(pipe, False)
-        if kept == -1:
-            fcntl.fcntl(pipe, _F_SETPIPE_SZ, _PAGE)  # what has left a FIFO cannot be put back
+        self.tick = -1
+        self._pipe = pipes[0]
 
     def wanted(self, *, alone: bool) -> list[tuple[int, int]]:
         """The descriptors to poll now, with events; `alone` when the launcher has ended."""
-        del alone
-        if self._kept != -1 or self._full:
-            return [(self._pipe, select.POLLOUT)]
-        return [(self.file, select.POLLIN), (self._pipe, 0)]
+        raise NotImplementedError
 
-    def serve(self, fd: int) -> None:
+    def serve(self, fd: int, events: int) -> None:
+        """Moves bytes: poll(2) has said this about a descriptor; or nothing, for so long."""
+        raise NotImplementedError
+
+    def settle(self) -> None:
+        """The command has ended."""
+        raise NotImplementedError
+
+    def is_idle(self) -> bool:
+        """Whether nothing is under way any more, after `settle`."""
+        return not self.open
+
+    def end(self) -> None:
+        """Ends the stream for the command, and lets go of the caller's: its other end may wait for that."""
+        if self.open:
+            self.open = False
+            os.close(self._pipe)
+            os.close(self.file)
+
+
+class _Input(_Lane):
+    """From a file to the command."""
+
+    def __init__(self, file: int, pipe: int, kept: int) -> None:
+        """As `_Lane`; `kept`: the pipe's other end."""
+        super().__init__(file, pipe, kept)
+        self._kept = kept
+        self._pending = b""
+        self._fed = 0
+        os.set_blocking(pipe, False)
+
+    def wanted(self, *, alone: bool) -> list[tuple[int, int]]:
+        del alone
+        return [(self._pipe, select.POLLOUT)]
+
+    def serve(self, fd: int, events: int) -> None:
+        del fd, events
         try:
-            if self._kept != -1:
-                self._pending = self._pending or os.read(self.file, _CHUNK)
-                moved = os.write(self._pipe, self._pending) if self._pending else 0
-                self._pending = self._pending[moved:]
-                self._fed += moved
-            else:
-                # Nobody reads the pipe any more, when poll(2) speaks of it before it was full.
-                gone = fd == self._pipe and not self._full
-                moved = 0 if gone else os.splice(self.file, self._pipe, _PAGE, flags=os.SPLICE_F_NONBLOCK)
-                self._full = False
+            self._pending = self._pending or os.read(self.file, _CHUNK)
+            moved = os.write(self._pipe, self._pending) if self._pending else 0
+            self._pending = self._pending[moved:]
+            self._fed += moved
             if not moved:
                 self.end()
         except BlockingIOError:
-            self._full = not self._full  # the pipe, or else somebody else has read the FIFO's bytes
+            pass
         except OSError as error:
             if error.errno not in (errno.EPIPE, errno.EBADF):  # the latter: opened for writing only
                 self.failure = error.errno or 0
             self.end()
 
     def settle(self) -> None:
-        """The command has ended: gives back what it has not read."""
+        """Gives back what the command has not read."""
         if self._kept != -1:
             # Not more than was given: the command can open the pipe's other end, and write there.
             unread = len(self._pending) + min(_waiting(self._kept), self._fed)
@@ -233,74 +269,188 @@ class _Input:
             except OSError:
                 pass  # it has no position
             os.close(self._kept)
+            os.close(self.file)
             self._kept = -1
         self.end()
 
-    def is_idle(self) -> bool:
-        """Whether nothing is under way any more, after `settle`."""
-        return not self.open
-
     def end(self) -> None:
-        """Ends the command's input."""
+        """Ends the command's input; the file is needed for what it leaves."""
         if self.open:
             self.open = False
             os.close(self._pipe)
 
 
-class _Output:
-    """From the command to a file or a FIFO; attributes as in `_Input`."""
+class _Lent(_Lane):
+    """From a pipe to the command: what it is to read next stays in the caller's pipe until it has been read.
+
+    The command's pipe is as large as what it is lent. So it is full, and poll(2) speaks of it when the command reads;
+    from then on it is looked at now and then until it is empty.
+    """
+
+    def __init__(self, file: int, pipe: int, *null: int) -> None:
+        """As `_Lane`; `null`: /dev/null."""
+        super().__init__(file, pipe, *null)
+        self._lent = 0
+        self._full = False
+        os.set_blocking(pipe, False)
+
+    def _lend(self, size: int) -> int:
+        """Copies so many bytes at most; returns how many, 0 at the end."""
+        return syscalls.tee(self.file, self._pipe, size, os.SPLICE_F_NONBLOCK)
+
+    def _drop(self, size: int) -> int:
+        """Takes bytes from the caller's stream; returns how many there were."""
+        return os.splice(self.file, self.pipes[1], size, flags=os.SPLICE_F_NONBLOCK)
+
+    def wanted(self, *, alone: bool) -> list[tuple[int, int]]:
+        del alone
+        if self._lent or self._full:
+            return [(self._pipe, select.POLLOUT if self.tick == -1 else 0)]
+        return [(self.file, select.POLLIN), (self._pipe, 0)]
+
+    def serve(self, fd: int, events: int) -> None:
+        try:
+            if self._lent:
+                self._take()
+                self.tick = -1 if not self._lent else 1 if self.tick == -1 else min(2 * self.tick, _LONGEST_TICK)
+                if self._lent and events & select.POLLERR:
+                    self.end()  # nobody reads the rest
+            elif self._full:
+                self._full = False
+            elif fd == self._pipe:
+                self.end()
+            else:
+                pages = min(max(_waiting(self.file) // _PAGE, 1), _MOST_PAGES)
+                size = _PAGE << pages.bit_length() - 1
+                self._resize(size)
+                self._lent = self._lend(size)
+                if not self._lent:
+                    self.end()
+        except BlockingIOError:
+            self._full = not self._lent  # the pipe, with what the command itself has written; or somebody else has read
+        except OSError as error:
+            if error.errno not in (errno.EPIPE, errno.EBADF):  # the latter: opened for writing only
+                self.failure = error.errno or 0
+            self.end()
+
+    def _resize(self, size: int) -> None:
+        try:
+            if fcntl.fcntl(self._pipe, _F_GETPIPE_SZ) != size:
+                fcntl.fcntl(self._pipe, _F_SETPIPE_SZ, size)
+        except OSError:
+            pass  # not empty, or this user has too many: it is not full then, and looked at now and then
+
+    def _take(self) -> None:
+        """Takes from the caller's stream what the command has read."""
+        size = self._lent - min(self._lent, _waiting(self._pipe))
+        self._lent -= size
+        while size and (taken := self._drop(size)):
+            size -= taken
+
+    def settle(self) -> None:
+        self.end()
+
+    def end(self) -> None:
+        if self.open:
+            try:
+                self._take()
+            except OSError:
+                pass  # somebody else has
+            super().end()
+
+
+class _Peeked(_Lent):
+    """From a socket, in the same way."""
+
+    def _lend(self, size: int) -> int:
+        data = syscalls.recv(self.file, size, _MSG_PEEK | _MSG_DONTWAIT)
+        return os.write(self._pipe, data) if data else 0
+
+    def _drop(self, size: int) -> int:
+        return len(syscalls.recv(self.file, size, _MSG_DONTWAIT))
+
+
+class _Output(_Lane):
+    """From the command to a file."""
 
     def __init__(self, file: int, pipe: int) -> None:
-        self.pipes = (pipe,)
-        self.file = file
-        self.open = True
-        self.failure = 0
-        self._pipe = pipe
-        self._fifo = _is_fifo(file)
+        """As `_Lane`."""
+        super().__init__(file, pipe)
         self._full = False
         self._due = 0
 
+    def _move(self) -> int:
+        """Moves bytes, and sees to it that `_full` is whether the caller's stream takes no more; 0 at the end."""
+        data = os.read(self._pipe, _CHUNK)
+        moved = len(data)
+        while data:
+            data = data[os.write(self.file, data) :]
+        return moved
+
     def wanted(self, *, alone: bool) -> list[tuple[int, int]]:
         if not self._full:
-            return [(self._pipe, select.POLLIN)]
+            return [(self._pipe, select.POLLIN), (self.file, 0)]
         return [(self.file, select.POLLOUT), *([(self._pipe, 0)] if alone else [])]
 
-    def serve(self, fd: int) -> None:
+    def serve(self, fd: int, events: int) -> None:
+        del events
+        if fd == self.file and not self._full:
+            self.end()  # nobody reads any more
+            return
         try:
-            if self._fifo:
-                moved = os.splice(self._pipe, self.file, _CHUNK, flags=os.SPLICE_F_NONBLOCK)
-                self._full = False
-            else:
-                data = os.read(self._pipe, _CHUNK)
-                moved = len(data)
-                while data:
-                    data = data[os.write(self.file, data) :]
+            moved = self._move()
             self._due -= moved
             if not moved:
-                self._end()
+                self.end()
         except BlockingIOError:
             if self._full and fd == self._pipe:
-                self._end()  # the last writer has ended, too, and nobody reads the FIFO
+                self.end()  # the last writer has ended, too, and nobody reads
             self._full = True
         except OSError as error:
             if error.errno != errno.EPIPE:
                 self.failure = error.errno or 0
-            self._end()  # the command's next write fails, as it would have without a pipe
+            self.end()  # the command's next write fails, as it would have without a pipe
 
     def settle(self) -> None:
-        """The command has ended: what it has written by now is due. What it left may write without an end."""
+        """What the command has written by now is due. What it left may write without an end."""
         self._due = _waiting(self._pipe) if self.open else 0
 
     def is_idle(self) -> bool:
         return not self.open or self._due <= 0
 
-    def _end(self) -> None:
-        if self.open:
-            self.open = False
-            os.close(self._pipe)
+
+class _Spliced(_Output):
+    """From the command to a pipe."""
+
+    def _move(self) -> int:
+        moved = os.splice(self._pipe, self.file, _CHUNK, flags=os.SPLICE_F_NONBLOCK)
+        self._full = False
+        return moved
 
 
-def _carry(lanes: "list[_Input | _Output]", asked: int, answer: int) -> "NoReturn":
+class _Sent(_Output):
+    """From the command to a socket."""
+
+    def __init__(self, file: int, pipe: int) -> None:
+        """As `_Lane`."""
+        super().__init__(file, pipe)
+        self._pending = b""
+
+    def _move(self) -> int:
+        self._pending = self._pending or os.read(self._pipe, _CHUNK)
+        if not self._pending:
+            return 0
+        moved = syscalls.send(self.file, self._pending, _MSG_DONTWAIT | _MSG_NOSIGNAL)
+        self._pending = self._pending[moved:]
+        self._full = bool(self._pending)
+        return moved
+
+    def settle(self) -> None:
+        super().settle()
+        self._due += len(self._pending)
+
+
+def _carry(lanes: "list[_Lane]", asked: int, answer: int) -> "NoReturn":
     """The life of the process. Nothing may escape from here: this is a copy of the launcher."""
     try:
         os.setsid()  # Ctrl-C and Ctrl-Z mean the command
@@ -312,7 +462,7 @@ def _carry(lanes: "list[_Input | _Output]", asked: int, answer: int) -> "NoRetur
         os._exit(EXIT_REFUSED)
 
 
-def _move(lanes: "list[_Input | _Output]", asked: int, answer: int) -> None:
+def _move(lanes: "list[_Lane]", asked: int, answer: int) -> None:
     if os.read(asked, 1) != _BEGIN:
         os.write(answer, _DONE)  # it was never started
         return
@@ -334,10 +484,15 @@ def _move(lanes: "list[_Input | _Output]", asked: int, answer: int) -> None:
             for fd, events in lane.wanted(alone=alone) if lane.open else ():
                 poll.register(fd, events)
                 lane_of[fd] = lane
-        for fd, _ in poll.poll():
+        ticks = [lane.tick for lane in lanes if lane.open and lane.tick != -1]
+        found = poll.poll(min(ticks, default=None))
+        for lane in lanes if ticks and not found else ():
+            if lane.open and lane.tick != -1:
+                lane.serve(-1, 0)
+        for fd, events in found:
             if fd in lane_of:
                 if lane_of[fd].open:
-                    lane_of[fd].serve(fd)
+                    lane_of[fd].serve(fd, events)
                 continue
             flushing, alone = (True, alone) if os.read(asked, 1) else (flushing, True)
             for lane in lanes:

@@ -1,16 +1,19 @@
-"""Files, FIFOs and devices that the caller gives as standard streams: their bytes cross, they themselves do not.
+"""Files, pipes, sockets and devices that the caller gives as standard streams: their bytes cross, they do not.
 
 Attacked for real, through every stream and by every call that changes a file by its descriptor; what counts is what
 the file outside looks like afterwards.
 """
 
+import fcntl
 import json
 import os
 import select
 import shlex
 import signal
+import socket
 import stat
 import subprocess
+import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -69,6 +72,52 @@ for fd in (0, 1, 2):
 with open(sys.argv[1], "w") as file:
     json.dump(done, file)
 """
+# The same for pipes and sockets: the other direction, the flags that all holders share, another peer.
+ACROSS = """
+import fcntl, os, socket, sys
+def act(call, *arguments):
+    try:
+        return call(*arguments)
+    except OSError as error:
+        print(error, file=sys.stderr)
+def opened(fd, mode):
+    return os.open(f"/proc/self/fd/{fd}", mode | os.O_NONBLOCK)
+def anew(fd, port, call, *arguments):
+    with socket.socket(fileno=os.dup(fd)) as sock:
+        act(sock.connect, "")
+        libc.connect(fd, bytes(16), 16)
+        act(getattr(sock, call), *arguments, ("127.0.0.1", port))
+        act(sock.send, b"agent")
+def listening(fd):
+    with socket.socket(fileno=os.dup(fd)) as sock:
+        sock.bind(("127.0.0.1", 0)), sock.listen()
+import ctypes
+libc = ctypes.CDLL(None)
+for fd in (0, 1, 2):
+    act(lambda: fcntl.fcntl(fd, fcntl.F_SETFL, fcntl.fcntl(fd, fcntl.F_GETFL) | os.O_NONBLOCK | os.O_ASYNC))
+    act(anew, fd, int(sys.argv[1]), "connect")
+    act(anew, fd, int(sys.argv[1]), "sendto", b"agent", 0x20000000)
+    act(listening, fd)
+act(lambda: os.write(opened(0, os.O_WRONLY), b"agent"))
+for fd in (1, 2):
+    act(lambda: os.read(opened(fd, os.O_RDONLY), 100))
+"""
+
+
+def pairs(kind: str) -> tuple[int, int]:
+    """A connection of the caller's: an end to read from, and one to write to."""
+    if kind == "pipe":
+        return os.pipe()
+    if kind == "unix":
+        one, two = socket.socketpair()
+    else:
+        with socket.create_server(("127.0.0.1", 0)) as server:
+            one = socket.create_connection(server.getsockname())
+            two = server.accept()[0]
+    return one.detach(), two.detach()
+
+
+KINDS = pytest.mark.parametrize("kind", ["pipe", "unix", "tcp"])
 
 
 def look(path: Path) -> tuple[object, ...]:
@@ -90,6 +139,14 @@ def opened(path: Path, flags: int) -> Iterator[int]:
         yield fd
     finally:
         os.close(fd)
+
+
+def read_all(fd: int) -> bytes:
+    """What comes until the end."""
+    found = b""
+    while piece := os.read(fd, 1 << 16):
+        found += piece
+    return found
 
 
 def shown(scene: Scene, *command: str) -> str:
@@ -148,6 +205,32 @@ def test_fifos_of_the_caller_are_out_of_reach(scene: Scene) -> None:
 
 
 @ROOT_ONCE
+@KINDS
+def test_pipes_and_sockets_of_the_caller_are_out_of_reach(scene: Scene, kind: str) -> None:
+    """Nobody who holds them, too, reads what the command did not say, misses what others have, or finds other flags."""
+    (source, feed), (out, sink), (errors, complaints) = ends = [pairs(kind) for _ in range(3)]
+    os.write(feed, b"next\n")
+    os.write(sink, b"earlier\n")
+    os.write(complaints, b"earlier\n")
+    flags = [fcntl.fcntl(fd, fcntl.F_GETFL) for fd in (source, sink, complaints)]
+    with socket.create_server(("127.0.0.1", 0)) as elsewhere:
+        argv = [base_python(), "-I", "-S", "-c", ACROSS, elsewhere.getsockname()[1]]
+        with scene.start(argv, stdin=source, stdout=sink, stderr=complaints) as process:
+            assert process.wait(PATIENCE) == 0
+        elsewhere.setblocking(False)
+        with pytest.raises(BlockingIOError):
+            elsewhere.accept()
+    assert [fcntl.fcntl(fd, fcntl.F_GETFL) for fd in (source, sink, complaints)] == flags
+    for fd in (feed, sink, complaints):
+        os.close(fd)
+    assert read_all(source) == b"next\n"
+    assert read_all(out) == b"earlier\n"
+    assert read_all(errors).startswith(b"earlier\n")
+    for fd in (ends[0][0], out, errors):
+        os.close(fd)
+
+
+@ROOT_ONCE
 def test_devices_are_the_jails_own(scene: Scene) -> None:
     """Mode and times of the machine's /dev/null stay what they are, for root, too, and the streams work."""
     before = look(Path("/dev/null"))
@@ -183,9 +266,12 @@ def test_devices_of_every_jail_are_what_they_are(scene: Scene) -> None:
 @ON_ONE_BACKEND
 @pytest.mark.parametrize("stream", ["stdin", "stdout"])
 def test_what_is_no_stream_is_refused(scene_of_user: Scene, stream: str) -> None:
-    """A directory would be a way out of the view, and by a pidfd processes are signalled."""
+    """A directory would be a way out of the view, by a pidfd processes are signalled, and a socket of messages has no
+    bytes that could be carried."""
     scene = scene_of_user
-    for fd in (os.open(scene.place, os.O_PATH), os.pidfd_open(os.getpid()), os.eventfd(1)):
+    messages = [socket.socket(socket.AF_INET, socket.SOCK_DGRAM), *socket.socketpair(type=socket.SOCK_SEQPACKET)]
+    sockets = [each.detach() for each in messages]
+    for fd in (os.open(scene.place, os.O_PATH), os.pidfd_open(os.getpid()), os.eventfd(1), *sockets):
         streams = {"stdin": subprocess.DEVNULL, "stdout": subprocess.DEVNULL, stream: fd}
         process = scene.start(words(scene), stderr=subprocess.PIPE, **streams)
         directory = stat.S_ISDIR(os.fstat(fd).st_mode)
@@ -249,6 +335,67 @@ def test_fifos_carry_bytes_and_broken_pipes(scene_of_user: Scene) -> None:
     assert (scene.place / "status").read_text().split()[-1] in ("141", "1")
     assert (scene.place / "taken").read_text() == "y\n"
     assert (scene.place / "broken").read_text() == "141\n"
+
+
+@AS_A_USER
+def test_input_is_taken_as_far_as_it_is_read(scene: Scene) -> None:
+    """Who shares the caller's pipe goes on where the command has ended: a loop's next turn, the rest of a script."""
+    script = f"""
+    seq 3 | while read each; do echo turn $each; {shown(scene, "true")}; done >turns
+    seq 90000 | {{ {shown(scene, "sh", "-c", "read a; read b; echo $a $b")}; read c; echo $c
+        {shown(scene, "head", "-c", "300000")} | wc -c; {shown(scene, "cat", "/dev/stdin")}; }} >parts
+    printf '%s\n' {shlex.quote(shown(scene, "true"))} 'echo $((6 * 7))' | bash >script
+    head -c 3000000 /dev/urandom | tee big | {shown(scene, "cat")} | {shown(scene, "cat")} >copy
+    """
+    ended = run_script(scene, script)
+    assert (scene.place / "turns").read_text() == "turn 1\nturn 2\nturn 3\n", ended.stderr
+    lines = (scene.place / "parts").read_text().splitlines()
+    assert lines[:3] == ["1 2", "3", "300000"]
+    assert lines[-1] == "90000"
+    assert sum(len(line) + 1 for line in lines[3:]) == sum(len(f"{n}\n") for n in range(1, 90001)) - 6 - 300000
+    assert (scene.place / "script").read_text() == "42\n"
+    assert (scene.place / "copy").read_bytes() == (scene.place / "big").read_bytes()
+
+
+@ON_ONE_BACKEND
+@pytest.mark.parametrize("kind", ["pipe", "unix"])
+def test_a_stream_that_ends_is_heard_of(scene_of_user: Scene, kind: str) -> None:
+    """A reader's end ends a command that waits for nothing else; a writer's is the command's end of input.
+
+    Of a TCP peer's end its writer would not hear before it writes either.
+    """
+    scene = scene_of_user
+    (source, feed), (out, sink) = pairs(kind), pairs(kind)
+    with scene.start(["sh", "-c", "cat; exec tail -f /dev/null"], stdin=source, stdout=sink) as process:
+        for fd in (source, sink):
+            os.close(fd)
+        os.write(feed, b"x" * 20000)
+        os.close(feed)
+        read = b""
+        while len(read) < 20000:
+            read += os.read(out, 1 << 16)
+        assert process.poll() is None
+        os.close(out)
+        assert process.wait(PATIENCE) in (1, 141)
+
+
+@ON_ONE_BACKEND
+def test_a_command_serves_a_connection(scene_of_user: Scene) -> None:
+    """One socket for all, as inetd(8) gives it, in both directions at once and with more than any buffer holds."""
+    one, two = socket.socketpair()
+    sent = os.urandom(2_000_000)
+    with scene_of_user.start(["cat"], stdin=one, stdout=one, stderr=subprocess.DEVNULL) as process, two:
+        one.close()
+
+        def feed() -> None:
+            two.sendall(sent)
+            two.shutdown(socket.SHUT_WR)
+
+        feeding = threading.Thread(target=feed)
+        feeding.start()
+        assert read_all(two.fileno()) == sent
+        feeding.join()
+        assert process.wait(PATIENCE) == 0
 
 
 @ON_ONE_BACKEND
@@ -344,6 +491,26 @@ def test_files_of_a_further_commands_caller_are_out_of_reach(scene: Scene, sessi
     twin = shlex.join(session.words("sh", "-c", "cat; echo error >&2"))
     assert run_script(scene, f"{twin} <input >>output 2>&1").returncode == 0
     assert paths[1].read_text() == "of the caller\nof the caller\nerror\n"
+
+
+@AS_A_USER
+def test_pipes_of_a_further_commands_caller_are_out_of_reach(scene: Scene, session: Session) -> None:
+    """The same for them."""
+    (source, feed), (out, sink) = os.pipe(), os.pipe()
+    os.write(feed, b"next\n")
+    os.write(sink, b"earlier\n")
+    argv = session.words(base_python(), "-I", "-S", "-c", ACROSS, "9")
+    environment = scene.environment()
+    ended = subprocess.run(
+        scene.who.command(argv), cwd=scene.place, env=environment, stdin=source, stdout=sink, stderr=subprocess.PIPE,
+        check=False, timeout=PATIENCE,
+    )  # fmt: skip
+    assert ended.returncode == 0, ended.stderr
+    for fd in (feed, sink):
+        os.close(fd)
+    assert (read_all(source), read_all(out)) == (b"next\n", b"earlier\n")
+    for fd in (source, out):
+        os.close(fd)
 
 
 @AS_A_USER
