@@ -197,6 +197,34 @@ def test_work_that_is_nowhere_else_is_not_removed(place: Place, kind: str) -> No
     assert ("new" in content) is (kind in ("untracked", "detached"))
 
 
+@pytest.mark.parametrize("inner", ["", "lib/outer"])
+def test_what_only_the_index_has_is_backed_up(tmp_path: Path, inner: str) -> None:
+    """What was staged, and changed or deleted since, gets a commit of its own, beside that of the files."""
+    place = repository.nested(tmp_path)
+    made = place.service.add(place.app, "T")
+    root = Path(made.path, inner)
+    store = place.app / ".git" / ("modules/outer" if inner else "")
+    staged = {"new": "staged new\n", "file": "staged file\n", "gone": "staged gone\n", "same": "as staged\n"}
+    committed(root, file="x\n", gone="y\n")
+    for name, content in staged.items():
+        (root / name).write_text(content)
+    git("add", "--all", at=root)
+    (root / "new").unlink()
+    (root / "gone").unlink()
+    (root / "file").write_text("changed since\n")
+    status = git("status", "--porcelain", at=root).split("\n")
+    assert {"AD new", "MD gone", "A  same"} < {*status}
+    head = git("rev-parse", "HEAD", at=root)
+    kept = [ref for where, ref in place.service.remove(made, force=True).backups if Path(where) == store]
+    files, index = kept
+    assert index == f"{files}-staged"
+    assert git("rev-parse", f"{index}^", at=store) == head
+    for name, content in staged.items():
+        assert git("show", f"{index}:{name}", at=store) + "\n" == content
+    assert git("show", f"{files}:file", at=store) == "changed since"
+    assert {"new", "gone"}.isdisjoint(git("ls-tree", "--name-only", files, at=store).split())
+
+
 def test_a_ref_that_goes_with_the_worktree_keeps_no_commit(tmp_path: Path) -> None:
     """Private git directories pin what they borrow, and git has refs of a worktree's own: neither holds work."""
     place = repository.nested(tmp_path)

@@ -13,7 +13,7 @@ from launcher.safefs.remove import remove_tree
 from launcher.vcs import checkout, gitlinks, jailed_git, written
 from launcher.vcs.added_packs import Held
 from launcher.vcs.disk import Present
-from launcher.vcs.git import Completed, Git, GitFailed
+from launcher.vcs.git import EMPTY_TREE, Completed, Git, GitFailed, parsed_differences
 from launcher.vcs.git_config import UserConfig
 from launcher.vcs.harvest import crossing
 from launcher.vcs.jailed_git import JailedGit
@@ -41,8 +41,9 @@ def keep_work(worktree: Worktree) -> list[tuple[str, str]]:
     """Makes a backup of each part, and returns (git directory, ref) of each.
 
     A backup is a commit on top of HEAD that holds the files as they are: changed ones, new ones, and those of
-    repositories that somebody put inside; not what is ignored. Where nothing differs the ref holds HEAD itself. Git
-    directories that lie among the files are never read.
+    repositories that somebody put inside; not what is ignored. Where nothing differs the ref holds HEAD itself. What
+    only the index has gets a ref of its own: as a second parent, as stashes have it, it would have git-show(1) leave
+    out of the backup what is in it. Git directories that lie among the files are never read.
     """
     worktree = at_stake.with_populated(worktree)
     jailed_git.check_obstacles(worktree.path)
@@ -56,14 +57,16 @@ def keep_work(worktree: Worktree) -> list[tuple[str, str]]:
         gone = os.path.realpath(place) != place or not os.path.isdir(place)
         git = Git(os.fspath(part.git_dir))
         with Held(f"backup of {worktree.worktree_id}, until a ref points to it") as held:
-            commit = _head(git) if gone else _commit(JailedGit(git.git_dir, place), part, worktree, commits, held)
+            jailed = None if gone else JailedGit(git.git_dir, place)
+            commit, staged = _commits(jailed, part, worktree, commits, held) if jailed else (_head(git), "")
             if commit is None:
                 continue
             commits[part.name] = commit
             ref = f"{PREFIX}/{worktree.worktree_id}/{stamp}-{os.urandom(2).hex()}"
-            words = ("update-ref", "-m", "paddock: backup", ref, commit, "0" * len(commit))
-            git.variant(hold=held.locks).run(*words, environment=IDENTITY)
-        made.append((git.common_dir, ref))
+            for name, oid in ((f"{ref}-staged", staged), (ref, commit)) if staged else ((ref, commit),):
+                words = ("update-ref", "-m", "paddock: backup", name, oid, "0" * len(oid))
+                git.variant(hold=held.locks).run(*words, environment=IDENTITY)
+                made.append((git.common_dir, name))
     return made[::-1]
 
 
@@ -88,7 +91,8 @@ def _head(git: Git) -> str | None:
     return git.ref("HEAD", ok=(0, 1, 128)) or None
 
 
-def _commit(git: JailedGit, part: Part, worktree: Worktree, commits: dict[str, str], held: Held) -> str | None:
+def _commits(git: JailedGit, part: Part, worktree: Worktree, commits: dict[str, str], held: Held) -> tuple[str, str]:
+    """A commit of the files, and one of what is staged; "" where the first has all of that."""
     head = _head(git)
     with Scratch() as scratch:
         index, objects = scratch.path("index"), scratch.path("objects")
@@ -126,12 +130,35 @@ def _commit(git: JailedGit, part: Part, worktree: Worktree, commits: dict[str, s
                 entry = f"160000 {commits[inner.name]}\t{relative}\0"
                 git.run("update-index", "-z", "--index-info", input=os.fsencode(entry), environment=own)
         tree = git.run("write-tree", environment=own).out.decode("ascii").strip()
-        if head and tree == git.text("rev-parse", f"{head}^{{tree}}"):
-            return head
-        words = ["commit-tree", "-m", f"paddock: backup of {worktree.path}", *(["-p", head] if head else []), tree]
-        commit = git.run(*words, environment=_AUTHOR | own).out.decode("ascii").strip()
-        crossing.adopt(git, objects, commit, scratch.path("quarantine"), held)
-    return commit
+        before = head or EMPTY_TREE[len(tree)]
+        staged = _tree_of_index(git, before, tree, own | {"GIT_INDEX_FILE": f"{index}/staged"})
+        made = {"": "", **({git.text("rev-parse", f"{head}^{{tree}}"): head} if head else {})}
+        for each, what in ((tree, worktree.path), (staged, f"what is staged in {worktree.path}")):
+            if each not in made:
+                words = ["commit-tree", "-m", f"paddock: backup of {what}", *(["-p", head] if head else []), each]
+                made[each] = git.run(*words, environment=_AUTHOR | own).out.decode("ascii").strip()
+                crossing.adopt(git, objects, made[each], scratch.path(f"quarantine-{each}"), held)
+    return made[tree], made[staged]
+
+
+def _tree_of_index(git: JailedGit, head: str, tree: str, environment: dict[str, str]) -> str:
+    """The tree of the index, if content of it is neither in `head` nor in `tree`; else ""."""
+    words = ("diff-index", "--cached", "--raw", "--no-abbrev", "--no-renames", "-z", "--ignore-submodules=all")
+    staged, since = (
+        {one.path: one for one in parsed_differences(_seen(git, environment["GIT_OBJECT_DIRECTORY"], *words, old, "--"))
+         if one.kind != b"U"}  # a conflict's sides are of commits
+        for old in (head, tree)
+    )  # fmt: skip
+    new = [path for path, one in staged.items() if one.new.strip("0")]
+    found = zip(new, git.objects(staged[path].new for path in new), strict=True)
+    missing = {path for path, one in found if one.kind != "blob"}  # the repository is damaged
+    if since.keys().isdisjoint({*new} - missing):
+        return ""
+    kept = (one for path, one in staged.items() if path not in missing)
+    lines = (b"%s %s\t%s\0" % (one.new_mode, one.new.encode(), one.path) for one in kept)
+    git.run("read-tree", head, environment=environment)
+    git.run("update-index", "--replace", "-z", "--index-info", input=b"".join(lines), environment=environment)
+    return git.run("write-tree", environment=environment).out.decode("ascii").strip()
 
 
 def _seen(git: JailedGit, objects: str, *words: str) -> bytes:
