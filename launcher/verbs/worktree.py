@@ -292,7 +292,7 @@ def _print(row: Worktree, now: Condition, far: Progress) -> None:
     for one in now.stashes:
         print(f"  a stash of the agent is kept; to apply it: {printable(one.apply)}")
     if now.state is State.MISSING:
-        print("\n".join(f"  {printable(way)}" for way in removal.if_missing(row, unharvested=now.unharvested)))
+        print("\n".join(f"  {printable(way)}" for way in removal.if_missing(row, unharvested=now.fetched())))
     if now.in_use:
         print("  in use by " + printable(", ".join(condition.named_processes(now.in_use))))
     if now.locked is not None:

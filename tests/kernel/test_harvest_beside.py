@@ -287,6 +287,10 @@ def test_work_beside_the_branch_is_not_removed_with_a_worktree(git: Git, doing: 
     assert _BESIDE[doing] in refused.stderr, refused.stderr
     assert _BESIDE[doing] in _verb(git, "status").stdout
     assert ("paddock run -- git status" in refused.stderr) is (" in progress" in refused.stderr)
+    assert ("fetches what was committed" in refused.stderr) is ("commits that were not" in refused.stderr)
+    assert ("worktree harvest" in refused.stderr) is ("not harvested" in refused.stderr)
+    assert ("paddock run -- git commit" in refused.stderr) is ("staged in a jail" in refused.stderr)
+    assert ("no harvest fetches" in refused.stderr) is ("a repository in the private" in refused.stderr)
     forced = _verb(git, "remove", "mv2", "--force", at="main")
     assert forced.returncode == 0, forced.stderr
     aside = re.findall(r"is kept: (\S+)", forced.stdout)[-1]

@@ -74,6 +74,9 @@ def is_held(directory: str) -> bool:
 _MOST_NAMED = 5
 _SHORT = re.compile("^refs/(heads/)?")
 COMMITS = "commits that were not harvested"
+JAILED, BRANCHES = " in a jail", "not harvested: "
+REPOSITORY = "a repository in the private git directory: "
+"""Words of what waits that no harvest brings by itself: what no commit has, further branches, repositories."""
 OPERATIONS = {
     "rebase-merge": "rebase",
     "rebase-apply": "rebase or am",
@@ -212,7 +215,7 @@ def waiting(directory: str, *, kept: bool = True) -> tuple[str, ...]:
                 found += [f"{where}{each}" for each in _staged(directory, tip.repository)]
             if beside:
                 more = f" and {len(beside) - _MOST_NAMED} more" if len(beside) > _MOST_NAMED else ""
-                found.append(f"{where}not harvested: {', '.join(beside[:_MOST_NAMED])}{more}")
+                found.append(f"{where}{BRANCHES}{', '.join(beside[:_MOST_NAMED])}{more}")
         if kept:
             found += _repositories(directory, record)
     except (Refusal, OSError):
@@ -290,7 +293,7 @@ def _under_way(directory: str, repository: records.Repository) -> Iterator[str]:
     with agent_refs.opened(directory, repository) as refs:
         found = dict(reversed(refs.under_way(OPERATIONS)))
     for place in sorted(found)[:_MOST_NAMED]:
-        yield f"a {OPERATIONS[found[place]]} in progress, in a jail" + (f": {cited(place)}" if place else "")
+        yield f"a {OPERATIONS[found[place]]} in progress,{JAILED}" + (f": {cited(place)}" if place else "")
 
 
 _MOST_INDEX = 256 << 20
@@ -315,7 +318,7 @@ def _staged(directory: str, repository: records.Repository) -> Iterator[str]:
             assert jailed.process.stdout is not None
             listed = walk.read_up_to(jailed.process.stdout.fileno(), _MOST_LISTED)
             if listed is None:  # an index of an agent's that names millions of files
-                yield "staged in a jail: more than can be compared"
+                yield f"staged{JAILED}: more than can be compared"
                 return
             jailed.check("comparing what is staged")
     changed = [one for one in parsed_differences(listed) if one.new.strip("0") and one.new_mode != b"160000"]
@@ -325,7 +328,7 @@ def _staged(directory: str, repository: records.Repository) -> Iterator[str]:
         lost = [one for one in lost if not _is_as_staged(files, one)]
     if names := [cited(os.fsdecode(one.path)) for one in lost]:
         more = f" and {len(names) - _MOST_NAMED} more" if len(names) > _MOST_NAMED else ""
-        yield f"staged in a jail only: {', '.join(names[:_MOST_NAMED])}{more}"
+        yield f"staged{JAILED} only: {', '.join(names[:_MOST_NAMED])}{more}"
 
 
 def _is_as_staged(files: Inside, one: Difference) -> bool:
@@ -348,4 +351,4 @@ def _repositories(directory: str, record: records.Record) -> Iterator[str]:
         given = given_oids(given_place(directory, place)) | {""}
         given |= {oid for name, oid in oids.items() if name.startswith("refs/remotes/")}
         if not given.issuperset(oids.values()):
-            yield f"a repository in the private git directory: {cited(place)}"
+            yield f"{REPOSITORY}{cited(place)}"

@@ -17,7 +17,7 @@ from launcher.vcs.disk import Present, readable
 from launcher.vcs.git import Git, GitFailed, in_gits_words
 from launcher.vcs.git_config import UserConfig
 from launcher.vcs.harvest import further, lfs
-from launcher.vcs.harvest.outstanding import COMMITS, OPERATIONS
+from launcher.vcs.harvest.outstanding import BRANCHES, COMMITS, JAILED, OPERATIONS, REPOSITORY
 from launcher.vcs.jailed_git import JailedGit
 from launcher.vcs.private.record import directory_of
 from launcher.vcs.scratch import Scratch
@@ -382,6 +382,10 @@ class Condition(NamedTuple):
             for part in self.parts
             if part.ignored.names
         ]
+
+    def fetched(self) -> bool:
+        """Whether a harvest brings any of what waits by itself: commits of the branch there, stashes."""
+        return any(JAILED not in each and BRANCHES not in each and REPOSITORY not in each for each in self.waiting)
 
     def beside(self) -> list[Kept]:
         """Work at stake that has a ref of its own: the ref stays when the worktree goes, but nothing leads to it."""

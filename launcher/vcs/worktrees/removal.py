@@ -15,7 +15,7 @@ from launcher.vcs.added_packs import Held
 from launcher.vcs.disk import Present
 from launcher.vcs.git import EMPTY_TREE, Completed, Git, GitFailed, parsed_differences
 from launcher.vcs.git_config import UserConfig
-from launcher.vcs.harvest import crossing
+from launcher.vcs.harvest import crossing, outstanding
 from launcher.vcs.jailed_git import JailedGit
 from launcher.vcs.private import lock as private_lock
 from launcher.vcs.private import record, swap, writers
@@ -535,7 +535,7 @@ def _check(now: Condition, worktree: Worktree) -> None:
     stake = now.at_stake()
     if worktree.state is State.MISSING:
         raise Refusal("worktree-missing", f"{now.path} is missing", context=in_rows(*stake),
-                      hint=in_rows(*if_missing(worktree, unharvested=now.unharvested)))  # fmt: skip
+                      hint=in_rows(*if_missing(worktree, unharvested=now.fetched())))  # fmt: skip
     if stake:
         raise Refusal(
             "worktree-dirty",
@@ -564,12 +564,18 @@ def _ways(now: Condition, worktree: Worktree) -> Iterator[str]:
     strange = bool(now.docked) or any(part.strangers or part.hidden for part in now.parts)
     if strange:
         yield "fetch or copy from it what you want (run no git in it: the jail's command wrote its configuration)"
-    if now.waiting:
-        yield f"paddock worktree harvest {quoted(now.path)} fetches what was committed and stashed"
-    if any("not harvested: " in each for each in now.waiting):
-        yield "further branches with --branch NAME; what is none gets one in a jail: paddock run -- git branch NAME REF"
-    if any(" in progress, " in each for each in now.waiting):
-        yield "what is in progress in a jail ends in one; how, says: paddock run -- git status"
+    harvest = f"paddock worktree harvest {quoted(now.path)}"
+    if now.fetched():
+        yield f"{harvest} fetches what was committed and stashed"
+    for word, way in (
+        (outstanding.BRANCHES, f"{harvest} --branch NAME fetches a further branch; what is none gets one in a jail: "
+                               "paddock run -- git branch NAME REF"),
+        (" in progress, ", "what is in progress in a jail ends in one; how, says: paddock run -- git status"),
+        (f"staged{outstanding.JAILED}", "what is staged in a jail is committed there: paddock run -- git commit"),
+        (outstanding.REPOSITORY, "no harvest fetches a repository in there; in a jail you can fetch from it"),
+    ):  # fmt: skip
+        if any(word in each for each in now.waiting):
+            yield way
     yield from now.lagging()  # first, or a commit would take the submodule back
     for part in now.parts:
         if part.modified or part.untracked or part.operation:
