@@ -273,6 +273,23 @@ def test_what_came_along_under_the_worktrees_name_is_not_offered_again(ticket: P
     assert ticket.harvest(follow=False)["branches"] == ["b31133"]
 
 
+def test_no_new_name_looks_like_one_of_the_users(ticket: Planted) -> None:
+    """In other case, in other forms of the letters, or with letters of other scripts among the Latin ones."""
+    ticket.host("tag", "v0")
+    ticket.host("update-ref", "refs/remotes/origin/there", "HEAD")
+    work = _beside(ticket)
+    alike = ("MAIN", "\uff4dain", "m\u0430in", "fix/\u03bfld", "There", "ORIGIN/there", "V0")
+    for name in (*alike, "\u0433\u043e\u0434", "stra\u00dfe", "Mains"):
+        ticket.agent("branch", name, work)
+    ticket.agent("tag", "v\uff10", work)
+    ticket.harvest()
+    refs = {*ticket.host("for-each-ref", "--format=%(refname)", "refs/heads", "refs/tags").split()}
+    own = {"\u0433\u043e\u0434", "stra\u00dfe", "Mains"} | {f"one/{name}" for name in alike}
+    assert refs == {f"refs/heads/{name}" for name in own | {"main", "agent/one", "two"}} | {
+        "refs/tags/v0", "refs/tags/one/v\uff10"
+    }  # fmt: skip
+
+
 def test_no_name_of_the_agents_is_a_path_of_the_users(ticket: Planted) -> None:
     """Git takes a word for a branch where the file is not on the disk, from any directory: nothing of his changes."""
     main = ticket.repo.main

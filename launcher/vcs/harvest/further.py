@@ -100,6 +100,11 @@ class Names:
         return not ends.isdisjoint(self._guessed) or any(HEADS + end in self.refs for end in ends)
 
     @cached_property
+    def _folded(self) -> set[str]:
+        kept = (ref.split("/", 2)[2] for ref in self.refs if ref.startswith((HEADS, TAGS, "refs/remotes/")))
+        return set(map(_folded, (*kept, *self._guessed)))
+
+    @cached_property
     def _taken(self) -> Taken:
         """Made once: an agent may have hundreds of thousands of names to compare with."""
         return Taken((*self.refs, *(kind + short for short in self._guessed for kind in (HEADS, TAGS))))
@@ -113,10 +118,14 @@ class Names:
         """
         for place in (ref, prefixed(ref, prefix)):
             kind, name = parted(place)
-            if self._free(kind, name) and not (place == ref and self._as_a_remotes(name)):
+            if self._free(kind, name) and not (place == ref and (self._as_a_remotes(name) or self._looks_known(name))):
                 self._taken.add(place)
                 return place
         return ""
+
+    def _looks_known(self, name: str) -> bool:
+        """Whether a name is read as another that the user has, or may be: with letters that look like Latin ones."""
+        return _folded(name) in self._folded or _mixes_scripts(name)
 
     def _free(self, kind: str, name: str) -> bool:
         if not plausible(HEADS + name) or unseen(name) or not _fits(name) or name in self.paths:
@@ -135,6 +144,26 @@ class Names:
         meant = (f"refs/{name}", f"refs/tags/{name}", f"refs/heads/{name}", f"refs/remotes/{name}")
         named = (*meant, f"refs/remotes/{name}/HEAD")
         return self._taken.names.isdisjoint(named) and not self._taken.bars(kind + name)
+
+
+def _folded(name: str) -> str:
+    """The form that names have in common which differ in case, or in how Unicode has the same letters."""
+    if name.isascii():
+        return name.lower()
+    import unicodedata  # most harvests bring no such name
+
+    return unicodedata.normalize("NFKC", name).casefold()
+
+
+def _mixes_scripts(name: str) -> bool:
+    """Whether there are Cyrillic or Greek letters among Latin ones; a name that is all in one script says so."""
+    if name.isascii():
+        return False
+    import unicodedata
+
+    letters = filter(str.isalpha, unicodedata.normalize("NFKC", name))
+    scripts = {unicodedata.name(letter, "").partition(" ")[0] for letter in letters}
+    return "LATIN" in scripts and not scripts.isdisjoint(("CYRILLIC", "GREEK"))
 
 
 def _fits(name: str) -> bool:
