@@ -290,6 +290,19 @@ def test_no_new_name_looks_like_one_of_the_users(ticket: Planted) -> None:
     }  # fmt: skip
 
 
+def test_a_tag_that_calls_itself_otherwise_stays_with_the_agent(ticket: Planted) -> None:
+    """`git describe` and `git tag -v` print the name in the object: it would be read as a tag of the user's."""
+    for name in ("v1", "good", "c0ffee"):
+        ticket.agent("tag", "-a", "-m", name, name)
+    ticket.agent("tag", "x", "v1")
+    ticket.agent("tag", "-d", "v1")
+    (note,) = ticket.harvest()["notes"]
+    assert note.endswith("not harvested: one/c0ffee (c0ffee), x (v1)"), note
+    assert ticket.host("for-each-ref", "--format=%(refname)", "refs/tags") == "refs/tags/good"
+    ticket.agent("tag", "-d", "x", "c0ffee")
+    assert ticket.harvest()["notes"] == []
+
+
 def test_no_name_of_the_agents_is_a_path_of_the_users(ticket: Planted) -> None:
     """Git takes a word for a branch where the file is not on the disk, from any directory: nothing of his changes."""
     main = ticket.repo.main

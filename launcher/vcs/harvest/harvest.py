@@ -267,6 +267,7 @@ class _Run:
             for found in gathered:
                 self._clear_of_unsigned(found)
                 self._clear_of_paths(found, notes)
+                self._clear_of_misnamed(found, notes)
         except Refusal as refusal:
             what = "the agent's stash is" if any(found.stashes for found in founds) else ""
             if any(found.offered for found in founds):
@@ -334,6 +335,26 @@ class _Run:
             if found.follow and found.follow[0] == ref:
                 found.follow = ()
                 notes.append(_elsewhere(part, ref))
+
+    def _clear_of_misnamed(self, found: Found, notes: list[str]) -> None:
+        """Leaves annotated tags behind whose own name is not that of their ref: git-describe(1) prints their own."""
+        tags = {ref: oid for ref, oid in found.extra.items() if ref.startswith(TAGS) and ref in found.offered}
+        if not tags:
+            return
+        assert found.quarantine is not None
+        kinds = found.git.objects(tags.values(), found.quarantine.environment)
+        names = [ref for ref, one in zip(tags, kinds, strict=True) if one.kind == "tag"]
+        misnamed: list[str] = []
+        contents = found.git.contents([tags[ref] for ref in names], found.quarantine.environment)
+        for ref, content in zip(names, contents, strict=True):
+            own = os.fsdecode(b"".join(content.split(b"\n", 3)[2:3]).removeprefix(b"tag "))
+            if own != ref.removeprefix(TAGS):
+                del found.extra[ref], found.offered[ref]
+                misnamed.append(f"{cited(ref.removeprefix(TAGS))} ({cited(own)})")
+        if misnamed:
+            more = ", ..." if len(misnamed) > _MOST_NAMED else ""
+            shown = ", ".join(misnamed[:_MOST_NAMED])
+            notes.append(f"tags of the agent have another name in themselves, and are not harvested: {shown}{more}")
 
     def _look(self, record: records.Record, branches: Mapping[str, str]) -> tuple[list[Found], list[str], list[str]]:
         """Every repository with its new commit and the branches asked for; what to say; branches not asked for."""
