@@ -244,7 +244,10 @@ _SUBJECT, _NAME = 200, 80
 
 
 class Entry(NamedTuple):
-    """A commit. What its author wrote is as it was; the last four are empty where it cannot be decoded."""
+    """A commit. What its author wrote is as it was; the last four are empty where it cannot be decoded.
+
+    The date alone is empty where no calendar of Python's has it: an author sets it as he likes.
+    """
 
     commit: str
     subject: str
@@ -254,7 +257,8 @@ class Entry(NamedTuple):
 
     def line(self) -> str:
         """The commit for people."""
-        said = f"{self.date[:10]} {spoken(self.author)}: {spoken(self.subject)}" if self.date else "(not readable)"
+        date = self.date[:10] or "(no date)"
+        said = f"{date} {spoken(self.author)}: {spoken(self.subject)}" if any(self[1:]) else "(not readable)"
         return f"{self.commit[:12]} {said}"
 
 
@@ -396,14 +400,12 @@ def _entry(commit: git.Commit) -> Entry:
     try:
         summary = commit.summary
         subject = summary if isinstance(summary, str) else os.fsdecode(summary)
-        date = commit.authored_datetime.isoformat()
-        return Entry(
-            commit.hexsha,
-            subject[:_SUBJECT],
-            (commit.author.name or "")[:_NAME],
-            (commit.author.email or "")[:_NAME],
-            date,
-        )
+        author = commit.author
+        try:
+            date = commit.authored_datetime.isoformat()
+        except (ValueError, ArithmeticError, OSError):
+            date = ""
+        return Entry(commit.hexsha, subject[:_SUBJECT], (author.name or "")[:_NAME], (author.email or "")[:_NAME], date)
     except GitFailed:
         raise
     except (ValueError, LookupError, AttributeError, AssertionError, ArithmeticError, OSError):

@@ -152,6 +152,19 @@ def test_a_costly_commit_costs_nothing(ground: Ground) -> None:
         assert found.commits[0][:2] == (tip, subject), more[:30]
 
 
+@pytest.mark.parametrize("date", [b"9223372036854775807 +0000", b"253402300800 +0000"])
+def test_a_commit_with_a_date_that_no_calendar_has_is_shown(ground: Ground, date: bytes) -> None:
+    """With its author and subject: whoever sets such a date would be missing in what people read."""
+    tip = raw_commit(ground, author=b"Mallory <m@x> " + date, text=b"agent: Work.\n")
+    with opened(ground) as repo:
+        found = between(repo, ground.id("main"), tip)
+    assert found.authors == ("Mallory",)
+    assert found.commits[0] == (tip, "agent: Work.", "Mallory", "m@x", "")
+    assert found.lines(1)[:2] == [
+        "1 commit by Mallory; 0 files, +0 -0", f"  {tip[:12]} (no date) Mallory: agent: Work."
+    ]  # fmt: skip
+
+
 def test_commits_in_other_encodings_are_read(ground: Ground) -> None:
     """What git may write by `i18n.commitEncoding` is decoded."""
     tip = raw_commit(ground, author="J\xf6rg <j@x> 1 +0000".encode("latin-1"), more=b"encoding ISO-8859-1\n",
