@@ -225,6 +225,20 @@ def test_what_only_the_index_has_is_backed_up(tmp_path: Path, inner: str) -> Non
     assert {"new", "gone"}.isdisjoint(git("ls-tree", "--name-only", files, at=store).split())
 
 
+@pytest.mark.parametrize("inside", ["", "new"])
+def test_a_file_that_became_a_directory_is_backed_up(place: Place, inside: str) -> None:
+    """An empty one is nothing that git knows: the file is gone, and that is all there is to keep."""
+    made = place.service.add(place.app, "T")
+    root = Path(made.path)
+    (root / "file").unlink()
+    (root / "file").mkdir()
+    if inside:
+        (root / "file" / inside).write_text("precious\n")
+    ((store, ref),) = place.service.remove(made, force=True).backups
+    names = git("ls-tree", "-r", "--name-only", ref, at=Path(store)).splitlines()
+    assert [name for name in names if name.startswith("file")] == ([f"file/{inside}"] if inside else [])
+
+
 def test_a_ref_that_goes_with_the_worktree_keeps_no_commit(tmp_path: Path) -> None:
     """Private git directories pin what they borrow, and git has refs of a worktree's own: neither holds work."""
     place = repository.nested(tmp_path)

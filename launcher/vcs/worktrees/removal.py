@@ -2,6 +2,7 @@
 
 import errno
 import os
+import stat
 import time
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
@@ -173,13 +174,14 @@ def _seen(git: JailedGit, objects: str, *words: str) -> bytes:
 
 
 def _record(git: JailedGit, names: list[bytes], environment: dict[str, str]) -> None:
-    """Puts files as they are into an index. What is gone, or lies behind a link by now, is taken out of it first.
+    """Puts files as they are into an index. What is gone, a directory or behind a link by now is taken out of it first.
 
     Refusals: worktree-unreadable, worktree-obstructed.
     """
     try:
         with Inside(git.work_tree) as inside:
-            found = {name: status for name in names if (status := inside.status(os.fsdecode(name))) is not None}
+            seen = {name: inside.status(os.fsdecode(name)) for name in names}
+        found = {name: one for name, one in seen.items() if one is not None and not stat.S_ISDIR(one.st_mode)}
         jailed_git.refuse_holes(git.work_tree, ((os.fsdecode(name), status) for name, status in found.items()))
         there = found.keys()
         for paths, how in ({*names} - there, ("--force-remove",)), (there, ("--add", "--remove", "--replace")):
