@@ -98,6 +98,10 @@ class Carrier:
         except (ProcessLookupError, BrokenPipeError):
             return  # killed, which `finish` tells
 
+    def has_died(self) -> bool:
+        """Whether somebody has killed the process; to be called before `finish`."""
+        return os.waitid(os.P_PID, self._child, os.WEXITED | os.WNOHANG | os.WNOWAIT) is not None
+
     def finish(self, *, ended: bool) -> Refusal | None:
         """Waits until all that the command has written is where it goes, and gives back what it has not read.
 

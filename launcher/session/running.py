@@ -20,7 +20,6 @@ if TYPE_CHECKING:
     from typing import Any
 
     from launcher.egress.handle import Egress
-    from launcher.session.carrier import Carrier
     from launcher.session.credentials import Logins
     from launcher.session.denial_collector import Denials
     from launcher.session.generous import Generous
@@ -203,7 +202,6 @@ class _Parts(terminal.Listener):
         self._git: Lease | None = None
         self._logins: Logins | None = None
         self._trusting = False
-        self._carrier: Carrier | None = None
         self.lost: Refusal | None = None
         self._keys: tuple[Key, ...] = ()
         self.limits: Limits | None = None
@@ -368,8 +366,8 @@ class _Parts(terminal.Listener):
         """The spec with pipes in the places of the caller's files, which stay out of the jail."""
         from launcher.session.carrier import Carrier
 
-        self._carrier = Carrier(streams, spec.limits)
-        return spec.replace(streams=self._carrier.streams)
+        self.carrier = Carrier(streams, spec.limits)
+        return spec.replace(streams=self.carrier.streams)
 
     def on_report(self, facts: Facts) -> None:
         self.facts += facts
@@ -427,8 +425,8 @@ class _Parts(terminal.Listener):
 
     def end(self) -> None:
         """Ends all of it, and hands over the work; with a strict hand-off none when hand-off files have changed."""
-        if self._carrier is not None:
-            self.lost = self._carrier.finish(ended=True)
+        if self.carrier is not None:
+            self.lost = self.carrier.finish(ended=True)
         if self._started:
             state.remember_last(self._places, self._session.name, self._started)
         if self.limits is not None:

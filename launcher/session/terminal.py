@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     import signal as _signal
     from typing import Any
 
+    from launcher.session.carrier import Carrier
     from launcher.session.denial_collector import Denials
     from launcher.session.generous import Generous
     from launcher.session.own_terminal import Link
@@ -65,10 +66,12 @@ class Listener:
     Attributes:
         watchdog: looks at what the jail uses, and may have it ended.
         denials: takes what is refused in the jail.
+        carrier: of the command's standard streams; the jail ends with it.
     """
 
     watchdog: "Generous | Watchdog | None" = None
     denials: "Denials | None" = None
+    carrier: "Carrier | None" = None
 
     def on_report(self, facts: "tuple[Any, ...]") -> None:
         """Takes what `status.send_report` sent, before the command starts to run."""
@@ -156,7 +159,7 @@ class _Jail:
         self._terminal = terminal
         self._decoder = wire.Decoder()
         self._started = False
-        self._late = False
+        self._late = self._cut = False
         self._stop = self._told = 0  # as the init numbers it, with the signal; 0 while the command runs
         self._child_status = 0
         self._status: int | None = None
@@ -175,7 +178,7 @@ class _Jail:
         deadline = time.monotonic() + start_timeout
         # What arrived before the fork did not reach the jail: pass it on, whoever sent it.
         self._on_signals(everything=True)
-        while self._child is not None:
+        while self._child is not None and not self._cut:
             left = None if self._started else max(0.0, deadline - time.monotonic()) * 1000
             if self._started and self._watch is not None:
                 left = self._watch.look() * 1000
@@ -245,6 +248,7 @@ class _Jail:
             pid, code = os.waitpid(self._child, os.WNOHANG)
             if pid:
                 self._child, self._child_status = None, code
+        self._cut = self._listener.carrier is not None and self._listener.carrier.has_died()
 
     def _on_message(self) -> bool:
         """Reads what the pipe holds; False when there is nothing, and at its end."""

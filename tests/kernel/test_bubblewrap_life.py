@@ -216,7 +216,7 @@ def _launcher(process: "subprocess.Popen[bytes]") -> int:
 
 
 def _init(process: "subprocess.Popen[bytes]") -> int:
-    (pid,) = content(process.pid, f"task/{process.pid}/children").split()
+    *_, pid = content(process.pid, f"task/{process.pid}/children").split()  # behind what carries streams
     return int(pid)
 
 
