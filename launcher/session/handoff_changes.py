@@ -6,13 +6,13 @@ end, in every mode. The comparison is by inode, size and times: the kernel sets 
 (ctime), and no unprivileged process can set it back, so nothing that was written goes unseen; what was rewritten alike
 is told too.
 
-Launch path: `os`, `launcher.session.inputs`, `launcher.session.nested`.
+Launch path: `os`, `launcher.session.inputs`, `launcher.session.nested`, `launcher.session.state`.
 """
 
 import time
 
 from launcher.lean import os
-from launcher.session import inputs, nested
+from launcher.session import inputs, nested, state
 from launcher.session.nested import BARE, BORROWING
 from policy import promises
 from policy.errors import Refusal, unusable
@@ -23,47 +23,6 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from policy.handoff import Patterns
-
-# Since when nobody has searched a worktree for what sessions made deep inside it (`made_since`): a note for the next.
-#
-# A walk over the worktree would be most of what a short command takes, and a launcher that is killed walks nowhere.
-# So each session notes at its start that it has begun, and whoever searches takes the note away, and looks at all
-# that has changed since it was written. It lies beside the private home, where no jail reaches.
-
-
-UNSEARCHED_NOTE = "unsearched"
-
-
-def note_unsearched(directory: str, since: int) -> None:
-    """Notes that a session has begun, unless an earlier one waits to be looked at."""
-    try:
-        fd = os.open(
-            f"{directory}/{UNSEARCHED_NOTE}", os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600
-        )
-    except FileExistsError:
-        return
-    try:
-        os.utime(fd, ns=(since, since))
-    finally:
-        os.close(fd)
-
-
-def taken_unsearched(directory: str, since: int) -> int:
-    """Since when the worktree has to be searched: `since`, or earlier. The note is gone: the caller searches now.
-
-    Gone before the search, because a session that ends while it goes on writes it again.
-    """
-    path = f"{directory}/{UNSEARCHED_NOTE}"
-    try:
-        noted: int = os.lstat(path).st_mtime_ns
-    except FileNotFoundError:
-        return since
-    try:
-        os.unlink(path)
-    except OSError:
-        return min(noted, since)  # it stays, and the next one looks once more
-    return min(noted, since)
-
 
 MOST_ENTRIES = 2000
 """Entries of hand-off directories that are looked at; more are told as one change of the whole."""
@@ -115,7 +74,7 @@ class Watch:
     def begin(self) -> None:
         """Has the next session that looks see to this one, should it not look itself. Refusals: state-unusable."""
         try:
-            note_unsearched(self._own, self._since)
+            state.note_unsearched(self._own, self._since)
         except OSError as error:
             raise unusable(self._own, error) from None
 
@@ -138,15 +97,21 @@ class Watch:
             found += tuple(
                 (what, path.removeprefix(self._root + "/"), "protect") for what, path in nested.changes(self._nested)
             )
-        if thorough or time.monotonic() - self._started > LASTING:
+        self.searched = thorough or time.monotonic() - self._started > LASTING
+        if not self.searched:
+            try:
+                self.searched = state.note_unsearched(self._own, self._since, time.time_ns()) > state.MOST_NOTED
+            except OSError:
+                found += (("created", "...", "protect"),)  # as for a tree that is too large: nobody will look
+        if self.searched:
             from policy.handoff import Patterns
 
-            self.searched = True
-            since = taken_unsearched(self._own, self._since)
+            spans = [*state.unsearched(self._own, take=True), (self._since, time.time_ns())]
+            since = min(begun for begun, _ in spans)
             made, deeper, unknown = made_since(
                 self._root, self._known, since, Patterns(self._patterns), frozenset(self._nested)
             )
-            nested.note(self._own, unknown, self._since)
+            nested.note(self._own, unknown, spans)
             if since < self._since:  # an earlier session has made or changed those before this one began
                 made += tuple(
                     path[len(self._root) + 1 :]
@@ -157,11 +122,6 @@ class Watch:
             found += tuple(
                 ("changed", path, "protect") for path in deeper if path not in after and not _below(path, found)
             )
-        else:
-            try:
-                note_unsearched(self._own, self._since)  # again, where the search of another was over before this end
-            except OSError:
-                found += (("created", "...", "protect"),)  # as for a tree that is too large: nobody will look
         return found
 
     def _changes(self, after: dict[str, tuple[str, Stamp]]) -> tuple[Change, ...]:

@@ -7,9 +7,10 @@ only what is obeyed and exists is, and commits work. Both are compared at the en
 A walk over the worktree takes longer than a launch, so it is made when a Plan is. The search at the end of sessions
 (`launcher.session.handoff_changes`) notes those that no Plan knew, and every Plan of the worktree depends on that note.
 
-Launch path: `os`.
+Launch path: `os`, `launcher.jail.syscalls`.
 """
 
+from launcher.jail import syscalls
 from launcher.lean import os
 from launcher.safefs import walk
 from policy.plan import beneath
@@ -22,7 +23,7 @@ if TYPE_CHECKING:
 
 NOTE = "nested"
 """File of a worktree's directory in Paddock's state: repositories that a search has met and the Plan did not know, each
-ended by a NUL. In front of those that a session made stands which file or directory that was, as ``DEVICE:INODE``."""
+ended by a NUL. In front of those that a session made stands which file or directory that was (`syscalls.identity`)."""
 MOST_ENTRIES = 200_000
 """Entries of all trees together that are looked at when a Plan is made."""
 MOST_REPOSITORIES = 200
@@ -102,7 +103,7 @@ def existing(root: str, most: int) -> tuple[list[str], int, list[str]]:
 def look(
     trees: "Iterable[str]",
     own: "Iterable[str]",
-    made: "Mapping[str, str]",
+    made: "Callable[[str], bool]",
     host: "Host",
     agents: "Callable[[str], object]",
 ) -> tuple[tuple[str, ...], tuple[str, ...], tuple[str, ...], dict[str, str], tuple[str, ...]]:
@@ -111,7 +112,7 @@ def look(
     Args:
         trees: canonical, the worktree first; a file may be one.
         own: `.git` of the worktree and its submodules, which are protected in other ways.
-        made: those that sessions made there, as `made` gives them; they are left out.
+        made: whether sessions made a repository, as `by_sessions` tells; then it is left out.
         host: answers; what was asked becomes an input of the Plan.
         agents: whether jails could write a git directory.
 
@@ -141,7 +142,7 @@ def look(
             if git_dir is not None and not agents(git_dir):
                 checkouts[entry.removesuffix("/.git")] = git_dir
         for place in (*found, *([above] if above else ())):
-            if place in places or any(beneath(place, each) for each in mine) or made.get(place) == _mark(place):
+            if place in places or any(beneath(place, each) for each in mine) or made(place):
                 continue
             if len(places) >= MOST_REPOSITORIES:
                 warnings.append(f"{root} holds more than {MOST_REPOSITORIES} repositories: {place} and further ones "
@@ -229,24 +230,22 @@ def _obeyed(git_dir: str, host: "Host") -> "Iterator[str]":
             yield target
 
 
-def note(directory: str, unknown: "Iterable[str]", started: int) -> None:
+def note(directory: str, unknown: "Iterable[str]", spans: "Iterable[tuple[int, int]]") -> None:
     """Notes repositories that a search has met and the Plan did not know. Another note makes new Plans.
 
     Args:
         directory: of the worktree in Paddock's state.
         unknown: `.git` and bare repositories.
-        started: when the session did, in nanoseconds since the epoch: what has its configuration since then, it made.
+        spans: when the sessions since the last search began and were over, in nanoseconds since the epoch.
     """
     before = _noted(directory)
-    made = {place: mark for place, mark in _made(before).items() if _mark(place) == mark}
+    by_session = by_sessions(directory, spans)
+    made = {place: mark for mark, place in _made(before) if syscalls.identity(place) == mark}
     others = []
     for place in unknown:
-        told = _stamp(place)
-        if told is not None and len(told) == 3:
-            told = _stamp(f"{place}/config")
-        if told is not None and len(told) > 3 and told[-1] >= started:
-            made[place] = _mark(place)
-        elif place not in made:
+        if by_session(place):
+            made[place] = syscalls.identity(place)
+        else:
             others.append(place)
     kept = list(made.items())[-MOST_REPOSITORIES:]
     entries = [*(f"{mark}{place}" for place, mark in kept), *others[:MOST_REPOSITORIES]]
@@ -259,21 +258,42 @@ def note(directory: str, unknown: "Iterable[str]", started: int) -> None:
         return  # what was made has been told; the next session that looks notes it
 
 
-def made(directory: str) -> dict[str, str]:
-    """Repositories that sessions made in the worktree, each with a mark of which file it is.
+def by_sessions(directory: str, spans: "Iterable[tuple[int, int]]") -> "Callable[[str], bool]":
+    """Tells whether sessions made a repository in the worktree: then a search has told it, or will.
 
-    They have been told, and a later session may clear them away: so they are no more protected than they were then.
+    A later session may clear it away: so it is no more protected than it was then. By when it was made, and not by when
+    it was met: most sessions are too short to search, and whether a Plan is made anew is chance.
+
+    Args:
+        directory: of the worktree in Paddock's state.
+        spans: of the sessions since the last search; what earlier ones made is in the note.
     """
-    return _made(_noted(directory))
+    known, times = frozenset(mark for mark, _ in _made(_noted(directory))), tuple(spans)
+
+    def told(place: str) -> bool:
+        return syscalls.identity(place) in known or any(begun <= _born(place) <= over for begun, over in times)
+
+    return told
 
 
-def _made(content: bytes) -> dict[str, str]:
-    found = {}
+def _made(content: bytes) -> "Iterator[tuple[str, str]]":
     for entry in content.split(b"\0"):
         mark, slash, place = os.fsdecode(entry).partition("/")
         if mark and slash:
-            found[slash + place] = mark
-    return found
+            yield mark, slash + place
+
+
+def _born(place: str) -> int:
+    """When a git directory or pointer was made; no jail makes one anew in which something is mounted read-only.
+
+    Where the file system does not know, its configuration's last change has to do.
+    """
+    try:
+        _, birth, _ = syscalls.statx(syscalls.AT_FDCWD, place, syscalls.AT_SYMLINK_NOFOLLOW, syscalls.STATX_BTIME)
+    except OSError:
+        return 0
+    found = (birth,) if birth else _stamp(f"{place}/config") or _stamp(place)
+    return 0 if found is None or len(found) == 3 else found[-1]
 
 
 def _noted(directory: str) -> bytes:
@@ -286,12 +306,6 @@ def _noted(directory: str) -> bytes:
         return content
     finally:
         os.close(descriptor)
-
-
-def _mark(place: str) -> str:
-    """Which file or directory is there now."""
-    found = _stamp(place)
-    return "" if found is None else f"{found[1]}:{found[2]}"
 
 
 def seen(places: "Iterable[str]") -> dict[str, dict[str, Stamp]]:

@@ -519,9 +519,13 @@ def _with_nested(
     kept = os.path.dirname(state.home_of(places, worktree_id(found.root)))
     machine.depends_on_content(f"{kept}/{nested.NOTE}")
     agents = _agents(places, machine)
-    by_sessions = {place: mark for place, mark in nested.made(kept).items() if agents(place)}
+    noted = nested.by_sessions(kept, state.unsearched(kept))
+
+    def made(place: str) -> bool:
+        return beneath(place, found.root) and noted(place) and bool(agents(place))  # no search looks elsewhere
+
     known, untouched, obeyed, checkouts, warnings = nested.look(
-        trees, (*own, *git.pointers, *git.inside), by_sessions, machine, agents
+        trees, (*own, *git.pointers, *git.inside), made, machine, agents
     )
     rules = rules._replace(warnings=(*rules.warnings, *warnings))
     empty, absent = repositories.unpopulated_in_others(checkouts, (found.root, *granted), machine)

@@ -556,3 +556,62 @@ def last_session(places: Places) -> tuple[str, int]:
     except (OSError, ValueError):
         return "", 0
     return (name, int(started)) if valid_name(name) and started.isdigit() else ("", 0)
+
+
+# When there were sessions after which nobody has searched the worktree (`handoff_changes.made_since`): a note.
+#
+# A walk over the worktree would be most of what a short command takes, and a launcher that is killed walks nowhere.
+# So each session notes at its start that it has begun, and a short one that it is over. Whoever searches takes the note
+# away, and looks at all that has changed since the first of them; what was made while one of them lasted is a session's
+# (`nested.by_sessions`). It lies beside the private home, where no jail reaches.
+
+UNSEARCHED_NOTE = "unsearched"
+"""File of lines: when a session began, and in a line of its own, again with when it was over. Of one whose launcher was
+killed nobody knows that: what it made counts as its user's."""
+MOST_NOTED = 64 << 10
+"""Bytes of the note from which on a short session searches, too."""
+
+_ADDING = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC | os.O_NOFOLLOW
+
+
+def note_unsearched(directory: str, *times: int) -> int:
+    """Notes when a session began, or when it began and was over, in nanoseconds since the epoch.
+
+    Returns:
+        The size of the note.
+    """
+    while True:
+        fd = os.open(f"{directory}/{UNSEARCHED_NOTE}", _ADDING, 0o600)
+        try:
+            os.write(fd, " ".join(map(str, times)).encode() + b"\n")
+            found = os.fstat(fd)
+        finally:
+            os.close(fd)
+        if found.st_nlink:  # else it was taken, and perhaps read, before this line came
+            size: int = found.st_size
+            return size
+
+
+def unsearched(directory: str, *, take: bool = False) -> list[tuple[int, int]]:
+    """When the sessions since the last search began and were over; of those whose end is not known, twice the first.
+
+    Args:
+        directory: the worktree's in Paddock's state.
+        take: the note is gone then, and the caller searches: not before, because a session that ends while it goes on
+            writes it again.
+    """
+    path = f"{directory}/{UNSEARCHED_NOTE}"
+    try:
+        fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
+    except FileNotFoundError:
+        return []
+    try:
+        if take:
+            try:
+                os.unlink(path)
+            except OSError:
+                pass  # it stays, and the next one looks once more
+        lines = os.read(fd, 2 * MOST_NOTED).splitlines()
+    finally:
+        os.close(fd)
+    return [(int(times[0]), int(times[-1])) for line in lines if (times := line.split()) and b"".join(times).isdigit()]

@@ -1,6 +1,7 @@
 """Ways to have the user's git execute something in a worktree later, as an attacker tried them: each is told."""
 
 import json
+import shutil
 
 import pytest
 
@@ -113,6 +114,30 @@ def test_what_sessions_made_there_takes_commits(here: Paddock) -> None:
     for _ in range(2):
         assert here.run("--git", "readonly", "--", "sh", "-c", commit).stdout == ""
     assert not (here.worktree / "own/.git/commondir").exists()
+
+
+@pytest.mark.parametrize(
+    ("lasting", "between"),
+    [("", "nothing"), ("", "a new Plan"), ("", "a search"), ("", "both"), ("; sleep 0.5", "a new Plan")],
+)
+def test_what_a_session_made_the_next_one_may_clear_away(here: Paddock, lasting: str, between: str) -> None:
+    """However long it lasted, whoever has searched since, and whether the Plan of the next one is made anew."""
+
+    def run(line: str, *words: str) -> str:
+        ended = here.run("--git", "readonly", *words, "--", "sh", "-c", line)
+        assert ended.returncode == 0, ended.stderr
+        return ended.stdout
+
+    run("true")  # what it records is an input of the Plan that follows
+    run(f"git init -q theirs; git init -q --bare store{lasting}")
+    assert here.who.run(["git", "init", "-q", "mine"], cwd=here.worktree).returncode == 0
+    if between in ("a search", "both"):
+        run("true", "--report", str(here.place / "report"))
+    if between in ("a new Plan", "both"):
+        shutil.rmtree(here.who.home / ".cache/paddock/plans")
+    run("rm -rf theirs store")
+    if between != "nothing":
+        assert run("(echo x >mine/.git/hooks/pre-commit) 2>&- && echo planted; :") == ""
 
 
 @pytest.mark.parametrize("backend", ["namespaces", "guard", "bubblewrap"])
