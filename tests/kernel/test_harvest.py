@@ -364,6 +364,30 @@ def test_hand_off_files_of_further_branches_are_told_and_refused(planted: Plante
     assert [path for _, path, _ in planted.harvest()["handoff"]] == [".envrc"]
 
 
+@pytest.mark.parametrize("way", ["stash", "untracked", "submodule", "moved"])
+def test_hand_off_files_that_no_branch_has_are_told_and_refused(anywhere: Planted, way: str) -> None:
+    """In stashes, with what they keep of untracked files, and in commits of submodules that only commits name."""
+    held = "" if way in ("stash", "untracked") else "library"
+    commit = anywhere.commit(".envrc", "evil\n", at=held)
+    if held:
+        anywhere.agent("rm", "-q", ".envrc", at=held)
+        anywhere.agent("commit", "-q", "-m", "agent: Away.", at=held)
+        if way == "submodule":
+            anywhere.agent("reset", "-q", "--hard", "HEAD~2", at=held)
+        place = held if way == "submodule" else "moved"
+        anywhere.agent("update-index", "--add", "--cacheinfo", f"160000,{commit},{place}")
+        anywhere.agent("commit", "-q", "-m", "agent: Named.")
+    else:
+        anywhere.agent("reset", "-q", "--mixed" if way == "untracked" else "--soft", "HEAD~1")
+        anywhere.agent("stash", "-q", *(["--include-untracked"] if way == "untracked" else []), "--", ".envrc")
+    assert not (anywhere.worktree / held / ".envrc").exists()
+    refused = anywhere.harvest(strict=True)
+    assert refused["errorType"] == "handoff-strict", refused
+    assert anywhere.host("for-each-ref", "refs/paddock/stash", "refs/paddock/links") == ""
+    told = [["created", f"{held}/.envrc".lstrip("/"), "report"]]
+    assert anywhere.harvest()["handoff"] == told
+
+
 def test_what_the_user_had_staged_stays_staged(planted: Planted) -> None:
     """The host's index follows the branch, and what was in it beside stays."""
     (planted.worktree / "README.md").write_text("staged by the user\n")

@@ -1,7 +1,7 @@
 """The first half of a harvest: everything new crosses into quarantines and is checked. Nothing is visible yet."""
 
 import os
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 
 from launcher.safefs import walk
@@ -238,30 +238,48 @@ def gather(
             found.files = _differing(found, found.new, limits, handoff)
         for oid in dict.fromkeys(filter(None, (found.detached, *found.extra.values()))):
             found.further_files += _differing(found, oid, limits, handoff)
+        for oid, old in _on_no_branch(found):
+            _differing(found, oid, limits, handoff, old)
         for where, commits in contents.gitlinks.items():
             known = named.setdefault(os.path.normpath(f"{part.path}/{where}"), (part, where, {}))[2]
             known.update(dict.fromkeys(commits))
     for part, where, oids in named.values():
-        _elsewhere(part, where, tuple(oids), by_path)
+        for found, oid in _elsewhere(part, where, tuple(oids), by_path):
+            _differing(found, oid, limits, handoff)
         seen = gitlinks.reach(part.root, f"{part.path}/{where}/.git")
         by_path[part.path].added += (where,) if seen.there or seen.link else ()
     return tuple(found for found in founds if found.wanted)
 
 
-def _differing(found: Found, new: str, limits: Limits, handoff: Handoff) -> int:
-    """How many files differ between the branch before and `new`; keeps what the hand-off says of them.
+def _differing(found: Found, new: str, limits: Limits, handoff: Handoff, old: str | None = None) -> int:
+    """How many files differ between `old`, or the branch before, and `new`; keeps what the hand-off says of them.
 
     Refusals: harvest-too-large.
     """
     assert found.quarantine is not None
     number = 0
-    for change in crossing.files(found.part, found.git, found.quarantine, found.part.base or "", new, limits):
+    old = (found.part.base or "") if old is None else old
+    for change in crossing.files(found.part, found.git, found.quarantine, old, new, limits):
         number += 1
         if told := handoff(change):
             found.handoff[told] = None
             if len(found.handoff) > MOST_HANDOFF:
                 raise crossing.too_large(found.part, f"more than {MOST_HANDOFF} hand-off files change", "")
     return number
+
+
+def _on_no_branch(found: Found) -> Iterator[tuple[str, str | None]]:
+    """The commits of submodules that commits name and those of stashes, each with what to compare it with.
+
+    From a stash, `git stash apply` also brings what was staged, and files that git did not track: a tree of those alone.
+    """
+    assert found.quarantine is not None
+    for oid in dict.fromkeys((*found.links, *found.stashes.values())):
+        yield oid, None
+    for number, old in ((2, None), (3, "")) if found.stashes else ():
+        asked = (f"{oid}^{number}" for oid in found.stashes.values())
+        parents = found.git.objects(asked, found.quarantine.environment)
+        yield from ((one.oid, old) for one in parents if one.kind == "commit")
 
 
 def names(found: Found, where: str) -> bool:
@@ -294,11 +312,18 @@ def _links(found: Found, reading: Reading, around: Part, path: str, oids: tuple[
     return new
 
 
-def _elsewhere(part: Part, where: str, oids: tuple[str, ...], by_path: dict[str, Found]) -> None:
-    """A gitlink at a place that is no populated submodule: one that was moved or added there is known to another."""
+def _elsewhere(
+    part: Part, where: str, oids: tuple[str, ...], by_path: dict[str, Found]
+) -> Iterator[tuple[Found, str]]:
+    """A gitlink at a place that is no populated submodule: one that was moved or added there is known to another.
+
+    Yields which one has a commit that is new.
+    """
     for found in by_path.values():
         if found.part.prefix:
-            oids = crossing.missing(found.git, oids, found.quarantine)
+            new = crossing.missing(found.git, oids)
+            oids = crossing.missing(found.git, new, found.quarantine)
+            yield from ((found, oid) for oid in new if oid not in oids)
     if oids:
         raise _unknown(by_path[part.path], where, oids[0])
 
