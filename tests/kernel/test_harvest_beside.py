@@ -252,6 +252,15 @@ git -c protocol.file.allow=always submodule --quiet add ~/s sub; git -C sub comm
 git rm -qf sub .gitmodules; git reset -q --hard"""
 _MANY = r"""echo mine >m; o=$(git hash-object -w m); rm m; n=$(printf %0150d)
 seq 70000 | sed "s|.*|100644 $o 0\t$n/&|" | git update-index --index-info"""
+_MINE = "$(echo mine | git hash-object -w --stdin)"
+_NEW = "G=$(git rev-parse --absolute-git-dir); H=$G/%s; mkdir -p $G/lfs; git init -q --bare $H"
+_WORK = "$(git --git-dir $H commit-tree -m mine $(git --git-dir $H mktree </dev/null))"
+_CONFLICT = rf"""x={_MINE}; printf "100644 $x 2\ts\n100644 $x 3\ts\n" | git update-index --index-info"""
+_INDEX, _SPLIT = "$(git rev-parse --git-path index)", "git update-index --split-index"
+_WIP = """x=$(git commit-tree -m mine HEAD^{tree}); git update-ref WIP_HEAD $x
+git symbolic-ref refs/heads/wip WIP_HEAD || echo ref: WIP_HEAD >$(git rev-parse --git-path refs/heads/wip)
+git log wip --"""
+_IN, _UNTOLD = "a repository in the private git directory", "staged in a jail: more than can be compared"
 _SOME = "seq 2000 | while read n; do echo mine $n >f$n; done; git add .; rm f[0-9]*"
 _BESIDE = {
     "git checkout -qb side; echo s >s; git add s; git commit -qm side; git checkout -q -": "side\n",
@@ -268,9 +277,19 @@ _BESIDE = {
     "echo mine >f; git add f; rm f": "staged in a jail only: f\n",
     "cd library; echo mine >f; git add f; echo other >f": "submodule library: staged in a jail only: f\n",
     _SOME: "f1000, f1001 and 1995 more\n",
-    _MANY: "staged in a jail: more than can be compared\n",
-    _BARE: "a repository in the private git directory: w.git\n",
-    _MODULE: "a repository in the private git directory: modules/sub\n",
+    _MANY: f"{_UNTOLD}\n",
+    _BARE: f"{_IN}: w.git\n",
+    _MODULE: f"{_IN}: modules/sub\n",
+    _CONFLICT: "staged in a jail only: s\n",
+    f"echo mine >f; git add f; rm f; chmod 0 {_INDEX}": f"{_UNTOLD}\n",
+    f"i={_INDEX}; rm $i; mkfifo $i": f"{_UNTOLD}\n",
+    f"{_SPLIT}; echo mine >f; git add f; rm f": "staged in a jail only: f\n",
+    f"{_LINKED}; cd ~/x; echo mine >f; git add f; {_SPLIT}": "staged in a jail only: worktrees/x/f\n",
+    f"{_NEW % 'x.git'}; git --git-dir $H update-ref refs/remotes/o/m {_WORK}": f"{_IN}: x.git\n",
+    f"{_NEW % 'lfs/x.git'}; git --git-dir $H update-ref refs/heads/m {_WORK}": f"{_IN}: lfs/x.git\n",
+    f"{_NEW % 'modules/s'}; cd $H; git update-index --add --cacheinfo 100644,{_MINE},f": f"{_IN}: modules/s\n",
+    f"{_NEW % 'modules/s'}; git --git-dir $H worktree add -q --detach ~/x {_WORK}": f"{_IN}: modules/s\n",
+    _WIP: "not harvested: wip\n",
     "git bisect start": "a bisect in progress, in a jail\n",
 }
 """What an agent leaves, and what `status` and `remove` call it."""
@@ -295,6 +314,18 @@ def test_work_beside_the_branch_is_not_removed_with_a_worktree(git: Git, doing: 
     assert forced.returncode == 0, forced.stderr
     aside = re.findall(r"is kept: (\S+)", forced.stdout)[-1]
     assert Path(aside).is_dir()
+
+
+_NO_WORK = r"""git worktree add -q ~/x; git update-index --split-index; git -C ~/x update-index --split-index
+git init -q --bare $(git rev-parse --git-dir)/x.git; x=$(git rev-parse HEAD:src/count)
+printf "100644 $x 2\ts\n100644 $x 3\ts\n" | git update-index --index-info"""
+
+
+def test_what_a_jail_s_git_only_stores_otherwise_is_no_work(git: Git) -> None:
+    """A shared index, a worktree linked there, an empty repository, a conflict of what the host has: all may go."""
+    ok(git.run(_NO_WORK))
+    assert "nothing would be lost" in _verb(git, "status").stdout
+    ok(_verb(git, "remove", "mv2", at="main"))
 
 
 def test_agents_that_make_the_same_commits_at_the_same_time_all_hand_them_over(git: Git) -> None:

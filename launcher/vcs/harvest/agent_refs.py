@@ -35,8 +35,8 @@ TAGS = "refs/tags/"
 STASH = "refs/stash"
 
 
-_LARGE = ("objects", "refs", "logs", "lfs")
-"""What of a git directory no repository is looked for in."""
+_MOST_BELOW = 100_000
+"""Directories in which a repository is looked for. Git LFS has as many as 65,792."""
 
 
 class AgentRefs:
@@ -80,12 +80,15 @@ class AgentRefs:
     def __exit__(self, *error: object) -> None:
         os.close(self._descriptor)
 
-    def head(self) -> tuple[str | None, str | None]:
+    def head(self, place: str = "") -> tuple[str | None, str | None]:
         """Where HEAD stands: on which branch (None when detached), at which commit (None on a branch not yet born).
+
+        Args:
+            place: one of `places`.
 
         Refusals: harvest-head-unreadable, harvest-refs-too-large.
         """
-        content = self._read("HEAD", _MOST_LINE)
+        content = self._read(f"{place}/HEAD".lstrip("/"), _MOST_LINE)
         text = "" if content is None else content.decode("utf-8", "surrogateescape").rstrip()
         if text.startswith("ref:"):
             ref = text[4:].strip()
@@ -147,7 +150,12 @@ class AgentRefs:
         return self._loose((path for path in paths if path.split("/")[2:3] in ([], ["HEAD"], ["refs"])), whole=True)
 
     def under_way(self, names: "Iterable[str]") -> list[tuple[str, str]]:
-        """Which of `names` are there, of this git directory ("") and those of linked worktrees, by their names.
+        """Which of `names` are there, in which of `places`. Refusals: as there."""
+        places = self.places()
+        return [(place, name) for place in places for name in names if self._there(f"{place}/{name}".lstrip("/"))]
+
+    def places(self) -> list[str]:
+        """This git directory ("") and those of linked worktrees, by their names.
 
         Refusals: harvest-ref-unreadable, harvest-refs-too-large.
         """
@@ -156,8 +164,7 @@ class AgentRefs:
             raise self._obstructed("worktrees")
         if len(linked) > MOST_LOOSE:
             raise _too_many(f"more than {MOST_LOOSE} entries below {self.path}/worktrees")
-        places = ("", *(f"worktrees/{name}" for name, _ in linked))
-        return [(place, name) for place in places for name in names if self._there(f"{place}/{name}".lstrip("/"))]
+        return ["", *(f"worktrees/{name}" for name, _ in linked)]
 
     def repositories(self) -> list[str]:
         """Git directories below this one: submodules', and what somebody has put there.
@@ -171,13 +178,21 @@ class AgentRefs:
             listing = self._listing(here)
             if listing is None:
                 raise self._obstructed(here)
-            seen += len(listing)
-            if seen > MOST_LOOSE:
-                raise _too_many(f"more than {MOST_LOOSE} entries below {self.path}")
-            if whole := {"HEAD", "objects"} <= {name for name, _ in listing}:
+            below = [f"{here}/{name}" for name, directory in listing if directory]
+            seen += len(below)
+            if seen > _MOST_BELOW or len(listing) > MOST_LOOSE:
+                raise _too_many(f"more entries below {self.path} than can be looked through")
+            if {"HEAD", "objects"} <= {name for name, _ in listing}:
                 found.append(here[2:])
-            pending += [f"{here}/{name}" for name, below in listing if below and not (whole and name in _LARGE)]
+            pending += below
         return found[1:]
+
+    def has_objects(self) -> bool:
+        """Whether there are objects, which it does not only borrow.
+
+        Refusals: harvest-ref-unreadable, harvest-refs-too-large.
+        """
+        return any(not path.startswith("objects/info/") for path in self._files("objects", whole=True))
 
     def _loose(self, paths: "Iterable[str]", *, whole: bool) -> dict[str, str]:
         found: dict[str, str] = {}
@@ -187,7 +202,9 @@ class AgentRefs:
             content = self._read(path, _MOST_LINE)
             if whole and content is None and self._there(path):
                 raise self._obstructed(path)
-            oid = (content or b"").decode("ascii", "replace").strip()
+            oid = (content or b"").decode("utf-8", "surrogateescape").strip()
+            if whole and oid.startswith("ref:") and not (target := oid[4:].strip()).startswith("refs/"):
+                oid = self.branch(target) or ""  # nothing else leads to a ref that has its name beside HEAD
             if self._is_oid(oid):
                 found[path] = oid
         return found

@@ -271,7 +271,8 @@ def _differing(found: Found, new: str, limits: Limits, handoff: Handoff, old: st
 def _on_no_branch(found: Found) -> Iterator[tuple[str, str | None]]:
     """The commits of submodules that commits name and those of stashes, each with what to compare it with.
 
-    From a stash, `git stash apply` also brings what was staged, and files that git did not track: a tree of those alone.
+    From a stash, `git stash apply` also brings what was staged, and files that git did not track: they are alone in a
+    tree of theirs.
     """
     assert found.quarantine is not None
     for oid in dict.fromkeys((*found.links, *found.stashes.values())):
@@ -312,9 +313,7 @@ def _links(found: Found, reading: Reading, around: Part, path: str, oids: tuple[
     return new
 
 
-def _elsewhere(
-    part: Part, where: str, oids: tuple[str, ...], by_path: dict[str, Found]
-) -> Iterator[tuple[Found, str]]:
+def _elsewhere(part: Part, where: str, oids: tuple[str, ...], by_path: dict[str, Found]) -> Iterator[tuple[Found, str]]:
     """A gitlink at a place that is no populated submodule: one that was moved or added there is known to another.
 
     Yields which one has a commit that is new.

@@ -14,7 +14,8 @@ from typing import NamedTuple
 
 from launcher.safefs import walk
 from launcher.safefs.guarded_files import Inside
-from launcher.vcs.git import EMPTY_TREE, Difference, Git, parsed_differences
+from launcher.vcs import gitlinks
+from launcher.vcs.git import EMPTY_TREE, Git, parsed_differences
 from launcher.vcs.harvest import agent_refs, further, gather, jail
 from launcher.vcs.harvest.agent_refs import STASH
 from launcher.vcs.harvest.decide import kept_places
@@ -299,56 +300,111 @@ def _under_way(directory: str, repository: records.Repository) -> Iterator[str]:
 _MOST_INDEX = 256 << 20
 _MOST_LISTED = 16 << 20
 _MOST_FILE = 64 << 20
+_MOST_INDEXES = 100
+_LINK = {digits: re.compile(b"(?s)(?=link.{4}(.{%d}))" % (digits // 2)) for digits in (40, 64)}
 
 
 def _staged(directory: str, repository: records.Repository) -> Iterator[str]:
-    """What only the index of a jail's has: neither the commit there, nor the file, nor the host's repository."""
-    with agent_refs.opened(directory, repository) as refs:
-        at = refs.head()[1]
-    with Inside(f"{directory}/{records.GIT}", repository.private) as private:
-        content = private.read("index", _MOST_INDEX)
-        if content is None:
-            return
-    with Scratch() as scratch:
-        reading = gather.reading_of(directory, scratch.name, repository)
-        walk.replace(f"{reading.skeleton}/index", content)
-        words = ("diff-index", "--cached", "--raw", "--no-abbrev", "--no-renames", "-z",
-                 at or EMPTY_TREE[repository.digits], "--")  # fmt: skip
-        with jail.Jailed(words, reading) as jailed:
-            assert jailed.process.stdout is not None
-            listed = walk.read_up_to(jailed.process.stdout.fileno(), _MOST_LISTED)
-            if listed is None:  # an index of an agent's that names millions of files
-                yield f"staged{JAILED}: more than can be compared"
-                return
-            jailed.check("comparing what is staged")
-    changed = [one for one in parsed_differences(listed) if one.new.strip("0") and one.new_mode != b"160000"]
-    here = Git(repository.common_dir).objects(one.new for one in changed)
-    lost = [one for one, known in zip(changed, here, strict=True) if known.kind == "missing"]
-    with suppress(FileNotFoundError), Inside(repository.path) as files:  # else they have gone, with all of it
-        lost = [one for one in lost if not _is_as_staged(files, one)]
-    if names := [cited(os.fsdecode(one.path)) for one in lost]:
+    """What only an index of a jail's has: neither the commit there, nor the file, nor the host's repository."""
+    try:
+        names = _only_staged(directory, repository)
+    except (Refusal, OSError):  # no index that git can read, or one of an agent's that names millions of files
+        yield f"staged{JAILED}: more than can be compared"
+        return
+    if names:
         more = f" and {len(names) - _MOST_NAMED} more" if len(names) > _MOST_NAMED else ""
-        yield f"staged{JAILED} only: {', '.join(names[:_MOST_NAMED])}{more}"
+        yield f"staged{JAILED} only: {', '.join(map(cited, names[:_MOST_NAMED]))}{more}"
 
 
-def _is_as_staged(files: Inside, one: Difference) -> bool:
-    content = files.read(os.fsdecode(one.path), _MOST_FILE)
+def _only_staged(directory: str, repository: records.Repository) -> list[str]:
+    """The paths of it, those of linked worktrees' behind their names (OSError, Refusal: it cannot be told)."""
+    found: list[str] = []
+    with (
+        Scratch() as scratch,
+        agent_refs.opened(directory, repository) as refs,
+        Inside(f"{directory}/{records.GIT}", repository.private) as private,
+    ):
+        indexes = [place for place in refs.places() if private.exists(f"{place}/index".lstrip("/"))]
+        if len(indexes) > _MOST_INDEXES:
+            raise OSError(f"more than {_MOST_INDEXES} linked worktrees")
+        reading = gather.reading_of(directory, scratch.name, repository)
+        for place in indexes:
+            _copy_index(private, place, reading.skeleton, repository.digits)
+            entries = _entries(reading, refs.head(place)[1] or EMPTY_TREE[repository.digits])
+            here = Git(repository.common_dir).objects(oid for _, oid in entries)
+            lost = [one for one, known in zip(entries, here, strict=True) if known.kind == "missing"]
+            if not place:  # where the files of the others are, only the agent says
+                with suppress(FileNotFoundError), Inside(repository.path) as files:  # they may have gone, all of them
+                    lost = [one for one in lost if not _is_as_staged(files, *one)]
+            found += dict.fromkeys(f"{place}/{os.fsdecode(path)}".lstrip("/") for path, _ in lost)
+    return found
+
+
+def _copy_index(private: Inside, place: str, skeleton: str, digits: int) -> None:
+    """Copies an index to where a jailed git looks, with the one that it says it shares (gitformat-index(5), link)."""
+    with Inside(private.path, place) as directory:
+        content = _index(directory, "index")
+        names = {name for name in directory.names() if name.startswith("sharedindex.")}
+        shared = (f"sharedindex.{one[1].hex()}" for one in re.finditer(_LINK[digits], content)) if names else ()
+        for name in names.intersection(shared):
+            walk.replace(f"{skeleton}/{name}", _index(directory, name))
+    walk.replace(f"{skeleton}/index", content)
+
+
+def _index(directory: Inside, name: str) -> bytes:
+    content = directory.read(name, _MOST_INDEX)
+    if content is None:
+        raise OSError(f"{directory.path}/{name} cannot be read")
+    return content
+
+
+def _entries(reading: jail.Reading, tree: str) -> list[tuple[bytes, str]]:
+    """Paths in an index that a tree has otherwise, each with what is staged there: of a conflict up to three."""
+    words = ("diff-index", "--cached", "--raw", "--no-abbrev", "--no-renames", "-z", tree, "--")
+    changed = list(parsed_differences(_listed(reading, words)))
+    found = [(one.path, one.new) for one in changed if one.new.strip("0") and one.new_mode != gitlinks.MODE]
+    if any(one.kind == b"U" for one in changed):
+        for line in _listed(reading, ("ls-files", "--unmerged", "-z")).split(b"\0")[:-1]:
+            entry, _, path = line.partition(b"\t")
+            mode, oid, _ = entry.split(b" ")
+            found += [(path, oid.decode())] if mode != gitlinks.MODE else []
+    return found
+
+
+def _listed(reading: jail.Reading, words: tuple[str, ...]) -> bytes:
+    with jail.Jailed(words, reading) as jailed:
+        assert jailed.process.stdout is not None
+        listed = walk.read_up_to(jailed.process.stdout.fileno(), _MOST_LISTED)
+        if listed is None:
+            raise OSError("an index names too many files")
+        jailed.check("comparing what is staged")
+    return listed
+
+
+def _is_as_staged(files: Inside, path: bytes, oid: str) -> bool:
+    content = files.read(os.fsdecode(path), _MOST_FILE)
     if content is None:
         return False
-    made = hashlib.new("sha1" if len(one.new) == 40 else "sha256", b"blob %d\0" % len(content))
+    made = hashlib.new("sha1" if len(oid) == 40 else "sha256", b"blob %d\0" % len(content))
     made.update(content)
-    return made.hexdigest() == one.new
+    return made.hexdigest() == oid
 
 
 def _repositories(directory: str, record: records.Record) -> Iterator[str]:
-    """Repositories in the private git directory that no harvest looks at, with commits that nobody has given them."""
+    """Repositories in the private git directory that no harvest looks at, but for what is as it was given."""
     own = record.repositories[0]
     with agent_refs.opened(directory, own) as refs:
         places = refs.repositories()
     for place in sorted({*places} - {each.private for each in record.repositories}):
-        with agent_refs.AgentRefs(f"{directory}/{records.GIT}", place, own.digits) as inner:
-            oids = inner.below("refs", whole=True) | {"HEAD": inner.head()[1] or ""}
-        given = given_oids(given_place(directory, place)) | {""}
-        given |= {oid for name, oid in oids.items() if name.startswith("refs/remotes/")}
-        if not given.issuperset(oids.values()):
+        if not _is_as_given(directory, place, own.digits):
             yield f"{REPOSITORY}{cited(place)}"
+
+
+def _is_as_given(directory: str, place: str, digits: int) -> bool:
+    """Whether a repository has no object of its own, and no ref but what it was given: any, an agent can write."""
+    try:
+        with agent_refs.AgentRefs(f"{directory}/{records.GIT}", place, digits) as refs:
+            oids = {*(refs.below("refs", whole=True) | refs.linked()).values(), refs.head()[1] or ""}
+            return not refs.has_objects() and oids <= given_oids(given_place(directory, place)) | {""}
+    except (Refusal, OSError):
+        return False
