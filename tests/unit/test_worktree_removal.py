@@ -239,6 +239,18 @@ def test_a_file_that_became_a_directory_is_backed_up(place: Place, inside: str) 
     assert [name for name in names if name.startswith("file")] == ([f"file/{inside}"] if inside else [])
 
 
+def test_a_file_that_became_a_fifo_is_gone(place: Place) -> None:
+    """Git puts none into a commit, and there is nothing in it to keep; what else there is has a backup."""
+    made = place.service.add(place.app, "T")
+    root = Path(made.path)
+    (root / "file").unlink()
+    os.mkfifo(root / "file")
+    (root / "new").write_text("precious\n")
+    ((store, ref),) = place.service.remove(made, force=True).backups
+    names = git("ls-tree", "-r", "--name-only", ref, at=Path(store)).splitlines()
+    assert ("new" in names, "file" in names, root.exists()) == (True, False, False)
+
+
 def test_a_ref_that_goes_with_the_worktree_keeps_no_commit(tmp_path: Path) -> None:
     """Private git directories pin what they borrow, and git has refs of a worktree's own: neither holds work."""
     place = repository.nested(tmp_path)

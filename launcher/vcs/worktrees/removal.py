@@ -173,15 +173,18 @@ def _seen(git: JailedGit, objects: str, *words: str) -> bytes:
     return done.out
 
 
+_KEPT = (stat.S_IFREG, stat.S_IFLNK)
+
+
 def _record(git: JailedGit, names: list[bytes], environment: dict[str, str]) -> None:
-    """Puts files as they are into an index. What is gone, a directory or behind a link by now is taken out of it first.
+    """Puts files as they are into an index. What is none by now, or is behind a link, is taken out of it first.
 
     Refusals: worktree-unreadable, worktree-obstructed.
     """
     try:
         with Inside(git.work_tree) as inside:
             seen = {name: inside.status(os.fsdecode(name)) for name in names}
-        found = {name: one for name, one in seen.items() if one is not None and not stat.S_ISDIR(one.st_mode)}
+        found = {name: one for name, one in seen.items() if one and stat.S_IFMT(one.st_mode) in _KEPT}
         jailed_git.refuse_holes(git.work_tree, ((os.fsdecode(name), status) for name, status in found.items()))
         there = found.keys()
         for paths, how in ({*names} - there, ("--force-remove",)), (there, ("--add", "--remove", "--replace")):
