@@ -268,19 +268,18 @@ def _differing(found: Found, new: str, limits: Limits, handoff: Handoff, old: st
     return number
 
 
-def _on_no_branch(found: Found) -> Iterator[tuple[str, str | None]]:
-    """The commits of submodules that commits name and those of stashes, each with what to compare it with.
+def _on_no_branch(found: Found) -> Iterable[tuple[str, str | None]]:
+    """The trees of commits of submodules that commits name and those of stashes, each with what to compare it with.
 
     From a stash, `git stash apply` also brings what was staged, and files that git did not track: they are alone in a
     tree of theirs.
     """
     assert found.quarantine is not None
-    for oid in dict.fromkeys((*found.links, *found.stashes.values())):
-        yield oid, None
-    for number, old in ((2, None), (3, "")) if found.stashes else ():
-        asked = (f"{oid}^{number}" for oid in found.stashes.values())
-        parents = found.git.objects(asked, found.quarantine.environment)
-        yield from ((one.oid, old) for one in parents if one.kind == "commit")
+    asked: list[tuple[str, str | None]] = [(oid, None) for oid in found.links]
+    for end, old in (("", None), ("^2", None), ("^3", "")):
+        asked += [(oid + end, old) for oid in found.stashes.values()]
+    trees = found.git.objects((f"{name}^{{tree}}" for name, _ in asked), found.quarantine.environment)
+    return dict.fromkeys((one.oid, old) for (_, old), one in zip(asked, trees, strict=True) if one.kind == "tree")
 
 
 def names(found: Found, where: str) -> bool:
