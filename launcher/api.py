@@ -335,7 +335,7 @@ def file_tools(sessions: Mapping[str, str]) -> "Router":
     from launcher.bridges.files import file_service
     from launcher.bridges.files.router import Mode
 
-    service = file_service.Service(_places(), {}, dict(sessions), mode=Mode.STRICT, base=os.getcwd())
+    service = file_service.Service(_places(), {}, sessions, {}, mode=Mode.STRICT, base=os.getcwd())
     return service.router(None)
 
 

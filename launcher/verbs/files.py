@@ -6,7 +6,8 @@ from launcher import cli
 from launcher.session import inputs, messages, places
 from launcher.vcs import checkout
 from launcher.verbs import forms
-from policy.errors import Refusal, printable
+from policy.errors import Refusal
+from policy.pasted import cited
 
 
 def files(argv: list[str]) -> int:
@@ -23,56 +24,61 @@ def files(argv: list[str]) -> int:
         raise cli.usage("--stdio and --http exclude each other", "files")
     cwd = places.current_directory()
     named = options.get("--session", [])
-    directories = _directories(named if isinstance(named, list) else [], cwd)
+    directories, ids = _sessions(named if isinstance(named, list) else [], cwd)
     if "--root" in options:
         raise cli.usage("the file tools need Paddock's own code in the jail, which --root does not show", "files")
     launch = {name: value for name, value in options.items() if name not in {row.name for row in form.options}}
-    if address is None and len(directories) > 1:
+    if address is None and len(directories) + len(ids) > 1:
         raise cli.usage("standard streams serve only one session", "files")
     where = places.places(os.environ)
-    session_id = next(iter(directories), None)
-    if not directories and ("--worktree" in options or mode == "strict"):
+    session_id = next(iter((*directories, *ids)), None)
+    if session_id is None and ("--worktree" in options or mode == "strict"):
         session_id = "worktree"
         directories[session_id] = _worktree(options, cwd)
-    _check_live(where, directories, compatible=mode == "compatible")
+    live = _live(where, ids)
     from launcher.bridges.files import file_service
     from launcher.bridges.files.router import Mode
 
-    service = file_service.Service(where, launch, directories, mode=Mode(mode), base=cwd)
+    service = file_service.Service(where, launch, directories, live, mode=Mode(mode), base=cwd)
     if isinstance(address, str):
         return file_service.over_http(service, address)
     return file_service.over_stdio(service, session_id)
 
 
-def _directories(named: list[str], cwd: str) -> dict[str, str]:
-    """Worktrees by session id; "" for the id of a live session."""
+def _sessions(named: list[str], cwd: str) -> tuple[dict[str, str], list[str]]:
+    """Worktrees by session id, and the ids of live sessions."""
     found: dict[str, str] = {}
+    live: list[str] = []
     for item in named:
         name, equals, directory = item.partition("=")
-        if not name or name in found or bool(equals) is not bool(directory):
+        if not name or name in found or name in live or bool(equals) is not bool(directory):
             raise cli.usage(f"--session {item} does not name another session: ID or ID=DIR", "files")
-        path = os.path.join(cwd, directory) if directory else ""
-        found[name] = path and (inputs.resolved(path) or os.path.normpath(path))
-    return found
+        if directory:
+            path = os.path.join(cwd, directory)
+            found[name] = inputs.resolved(path) or os.path.normpath(path)
+        else:
+            live.append(name)
+    return found, live
 
 
-def _check_live(where: places.Places, directories: dict[str, str], *, compatible: bool) -> None:
-    """Refuses ids of sessions that do not run: otherwise only the agent would learn of a typing mistake.
+def _live(where: places.Places, ids: list[str]) -> dict[str, str]:
+    """Names of the running sessions that ids stand for, once and for all: agents choose ids, and may claim any later.
 
-    With `compatible` such an id is served, as that of a stranger; that is said.
+    Refuses ids of sessions that do not run: otherwise only the agent would learn of a typing mistake.
     """
     from launcher.session import exec_client, state
 
-    for name in (name for name, directory in directories.items() if not directory):
+    found: dict[str, str] = {}
+    for each in ids:
+        name = found[each] = state.resolved_alias(where, each)
         try:
-            exec_client.connect(where, state.resolved_alias(where, name)).close()
+            exec_client.connect(where, name).close()
         except Refusal as refusal:
-            if refusal.reference == "session-deaf":
-                continue  # it is just starting
-            if not compatible or refusal.reference == "session-not-ours":
+            if refusal.reference != "session-deaf":  # else it is just starting
                 raise
-            without = "until there is, calls in its name are not confined"
-            messages.say(f"paddock: warning: there is no live session {printable(name)}; {without}")
+        if name != each:
+            messages.say(f"paddock: {cited(each)} is what an agent calls its session; it runs in the session {name}")
+    return found
 
 
 def _worktree(options: cli.Parsed, cwd: str) -> str:

@@ -1,10 +1,14 @@
 """File tools for a live session: the worker and the shell run in the jail that `paddock run --session` has made."""
 
+import dataclasses
+import json
 import subprocess
 
 import anyio
 import pytest
 
+from launcher.bridges.files import file_service
+from tests.support.acp_editor import PlainEditor, request
 from tests.support.file_tools import Caller, over_stdio
 from tests.support.paddock import Paddock, Session
 
@@ -42,12 +46,15 @@ def test_the_worker_runs_in_the_live_jail(user_paddock: Paddock, backend: dict[s
 
 @pytest.mark.spec("US5.2", "EDGE-1", "EDGE-5")
 def test_a_session_is_served_while_it_lives(user_paddock: Paddock) -> None:
-    """Once it has ended its calls are errors; when it is started again, one and the same server serves it again."""
+    """Once it has ended its calls are errors; when it is started again, one and the same server serves it again, though
+    not in another worktree.
+    """
     paddock = user_paddock
+    other = beside(paddock)
 
-    def start() -> "subprocess.Popen[bytes]":
+    def start(here: Paddock = paddock) -> "subprocess.Popen[bytes]":
         words = paddock.words("run", "--session", "later", *seen(paddock), "--", "sh", "-c", "echo ready; exec cat")
-        process = paddock.who.start(words, cwd=paddock.worktree)
+        process = paddock.who.start(words, cwd=here.worktree)
         assert process.stdout is not None
         assert process.stdout.readline() == b"ready\n"
         return process
@@ -62,7 +69,10 @@ def test_a_session_is_served_while_it_lives(user_paddock: Paddock) -> None:
             assert (await call("read", file_path="file")).text == "content\n"
             end(process)
             await _until(call, "WORKTREE_UNRESOLVED")
+            process = start(other)
+            await anyio.sleep(file_service.FRESH)
             assert (await call("write", file_path="file", content="x")).error == "WORKTREE_UNRESOLVED"
+            end(process)
             process = start()
             await _until(call, "")
         end(process)
@@ -70,6 +80,48 @@ def test_a_session_is_served_while_it_lives(user_paddock: Paddock) -> None:
     anyio.run(ask)
     assert (paddock.worktree / "file").read_text() == "content\n"
     assert paddock.refused("files", "--session", "later").reference == "session-unknown"
+
+
+@pytest.mark.parametrize("mode", ["strict", "compatible"])
+def test_no_agent_takes_a_sessions_place(user_paddock: Paddock, mode: str) -> None:
+    """What agents call their own sessions stands for none that a server serves, alive or ended; nor is that let out."""
+    paddock = user_paddock
+    other = beside(paddock)
+
+    async def ask(name: str, served: Session | PlainEditor) -> None:
+        async with over_stdio(paddock, "--mode", mode, "--session", name) as call:
+            with claiming(other, name):
+                assert (await call("shell", command="pwd")).text == f"exit status 0\n{paddock.worktree}\n"
+                served.end()
+                for _ in range(2):
+                    said = await call("write", file_path=str(other.worktree / "new"), content="x")
+                    assert said.error == "WORKTREE_UNRESOLVED"
+                    assert "it has ended" in str(said.told["message"])
+                    await anyio.sleep(file_service.FRESH)
+            assert (await call("shell", command="pwd")).error == "WORKTREE_UNRESOLVED"
+
+    with Session(paddock, options=seen(paddock)) as session:
+        anyio.run(ask, session.name, session)
+    with claiming(paddock, "0199-made-by-the-agent") as editor:
+        anyio.run(ask, "0199-made-by-the-agent", editor)
+    assert not (other.worktree / "new").exists()
+
+
+def beside(paddock: Paddock) -> Paddock:
+    """The command in another worktree of the same repository."""
+    other = paddock.place / "other"
+    paddock.who.run(["git", "-C", paddock.main, "worktree", "add", "-q", "-b", "other", other]).check_returncode()
+    return dataclasses.replace(paddock, worktree=other)
+
+
+def claiming(paddock: Paddock, name: str) -> PlainEditor:
+    """An editor whose agent has called its session `name`."""
+    editor = PlainEditor(paddock, *seen(paddock))
+    editor.send(request("session/new", 5, cwd=str(paddock.worktree), mcpServers=[]))
+    assert json.loads(editor.got())["id"] == 5
+    editor.say({"jsonrpc": "2.0", "id": 5, "result": {"sessionId": name}})
+    assert editor.read()["result"]["sessionId"] == name
+    return editor
 
 
 async def _until(call: Caller, error: str) -> None:

@@ -17,7 +17,7 @@ from launcher.bridges.files import mcp_server
 from launcher.bridges.files.mcp_server import SESSION_HEADER, TOKEN_HEADER
 from launcher.bridges.files.router import LEGACY, Mode, Router, Sessions, Tokens
 from launcher.bridges.files.workers import Jails, Outside
-from launcher.session import exec_client, messages, planning, state
+from launcher.session import exec_client, messages, planning
 from launcher.session.machine import Machine
 from launcher.session.places import Places
 from launcher.vcs import checkout
@@ -126,39 +126,42 @@ FRESH = 1.0
 class KnownSessions:
     """Boundaries by session id. Safe to share between threads.
 
+    An id keeps its live session's name, and the worktree in which that was first found: agents choose ids, too.
+
     Args:
-        directories: worktrees by id; "" for an id that names a live session.
+        directories: worktrees by id.
+        live: names of running sessions by id.
     """
 
     def __init__(
         self,
         places: Places,
         directories: Mapping[str, str],
+        live: Mapping[str, str],
         *,
         submodules: tuple[str, ...] = (),
         freeze_root: bool = False,
     ) -> None:
         self._places = places
         self._directories = dict(directories)
+        self._live = dict(live)
         self._submodules = list(submodules)
         self._freeze_root = freeze_root
         self._lock = threading.Lock()
         self._contexts: dict[str, WorktreeSandboxContext] = {}
         self._asked: dict[str, tuple[float, str]] = {}
-        self._seen: set[str] = set()
+        self._first: dict[str, str] = {}
+        for session_id in self._live:
+            self._of_live(session_id)
 
     def find(self, session_id: str) -> WorktreeSandboxContext | None:
         """The session's boundaries, None when it is unknown or does not run.
 
         Refusals: its directory is missing, is no worktree, or lacks a submodule that was asked for.
         """
-        directory = self._directories.get(session_id)
-        if directory is None:
-            return None
+        directory = self._directories.get(session_id) or self._of_live(session_id)
         if not directory:
-            directory = self._of_live(session_id)
-            if not directory:
-                return None
+            return None
         with self._lock:
             known = self._contexts.get(directory)
         if known is None:
@@ -172,28 +175,28 @@ class KnownSessions:
 
     def ended(self, session_id: str) -> bool:
         """Whether it was there before: such a one is never taken for an unknown one."""
-        return session_id in self._seen
+        return session_id in self._live
 
     def live(self, session_id: str) -> str | None:
         """The name of the running session that the id stands for."""
-        return state.resolved_alias(self._places, session_id) if self._directories.get(session_id) == "" else None
+        return self._live.get(session_id)
 
-    def _of_live(self, name: str) -> str:
-        """The worktree of a running session, "" when it does not run."""
+    def _of_live(self, session_id: str) -> str:
+        """The worktree of a running session, "" when it does not run, or runs in another one than before."""
+        name = self._live.get(session_id)
+        if name is None:
+            return ""
         now = time.monotonic()
         with self._lock:
-            asked, directory = self._asked.get(name, (-FRESH, ""))
+            asked, directory = self._asked.get(session_id, (-FRESH, ""))
         if now - asked < FRESH:
             return directory
-        try:
-            said = exec_client.about(self._places, state.resolved_alias(self._places, name))
-        except Refusal:
-            said = None
+        said = exec_client.about(self._places, name)
         directory = said[0] if said else ""
         with self._lock:
-            self._asked[name] = now, directory
-            if directory:
-                self._seen.add(name)
+            if directory and self._first.setdefault(session_id, directory) != directory:
+                directory = ""
+            self._asked[session_id] = now, directory
         return directory
 
 
@@ -207,17 +210,26 @@ class Service:
     Attributes:
         places: Paddock's own directories.
         options: launch options for jails.
-        directories: worktrees by session id, "" for an id that names a live session.
+        directories: worktrees by session id.
+        live: names of running sessions by the ids that stand for them.
         mode: what becomes of calls without a known session.
         base: where relative paths start for calls without one.
     """
 
     def __init__(
-        self, places: Places, options: planning.Options, directories: dict[str, str], *, mode: Mode, base: str
+        self,
+        places: Places,
+        options: planning.Options,
+        directories: Mapping[str, str],
+        live: Mapping[str, str],
+        *,
+        mode: Mode,
+        base: str,
     ) -> None:
         self.places = places
         self.options = options
         self.directories = directories
+        self.live = live
         self.mode = mode
         self.base = base
 
@@ -227,6 +239,7 @@ class Service:
         known = KnownSessions(
             self.places,
             self.directories,
+            self.live,
             submodules=tuple(submodules) if isinstance(submodules, list) else (),
             freeze_root="--freeze-root" in self.options,
         )
@@ -250,7 +263,7 @@ def over_stdio(service: Service, session_id: str | None) -> int:
 def over_http(service: Service, address: str) -> int:
     """Serves until a signal ends it. Says on standard output, as one line of JSON, where it is and who may come."""
     tokens = Tokens()
-    names = [*service.directories, *([LEGACY] if service.mode is Mode.COMPATIBLE else [])]
+    names = [*service.directories, *service.live, *([LEGACY] if service.mode is Mode.COMPATIBLE else [])]
     issued = {name: tokens.issue(name) for name in names}
     listener, url = listen(address)
     try:
