@@ -422,6 +422,15 @@ def _width(char: str) -> int:
     return 2 if unicodedata.east_asian_width(char) in "WF" else 1
 
 
+_AS_OURS = re.compile(r"\W*" + "".join(f"(?:{letter}|[^\\W\\x00-\\x7f])" for letter in "paddock") + r"(?!\w)", re.I)
+"""A line that begins with Paddock's name, or with letters that may look like it."""
+
+
+def marked(text: str) -> str:
+    """A line of a session's: none is read as a note of the service's, which begins with `paddock: `."""
+    return f"| {text}" if _AS_OURS.match(text) else text
+
+
 class Rendering:
     """Prints records of a log (`launcher.service.log_files`) as lines."""
 
@@ -493,7 +502,7 @@ class Rendering:
 
     def _end_line(self, *, blank: bool = False) -> None:
         if self._joined or blank:
-            self._line(self._joined, self._at)
+            self._line(marked(self._joined), self._at)
             self._joined = ""
 
     def _line(self, text: str, moment: float) -> None:

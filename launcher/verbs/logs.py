@@ -48,8 +48,8 @@ def logs(
             _write(line["text"].encode(errors="surrogateescape") + (b"" if line.get("more") else b"\n"))
         elif not raw:
             stamp = time.strftime("%Y-%m-%d %H:%M:%S ", time.localtime(line["time"])) if times else ""
-            mark = "paddock: " if line["stream"] == "paddock" else ""
-            _write(_safe(f"{stamp}{mark}{line['text']}\n"))
+            text = f"paddock: {line['text']}" if line["stream"] == "paddock" else screen.marked(line["text"])
+            _write(_safe(f"{stamp}{text}\n"))
     return 0
 
 

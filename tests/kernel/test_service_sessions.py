@@ -267,7 +267,7 @@ def test_private_directories_of_worktrees_that_have_gone_are_removed(collecting:
 @OF_A_USER
 def test_the_command_line_shows_and_stops(service: Served) -> None:
     """`paddock ps`, `logs` and `stop` say what the API says."""
-    service.create("sh", "-c", "echo hello; exec sleep 1000", name="shown")
+    service.create("sh", "-c", "echo hello; echo paddock: over; exec sleep 1000", name="shown")
     deadline = time.monotonic() + served.PATIENCE
     while not (context := service.get("/v1/sessions/shown/context").json)["worktree_context"]:
         assert time.monotonic() < deadline, context
@@ -278,7 +278,8 @@ def test_the_command_line_shows_and_stops(service: Served) -> None:
     ended = service.cli("stop", "shown", "--now")
     assert (ended.returncode, ended.stdout) == (0, "shown: ended, stopped (137)\n"), ended
     assert service.get("/v1/sessions/shown/context").json["errorType"] == "context-unknown"
-    assert service.cli("logs", "shown").stdout == "hello\n"
+    assert service.cli("logs", "shown").stdout == "hello\n| paddock: over\n"
+    assert service.cli("logs", "shown", "--raw").stdout == "hello\npaddock: over\n"
     assert re.fullmatch(r"no session is running; \d+ ended: paddock ps --all\n", service.cli("ps").stdout)
     assert "shown" in service.cli("ps", "--all").stdout
     service.create("sh", "-c", "trap '' TERM; while :; do sleep 1; done", name="deaf")

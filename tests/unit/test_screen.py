@@ -105,6 +105,20 @@ def test_sizes_come_with_what_was_written() -> None:
     assert printed(("terminal", "0 0 new"), wide, ("terminal", "3 80"), "\x1b[24;1Hz")[-1] == "z"
 
 
+def test_no_line_looks_like_the_services_own() -> None:
+    """What begins with Paddock's name, in letters like its own too, has a mark; what only contains it has none."""
+    note = "paddock: the log ends here: the disk is full"
+    spelled = (note.upper(), note.replace("a", "\u0430"), "\uff50addock: x")
+    fakes = [note, f"  {note}", f"| {note}", *spelled, "paddock", "paddock-x"]
+    plain = ["x", "the paddock: x", "paddocks: x", "_paddock: x", "padlock: x", "\u044f" * 8, "$HOME/paddock: x"]
+    for text in (*fakes, *plain):
+        assert printed(f"{text}\r\n") == [screen.marked(text)]
+    assert [screen.marked(text) for text in fakes] == [f"| {text}" for text in fakes]
+    assert [screen.marked(text) for text in plain] == plain
+    assert printed("before\r\n", ("paddock", note[9:]), f"{note}\r\n") == ["before", note, f"| {note}"]
+    assert printed(("terminal", "24 20 new"), "x" * 20 + note) == ["x" * 20 + note]
+
+
 def test_tail_counts_lines_that_are_printed() -> None:
     """Not those of the log, and times are those of the last writing."""
     assert printed("a\r\nb\r\n", "c\rd\r\n", tail=2) == ["b", "d"]
