@@ -514,12 +514,10 @@ def _mount_points(text: bytes) -> frozenset[str]:
 
 
 def _failed(said: str) -> Refusal:
-    return Refusal(
-        "bubblewrap-failed",
-        "bubblewrap could not build the jail",
-        context=said or "it exited without saying why",
-        hint="paddock doctor shows what this machine allows",
-    )
+    context, hint = said or "it exited without saying why", "paddock doctor shows what this machine allows"
+    if f"[Errno {errno.EMFILE}]" in said:
+        context, hint = syscalls.explained(OSError(errno.EMFILE, os.strerror(errno.EMFILE)), hint)
+    return Refusal("bubblewrap-failed", "bubblewrap could not build the jail", context=context, hint=hint)
 
 
 # Into the namespaces that bubblewrap makes, and what they hold, read back from the kernel.

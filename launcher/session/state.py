@@ -583,6 +583,7 @@ def note_unsearched(directory: str, *times: int) -> int:
     while True:
         fd = os.open(f"{directory}/{UNSEARCHED_NOTE}", _ADDING, 0o600)
         try:
+            os.fchmod(fd, 0o600)  # whatever the umask
             os.write(fd, " ".join(map(str, times)).encode() + b"\n")
             found = os.fstat(fd)
         finally:
