@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from launcher import cli
 from launcher.session import configuration, harvesting, messages, places
 from launcher.session.machine import Machine
-from launcher.vcs import checkout, git_config, gitlinks
+from launcher.vcs import checkout, git_config, gitlinks, worktree_words
 from launcher.vcs.disk import Present
 from launcher.vcs.harvest import as_user
 from launcher.vcs.harvest.outstanding import waiting
@@ -56,21 +56,25 @@ def start(repository: str | None) -> str:
 
 
 def directory_named(word: str) -> str:
-    """The absolute directory that `word` is, or else the root of the worktree that it names, here before elsewhere.
+    """The root of the worktree that `word` names, here before elsewhere, or the directory that it is as a path.
 
     Only Paddock's own list is asked: in a worktree that an agent has left, no git is to look at anything yet.
     """
-    path = os.path.join(places.current_directory(), word)
-    if "/" in word or os.path.lexists(path):
-        return os.path.abspath(path)
     state = places.made(places.places(os.environ).state)
     rows = WorktreeRepository(state).all()
     here = _of_this_repository(rows, state)
-    root = root_of(word, here) or root_of(word, rows)
+    known = {row.path for row in rows}
+
+    def is_root(path: str) -> bool:
+        return worktree_words.is_path(word) or path in known or os.path.lexists(f"{path}/.git")
+
+    root = worktree_words.meant(
+        word, places.current_directory(), is_root, str, lambda: root_of(word, here) or root_of(word, rows)
+    )
     if root is None:
         raise Refusal(
             "worktree-unknown",
-            f"{word} is neither a directory nor a worktree that Paddock knows",
+            f"{word} is neither a worktree's directory nor a worktree that Paddock knows",
             context="known: " + (", ".join(dict.fromkeys(printable(row.ticket) for row in here)) or "none"),
             hint="paddock worktree list --all; or name the directory: paddock worktree ... ../DIR",
         )

@@ -5,6 +5,7 @@ from collections.abc import Callable, Mapping, Sequence
 from enum import StrEnum
 from typing import NamedTuple
 
+from launcher.vcs import worktree_words
 from launcher.vcs.git import Git
 from launcher.vcs.merge.descriptors import Source
 from launcher.vcs.merge.object_store import Store, changes
@@ -28,11 +29,12 @@ def named(
     """The sources that `words` stand for, in this order.
 
     Args:
-        words: roots of worktrees (with a slash), names of worktrees or branches, or other revisions.
+        words: names of worktrees or branches, roots of worktrees, or other revisions.
         start: the directory that relative paths begin at.
         root_of: the root of the worktree that has a name other than its branch's (a ticket); None for no worktree.
 
-    Refusals: child-unknown, child-ambiguous, ref-ambiguous, child-is-trunk, child-twice.
+    Refusals: child-unknown, child-ambiguous, ref-ambiguous, child-is-trunk, child-twice, and those of
+    `worktree_words.meant`.
     """
     git = Git(target.git_dir)
     known = _Known(git, worktrees(git), git.refs() if len(words) > 1 else None)
@@ -113,15 +115,26 @@ class _Known(NamedTuple):
 
 
 def _one(known: _Known, word: str, start: str, root_of: Callable[[str], str | None]) -> Source:
+    roots = {worktree_words.canonical(each.root): each for each in known.listed}
+    found = worktree_words.meant(
+        word, start, roots.__contains__, lambda root: _of(roots[root]), lambda: _named(known, word, root_of)
+    )
+    if found is not None:
+        return found
+    raise Refusal(
+        "child-unknown",
+        f"nothing called {word} to merge",
+        context="it is not a branch, a ticket, the root of a worktree of this repository, or any other revision",
+        hint="git branch --list; git worktree list; paddock worktree list",
+    )
+
+
+def _named(known: _Known, word: str, root_of: Callable[[str], str | None]) -> Source | None:
+    """What has a name, or is another revision; None when nothing is."""
     git, listed, refs = known
-    path = os.path.join(start, os.path.expanduser(word))
-    if ("/" in word or word in (".", "..")) and os.path.isdir(path):
-        source = _at(path, listed)
-        if source is not None:
-            return source
     full = git.ref_named(word, refs)
     root = root_of(word) if full != word else None
-    ticket = _at(root, listed) if root is not None else None
+    ticket = next((_of(each) for each in listed if root in (each.root, worktree_words.canonical(each.root))), None)
     branch = full.startswith("refs/heads/")
     commit = (refs or {}).get(full, "") if branch else ""
     commit = commit or (git.commit_of(full) if full else "")
@@ -135,25 +148,16 @@ def _one(known: _Known, word: str, start: str, root_of: Callable[[str], str | No
     if ticket is not None:
         return ticket
     commit = commit or git.commit_of(word)  # a revision: 1234 is rather a ticket than an object
-    if commit:
-        place = next((_place(each) for each in listed if branch and each.branch == full), None)
-        return Source(word.removeprefix("refs/heads/"), commit, place)
-    raise Refusal(
-        "child-unknown",
-        f"nothing called {word} to merge",
-        context="it is not a branch, a ticket, the root of a worktree of this repository, or any other revision",
-        hint="git branch --list; git worktree list; paddock worktree list",
-    )
+    if not commit:
+        return None
+    place = next((_place(each) for each in listed if branch and each.branch == full), None)
+    return Source(word.removeprefix("refs/heads/"), commit, place)
 
 
-def _at(path: str, listed: Sequence[Listed]) -> Source | None:
-    """What is checked out in the worktree with this root; None when it is none of this repository's."""
-    root = os.path.realpath(path)
-    for each in listed:
-        if os.path.realpath(each.root) == root:
-            label = each.branch.removeprefix("refs/heads/") or os.path.basename(root)
-            return Source(label, each.commit, _place(each))
-    return None
+def _of(listed: Listed) -> Source:
+    """What is checked out in a worktree."""
+    label = listed.branch.removeprefix("refs/heads/") or os.path.basename(listed.root)
+    return Source(label, listed.commit, _place(listed))
 
 
 def _place(listed: Listed) -> Place | None:
@@ -161,6 +165,7 @@ def _place(listed: Listed) -> Place | None:
     if not listed.present:
         return None
     try:
-        return Place.of(listed.root)
+        place = Place.of(listed.root)
     except Refusal:
         return None
+    return place if place.worktree == worktree_words.canonical(listed.root) else None

@@ -5,7 +5,7 @@ import os
 from collections.abc import Callable
 from typing import NamedTuple
 
-from launcher.vcs import checkout
+from launcher.vcs import checkout, worktree_words
 from launcher.vcs.disk import Present
 from launcher.vcs.git import Git
 from policy.errors import Refusal
@@ -140,22 +140,48 @@ def find(start: str, into: str | None, root_of: Callable[[str, str], str | None]
             (a ticket); None for no worktree.
 
     Refusals: worktree-missing, not-a-worktree, git-pointer-invalid, trunk-unknown, trunk-ambiguous, trunk-unborn,
-    trunk-missing, ref-ambiguous.
+    trunk-missing, ref-ambiguous, and those of `worktree_words.meant`.
     """
-    if into is not None and os.path.isabs(os.path.expanduser(into)):
-        start, into = os.path.expanduser(into), None
-    elif into is not None and ("/" in into or into in (".", "..")) and os.path.isdir(os.path.join(start, into)):
-        start, into = os.path.join(start, into), None
-    here = opened(start)
     if into is None:
-        return checked_out(here)
+        return checked_out(opened(start))
+    if worktree_words.is_path(into):
+        found = worktree_words.meant(into, start, lambda _: True, _at)
+    else:
+        here = opened(start)
+        roots = {worktree_words.canonical(each.root) for each in worktrees(Git(here.git_dir))}
+        found = worktree_words.meant(into, start, roots.__contains__, _at, lambda: _named(here, into, root_of))
+    if found is not None:
+        return found
+    raise Refusal(
+        "trunk-unknown",
+        f"there is no branch {into} to merge into",
+        context="it is not a branch, a ticket, or the root of a worktree of this repository",
+        hint=f"make it: git branch {into}; or leave --into out to merge into what is checked out here",
+    )
+
+
+def _at(root: str) -> Target:
+    return checked_out(opened(root))
+
+
+def _on_record(root: str) -> Target:
+    """What is checked out in a worktree on record: not in another one that an agent has bent the way to.
+
+    Refusals: worktree-behind-link, and those of `opened`.
+    """
+    found = worktree_words.meant(root, "/", lambda _: True, _at)
+    assert found is not None
+    return found
+
+
+def _named(here: checkout.Checkout, into: str, root_of: Callable[[str, str], str | None]) -> Target | None:
     git = Git(here.git_dir)
     git.ref_named(into)
     branch = into if into.startswith("refs/heads/") else f"refs/heads/{into}"
     found = git.run("rev-parse", "--verify", "--quiet", "--end-of-options", f"{branch}^{{commit}}", ok=(0, 1))
     commit = found.out.decode().strip()
     root = root_of(into, here.common_dir) if branch != into else None
-    ticket = checked_out(opened(root)) if root is not None else None
+    ticket = _on_record(root) if root is not None else None
     if ticket is not None and commit and ticket.ref != branch:
         raise Refusal(
             "trunk-ambiguous",
@@ -163,15 +189,8 @@ def find(start: str, into: str | None, root_of: Callable[[str, str], str | None]
             context=f"{root} is on {ticket.label}; the branch may be one that another agent made",
             hint=f"--into {quoted(str(root))} or --into {quoted(branch)}",
         )
-    if ticket is not None:
+    if ticket is not None or not commit:
         return ticket
-    if not commit:
-        raise Refusal(
-            "trunk-unknown",
-            f"there is no branch {into} to merge into",
-            context=f"looked for {branch} in {here.common_dir}, and for a ticket of that name",
-            hint=f"make it: git branch {into}; or leave --into out to merge into what is checked out here",
-        )
     label = branch.removeprefix("refs/heads/")
     for listed in worktrees(git):
         if listed.branch != branch:
@@ -183,7 +202,7 @@ def find(start: str, into: str | None, root_of: Callable[[str, str], str | None]
                 context=f"{listed.root} cannot be reached, and moving the branch would leave its files behind",
                 hint="git worktree prune, if it will not come back; git worktree repair, if it was moved",
             )
-        return checked_out(opened(listed.root))
+        return _on_record(listed.root)
     return Target(label, here.common_dir, here.common_dir, branch, commit, None)
 
 

@@ -10,7 +10,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from launcher.vcs import checkout, jailed_git, written
+from launcher.vcs import checkout, jailed_git, worktree_words, written
 from launcher.vcs.checkout import Checkout
 from launcher.vcs.disk import Present
 from launcher.vcs.git import Git
@@ -34,9 +34,8 @@ from launcher.vcs.worktrees.models import (
 )
 from launcher.vcs.worktrees.recovery import Recovery
 from launcher.vcs.worktrees.removal import Removal
-from launcher.vcs.worktrees.store import WorktreeRepository
+from launcher.vcs.worktrees.store import WorktreeRepository, root_of
 from policy import launch
-from policy.documents import label
 from policy.errors import Refusal, printable
 from policy.launch import Boundaries
 from policy.pasted import cited, quoted
@@ -115,17 +114,13 @@ class WorktreeService:
     def find(self, start: str | Path, name: str) -> Worktree:
         """One worktree, by its id, ticket, branch or directory.
 
-        Refusals: worktree-unknown, worktree-ambiguous.
+        Refusals: worktree-unknown, and those of `worktree_words.meant` and `store.root_of`.
         """
         rows = self.of_repository(start)
-        path = os.path.realpath(name)
-        exact = [row for row in rows if name == row.worktree_id or path == row.path]
-        named = exact or [row for row in rows if label(name) == row.ticket or name == row.main.branch]
-        if len(named) == 1:
-            return named[0]
-        if named:
-            raise Refusal("worktree-ambiguous", f"several worktrees match {name}",
-                          context=", ".join(row.worktree_id for row in named), hint="name one by its id")  # fmt: skip
+        by_root = {row.path: row for row in rows}
+        root = worktree_words.meant(name, os.getcwd(), by_root.__contains__, str, lambda: root_of(name, rows))
+        if root is not None:
+            return by_root[root]
         raise Refusal(
             "worktree-unknown",
             f"Paddock knows no worktree {name} of this repository",

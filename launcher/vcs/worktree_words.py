@@ -1,0 +1,88 @@
+"""Which worktree a word of the user's means: the one of that name, or the one that is there.
+
+Agents choose what is in a checkout, and what they have committed comes to others with a merge. So no link in a
+checkout, or in another tree that sessions wrote, decides which worktree is merged, or removed.
+"""
+
+import os
+from collections.abc import Callable
+from typing import TypeVar
+
+from launcher.vcs import written
+from launcher.vcs.disk import Names
+from policy.errors import Refusal, printable
+from policy.launch import Trail
+from policy.pasted import quoted
+from policy.plan import beneath
+
+_Worktree = TypeVar("_Worktree")
+
+
+def is_path(word: str) -> bool:
+    """Whether a word can only be a path; any other is a name first."""
+    return word in (".", "..", "~") or word.startswith(("/", "./", "../", "~/"))
+
+
+def meant(
+    word: str,
+    start: str,
+    is_root: Callable[[str], bool],
+    at: Callable[[str], _Worktree],
+    named: Callable[[], _Worktree | None] = lambda: None,
+) -> _Worktree | None:
+    """The worktree that a word means; None when it means none.
+
+    Args:
+        start: the directory that relative paths begin at.
+        is_root: whether a canonical path is one that may be meant.
+        at: the worktree with this root.
+        named: the one that has the word for its name.
+
+    Refusals: worktree-behind-link, worktree-ambiguous, and those of `at` and `named`.
+    """
+    by_name = None if is_path(word) else named()
+    path = os.path.join(start, os.path.expanduser(word))
+    root, link = _reached(path)
+    if not is_root(root):
+        return by_name
+    if link:
+        raise Refusal(
+            "worktree-behind-link",
+            f"{word} is reached through a symbolic link, which an agent may have made",
+            context=f"through {link} it resolves to {root}",
+            hint=f"if you mean that: name it as {quoted(root)}; else remove the link",
+        )
+    there = at(root)
+    if by_name not in (None, there):
+        raise Refusal(
+            "worktree-ambiguous",
+            f"{word} is the name of one worktree or branch, and the directory of another",
+            context=f"{root} is a worktree's root, and not that of what is named {printable(word)}",
+            hint=f"name the one that you mean by its path: {quoted(root)}; paddock worktree list",
+        )
+    return there
+
+
+def canonical(root: str) -> str:
+    """Where a worktree is that is on record, canonical; as it is written where an agent may have bent the way there."""
+    reached, link = _reached(root)
+    return root if link else reached
+
+
+def _reached(path: str) -> tuple[str, str]:
+    """Where an absolute path leads, and the first link on its way that may be an agent's; "" for none."""
+    trail = Names().walk(path)
+    root = trail.canonical or (trail.reached if trail.links else os.path.abspath(path))
+    return root, _agents_link(trail)
+
+
+def _agents_link(trail: Trail) -> str:
+    for link, _ in trail.links:
+        state, here = written.user_state(), os.path.dirname(link)
+        if written.of_sessions(link, state) or any(beneath(link, tree) for tree in written.trees(state, link)):
+            return link
+        while here != "/":
+            if os.path.lexists(f"{here}/.git"):
+                return link
+            here = os.path.dirname(here)
+    return ""

@@ -1,0 +1,119 @@
+"""What a word of the user's means to each verb: a worktree's name first, and no path that an agent has bent."""
+
+import os
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from launcher.vcs import written
+from launcher.vcs.merge.target import find
+from launcher.verbs import forms, worktree
+from policy.errors import Refusal
+from tests.support import repository
+from tests.support.repository import Place, committed, git
+
+Verb = Callable[[str], object]
+
+VERBS: dict[str, Verb] = {
+    "status": lambda word: forms.call(["worktree", "status", word]),
+    "remove": lambda word: forms.call(["worktree", "remove", word]),
+    "remove --force": lambda word: forms.call(["worktree", "remove", "--force", word]),
+    "dock": lambda word: forms.call(["worktree", "dock", word]),
+    "harvest": lambda word: forms.call(["worktree", "harvest", word]),
+    "merge": lambda word: forms.call(["merge", word]),
+    "merge --preview": lambda word: forms.call(["merge", "--preview", word]),
+    "merge --into": lambda word: forms.call(["merge", "--into", word, "main"]),
+}
+"""All that take a worktree's name or its directory."""
+
+
+@pytest.fixture
+def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Place:
+    """A repository with the worktrees of A, which has a commit that nobody has read, and of B."""
+    place = repository.plain(tmp_path)
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "xdg"))
+    (tmp_path / "home").mkdir()
+    monkeypatch.setenv("HOME", str(tmp_path / "home"))
+    monkeypatch.chdir(place.app)
+    for ticket in "AB":
+        assert forms.call(["worktree", "add", ticket]) == 0
+    committed(root(place, "A"), evil="evil\n")
+    return place
+
+
+def root(place: Place, ticket: str) -> Path:
+    """The directory of a ticket's worktree."""
+    return place.root / f"app-{ticket}"
+
+
+@pytest.mark.parametrize("verb", VERBS)
+@pytest.mark.parametrize("word", ["B", "agent/B", "refs/heads/agent/B", "app-B", "./agent/B", "sub/../B"])
+def test_no_link_in_a_checkout_leads_a_verb_to_another_worktree(place: Place, verb: str, word: str) -> None:
+    """Whatever the word: it is refused, with where the link leads, and nothing is merged, moved or removed."""
+    before = git("for-each-ref", at=place.app)
+    link = Path(os.path.normpath(place.app / word))
+    (place.app / "sub").mkdir()
+    link.parent.mkdir(parents=True, exist_ok=True)
+    link.symlink_to(os.path.relpath(root(place, "A"), link.parent))
+    with pytest.raises(Refusal) as refused:
+        VERBS[verb](word)
+    assert refused.value.reference == "worktree-behind-link"
+    assert f"through {link} it resolves to {root(place, 'A')}" in refused.value.context
+    assert git("for-each-ref", at=place.app) == before
+    assert all(root(place, ticket).is_dir() for ticket in "AB")
+    assert not (place.app / "evil").exists()
+
+
+@pytest.mark.parametrize("verb", VERBS)
+def test_no_link_on_the_way_leads_there_either(place: Place, tmp_path: Path, verb: str) -> None:
+    """In a tree without git that sessions could write; nor does a worktree's root that has become a link."""
+    (shared := tmp_path / "shared").mkdir()
+    written._append(written.path_of(written.user_state()), (f"*{shared}",))
+    (shared / "way").symlink_to(place.root)
+    for word in (f"{shared}/way/app-A", "../shared/way/app-A"):
+        with pytest.raises(Refusal) as refused:
+            VERBS[verb](word)
+        assert refused.value.reference == "worktree-behind-link"
+
+
+@pytest.mark.parametrize("verb", VERBS)
+def test_a_name_that_is_another_worktrees_directory_is_refused(place: Place, verb: str) -> None:
+    """No link is needed: a worktree may lie in a directory that is called as another one's ticket."""
+    assert forms.call(["worktree", "add", "C"]) == 0
+    own = place.app / "B"
+    git("worktree", "move", str(root(place, "C")), str(own), at=place.app)
+    assert forms.call(["worktree", "list"]) == 0
+    with pytest.raises(Refusal) as refused:
+        VERBS[verb]("B")
+    assert refused.value.reference == "worktree-ambiguous"
+    assert str(own) in refused.value.context
+
+
+def test_a_directory_of_a_tickets_name_hides_no_ticket(place: Place, capsys: pytest.CaptureFixture[str]) -> None:
+    """The name is first, where the directory, or what a link leads to, is no worktree."""
+    (place.app / "A").mkdir()
+    (place.app / "B").symlink_to("A")
+    for ticket in "AB":
+        forms.call(["worktree", "status", ticket])
+        assert f"{root(place, ticket)} ({ticket})" in capsys.readouterr().out
+        assert worktree.directory_named(ticket) == str(root(place, ticket))
+
+
+def test_paths_that_people_use_mean_what_they_did(
+    place: Place, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Absolute, relative, the current directory, `~`, and through links that no agent could have made."""
+    there = root(place, "B")
+    (tmp_path / "linked").symlink_to(place.root)
+    (Path.home() / "mine").symlink_to(there)
+    words = [str(there), "../app-B", f"{there}/", "../app/../app-B", f"{tmp_path}/linked/app-B", "~/mine"]
+    for word in words:
+        assert forms.call(["worktree", "status", word]) == 0
+        assert f"{there} (B)" in capsys.readouterr().out
+        assert worktree.directory_named(word) == str(there)
+        assert find(str(place.app), word).worktree == str(there)
+        assert forms.call(["merge", "--preview", word]) == 0
+    monkeypatch.chdir(there)
+    assert forms.call(["worktree", "status", "."]) == 0
+    assert worktree.directory_named(".") == str(there)
