@@ -3,7 +3,7 @@
 The ledger, `paddock why` and `paddock learn` all ask here. Whether anything is needed at all, `policy.verdict` decides.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from enum import StrEnum
 from fnmatch import fnmatchcase
 from typing import NamedTuple
@@ -274,6 +274,7 @@ class Missed(NamedTuple):
         asked: the path that was asked for, canonical.
         call: the system call.
         who: the programme's name.
+        public: a file that everyone on this machine can read.
     """
 
     path: str
@@ -284,6 +285,7 @@ class Missed(NamedTuple):
     asked: str
     call: str
     who: str
+    public: bool = False
 
 
 class Outside(NamedTuple):
@@ -309,6 +311,8 @@ class Standing(StrEnum):
     PROPOSED = "proposed"
     OPTIONAL = "optional"
     """Programmes ask for such things and do without."""
+    UNTRIED = "untried"
+    """It may be needed: `--try` grants no such thing."""
     WITHHELD = "withheld"
 
 
@@ -322,6 +326,7 @@ class Line(NamedTuple):
         reason: who wanted what.
         risk: what it opens.
         prepare: "directory" or "file" when it has to be made first; else "".
+        tried: `--try` may grant it (`_can_be_tried`).
     """
 
     key: str
@@ -330,6 +335,7 @@ class Line(NamedTuple):
     reason: str
     risk: str
     prepare: str
+    tried: bool = False
 
     @property
     def flag(self) -> str:
@@ -346,13 +352,12 @@ def withheld(path: str, key: str, plan: Plan, outside: Outside = NOWHERE) -> str
     """
     if known := risk_of(path):
         return known
-    parts = path.split("/")[1:]
+    parts, hidden = path.split("/")[1:], _hidden(path)
     logins = [str(login[0]) for login in plan.logins if login[0]]
     if parts[-1] in toolchains.load_table().credential_names or any(beneath(path, where) for where in logins):
         return _CREDENTIALS
-    at = next((at for at, part in enumerate(parts) if part.startswith(".")), None)
     led = any(beneath(path, where) or beneath(where, path) for where in outside.hidden)
-    if led or (at is not None and not _harmless(parts[at:], key)):
+    if led or (hidden and not _harmless(hidden, key)):
         return _HIDDEN
     if key == "read":
         return ""
@@ -361,6 +366,28 @@ def withheld(path: str, key: str, plan: Plan, outside: Outside = NOWHERE) -> str
     if any(beneath(path, where) for where in _MACHINES):
         return _THE_MACHINES
     return _EXECUTED if handoff.Patterns(plan.handoff_patterns).mode(path[1:]) else ""
+
+
+def _hidden(path: str) -> list[str]:
+    """The components of a path from the first hidden one on."""
+    parts = path.split("/")[1:]
+    return parts[next((at for at, part in enumerate(parts) if part.startswith(".")), len(parts)) :]
+
+
+def _can_be_tried(line: Line, outside: Outside, *, public: bool) -> bool:
+    """Whether the command may have it before anybody has read the line.
+
+    It may be an agent's command, and names say little of what is secret, or executed one day. So no writing is tried,
+    and no reading but of caches and toolchains from the tables, and of the machine's files that everyone can read.
+    """
+    hidden = _hidden(line.path)
+    if line.key == "write":
+        return False
+    if hidden[:1] == [".cache"]:
+        tools = toolchains.load_table().toolchain
+        return any(f"${{home}}/{'/'.join(hidden[:2])}" == place for tool in tools for place in tool.set.values())
+    own = bool(outside.home) and beneath(line.path, outside.home)
+    return bool(hidden) or (public and not own and any(beneath(line.path, where) for where in _MACHINES))
 
 
 def _harmless(parts: list[str], key: str) -> bool:
@@ -382,15 +409,26 @@ def _begins(parts: Sequence[str], pattern: Sequence[str]) -> bool:
     return len(parts) >= len(pattern) and all(map(fnmatchcase, parts, pattern))
 
 
-def propose(missed: Iterable[Missed], plan: Plan, outside: Outside = NOWHERE) -> list[Line]:
-    """The grants for all that was missed: those for writing first, each kind sorted by path."""
+def propose(
+    missed: Iterable[Missed],
+    plan: Plan,
+    outside: Outside = NOWHERE,
+    is_clean: Callable[[str], bool] = lambda directory: False,
+) -> list[Line]:
+    """The grants for all that was missed: those for writing first, each kind sorted by path.
+
+    Args:
+        is_clean: whether nothing that a directory contains is `withheld`.
+    """
     lines: dict[tuple[str, str], Line] = {}
     for one in missed:
         line = _line(one, plan, outside)
+        if line.tried and one.directory and not is_clean(line.path):
+            line = line._replace(tried=False)
         known = lines.get((line.key, line.path))
         if known is None or (known.standing, line.standing) == (Standing.OPTIONAL, Standing.PROPOSED):
             lines[line.key, line.path] = line
-    found = _collapsed(list(lines.values()), plan, outside)
+    found = _collapsed(list(lines.values()), plan, outside, is_clean)
     kept = [line for line in found if not any(_covers(other, line) for other in found)]
     return sorted(kept, key=lambda line: (line.key != "write", line.path))
 
@@ -413,7 +451,8 @@ def _line(one: Missed, plan: Plan, outside: Outside) -> Line:
     if special:
         standing = Standing.WITHHELD
     reason = f"{one.who or '?'}: {one.call} {one.asked}"
-    return Line(key, path, standing, reason, text or (WRITES if key == "write" else READS), prepare)
+    line = Line(key, path, standing, reason, text or (WRITES if key == "write" else READS), prepare)
+    return line._replace(tried=not special and _can_be_tried(line, outside, public=one.public))
 
 
 def _can_be_written(path: str) -> bool:
@@ -436,14 +475,6 @@ def _too_wide(path: str, key: str, plan: Plan, outside: Outside) -> bool:
     )
 
 
-def widened(line: Line, plan: Plan, outside: Outside = NOWHERE) -> Line | None:
-    """The directory around what had to be made first; None when that is too wide, or `line` is no such grant."""
-    parent = line.path.rpartition("/")[0] or "/"
-    if not line.prepare or _too_wide(parent, line.key, plan, outside):
-        return None
-    return line._replace(path=parent, prepare="")
-
-
 def _covers(wide: Line, narrow: Line) -> bool:
     if wide is narrow or wide.standing is Standing.WITHHELD or narrow.standing is Standing.WITHHELD:
         return False
@@ -454,21 +485,29 @@ def _covers(wide: Line, narrow: Line) -> bool:
     return beneath(narrow.path, wide.path) and (wide.key == "write" or narrow.key == "read")
 
 
-def _collapsed(lines: list[Line], plan: Plan, outside: Outside) -> list[Line]:
-    """Neighbours that are read become their directory, as far up as that is not too wide."""
+def _collapsed(lines: list[Line], plan: Plan, outside: Outside, is_clean: Callable[[str], bool]) -> list[Line]:
+    """Neighbours that are read become their directory, as far up as that is not too wide, and as cheaply tried."""
+    closed: set[Line] = set()
     while True:
-        groups: dict[tuple[str, Standing], list[Line]] = {}
+        groups: dict[Line, list[Line]] = {}
         for line in lines:
             if line.key == "read" and line.standing is not Standing.WITHHELD:
-                groups.setdefault((line.path.rpartition("/")[0] or "/", line.standing), []).append(line)
-        full = [(key, group) for key, group in groups.items()
-                if len(group) >= FEW and not _too_wide(key[0], "read", plan, outside)]  # fmt: skip
+                wide = Line("read", line.path.rpartition("/")[0] or "/", line.standing, "", READS, "", line.tried)
+                groups.setdefault(wide, []).append(line)
+        full = [wide for wide, group in groups.items() if len(group) >= FEW and wide not in closed]
         if not full:
             return lines
-        (directory, standing), group = max(full, key=lambda item: item[0][0].count("/"))
-        reason = f"{group[0].reason} and {len(group) - 1} more below"
+        wide = max(full, key=lambda line: line.path.count("/"))
+        if (
+            _too_wide(wide.path, "read", plan, outside)
+            or wide.tried != _can_be_tried(wide, outside, public=False)
+            or not is_clean(wide.path)
+        ):
+            closed.add(wide)
+            continue
+        group = groups[wide]
         lines = [line for line in lines if line not in group]
-        lines.append(Line("read", directory, standing, reason, READS, ""))
+        lines.append(wide._replace(reason=f"{group[0].reason} and {len(group) - 1} more below"))
 
 
 def configuration(lines: Iterable[Line], heading: Iterable[str]) -> str:
@@ -488,6 +527,7 @@ def configuration(lines: Iterable[Line], heading: Iterable[str]) -> str:
             out.append("]")
     for standing, title in (
         (Standing.WITHHELD, "Not proposed, because of what it would grant; add it yourself if you mean it:"),
+        (Standing.UNTRIED, "Perhaps needed, but not tried; add yourself what you mean:"),
         (Standing.OPTIONAL, "Requested, but probably not needed:"),
     ):
         rest = [line for line in lines if line.standing is standing]

@@ -3,11 +3,10 @@
 import os
 import stat
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from typing import NamedTuple
 
 from launcher.jail.guard import watch
-from launcher.safefs.guarded_files import Inside
 from launcher.session import cache, planning, running, view_denials
 from launcher.session.machine import Machine
 from launcher.session.places import Places
@@ -105,7 +104,7 @@ class _Judge:
         if kind == watch.LOOK and (not self._mounts or verdict.is_way(self._plan, where.path)):
             return []
         return [Missed(where.path, where.access, where.directory, os.path.lexists(where.path), kind == watch.LOOK,
-                       path, call, comm or os.path.basename(program))]  # fmt: skip
+                       path, call, comm or os.path.basename(program), _is_public(where.path))]  # fmt: skip
 
     def _missing(self, kind: str, path: str) -> _Where | None:
         """Which access at which path the call needed; None when it would have failed without a jail too."""
@@ -153,6 +152,33 @@ class _Judge:
         return f"{top}/{names.pop()}" if len(names) == 1 and any(len(parts) > 1 for parts in below) else ""
 
 
+def _is_public(path: str) -> bool:
+    """Whether it is a file that everyone can read: root's jails could open others."""
+    try:
+        modes = [os.stat(path).st_mode]
+        while path != "/":
+            path = os.path.dirname(path)
+            modes.append(os.stat(path).st_mode)
+    except OSError:
+        return False
+    return stat.S_ISREG(modes[0]) and bool(modes[0] & stat.S_IROTH) and all(mode & stat.S_IXOTH for mode in modes[1:])
+
+
+_MOST_NAMES = 5_000
+"""So many names are looked at in a directory that is to be granted for a few."""
+
+
+def is_clean(directory: str, plan: Plan, outside: remedy.Outside) -> bool:
+    """Whether nothing is withheld that a directory contains, as far as all of it can be seen."""
+    unseen: list[OSError] = []
+    walked = os.walk(directory, onerror=unseen.append)
+    paths = (f"{parent}/{name}" for parent, inner, files in walked for name in (*inner, *files))
+    for number, path in enumerate(paths, 1):
+        if number > _MOST_NAMES or remedy.withheld(path, "read", plan, outside):
+            return False
+    return not unseen
+
+
 Options = dict[str, str | list[str] | bool]
 
 MOST_RUNS = 24
@@ -189,9 +215,6 @@ class Teacher:
         self._places = places
         self._given = given
         self._runs = 0
-        self._made: list[str] = []
-        self._plan: Plan | None = None
-        self._outside = remedy.NOWHERE
 
     def once(self) -> Lesson:
         """One watched run."""
@@ -215,35 +238,37 @@ class Teacher:
         chosen: list[Line] = []
         best: tuple[list[Line], frozenset[tuple[str, int]]] | None = None
         denied: dict[tuple[str, str], Line] = {}
-        try:
-            while True:
-                status, wants, lines = self._watched(chosen)
-                denied |= {(line.key, line.path): line for line in lines}
-                failed = wants.failed()
-                if status == 0 and (best is None or failed < best[1]):
-                    best = chosen, failed
-                if (status == 0 and not failed) or self._runs >= MOST_RUNS:
-                    break
-                more = self._more(chosen, lines, well=status == 0)
-                if more is None:
-                    break
-                chosen = more
-            if best is not None:
-                status, failed = 0, best[1]
-                chosen = self._needed(best[0], failed)
-        finally:
-            self._unmake(chosen)
+        while True:
+            status, wants, lines = self._watched(chosen)
+            denied |= {(line.key, line.path): line for line in lines}
+            failed = wants.failed()
+            if status == 0 and (best is None or failed < best[1]):
+                best = chosen, failed
+            if (status == 0 and not failed) or self._runs >= MOST_RUNS:
+                break
+            more = self._more(chosen, lines, well=status == 0)
+            if not more:
+                break
+            chosen = _without_covered([*chosen, *more])
+        if best is not None:
+            status, failed = 0, best[1]
+            chosen = self._needed(best[0], failed)
         lines = [line._replace(standing=Standing.PROPOSED) for line in chosen]
-        for line in denied.values():
+        others = [line for line in denied.values() if line.standing is Standing.WITHHELD or not _covered(line, chosen)]
+        wanted = {line.standing for line in others if not line.tried}
+        unmet = Standing.PROPOSED if Standing.PROPOSED in wanted else Standing.OPTIONAL
+        for line in others:
             if line.standing is Standing.WITHHELD:
                 lines.append(line)
-            elif best is not None and line.standing is Standing.PROPOSED and not _covered(line, chosen):
+            elif (status != 0 or failed) and not line.tried and line.standing is unmet:
+                lines.append(line._replace(standing=Standing.UNTRIED))
+            elif best is not None and line.standing is Standing.PROPOSED:
                 lines.append(line._replace(standing=Standing.OPTIONAL))
         lines.sort(key=lambda line: (line.key != "write", line.path))
         return Lesson(status, lines, wants.hosts(), self._runs, tried=True, failed=failed)
 
-    def _more(self, chosen: list[Line], lines: list[Line], *, well: bool) -> list[Line] | None:
-        """What to try next after a run with `chosen` that missed `lines`; None when nothing is left.
+    def _more(self, chosen: list[Line], lines: list[Line], *, well: bool) -> list[Line]:
+        """What to try besides after a run with `chosen` that missed `lines`.
 
         Args:
             chosen: grants of that run.
@@ -251,23 +276,10 @@ class Teacher:
             well: the command itself ended well, so that what is hardly needed is not worth a try.
         """
         known = {(line.key, line.path) for line in chosen}
-        new = [line for line in lines if line.standing is Standing.PROPOSED and (line.key, line.path) not in known]
+        new = [line for line in lines if line.tried and (line.key, line.path) not in known]
         # What is hardly needed comes in only when there is nothing better to try.
-        if not new and not well:
-            new = [line for line in lines if line.standing is Standing.OPTIONAL and (line.key, line.path) not in known]
-        assert self._plan is not None
-        if not new:
-            # Something that was made beforehand may have had to be new.
-            wide = {line: remedy.widened(line, self._plan, self._outside) for line in chosen}
-            if not any(wide.values()):
-                return None
-            return _without_covered([wide[line] or line for line in chosen])
-        made = [os.path.dirname(line.path) for line in chosen if line.prepare]
-        for at, line in enumerate(new):
-            # A neighbour of something that was made: its name is another one each time.
-            wider = remedy.widened(line, self._plan, self._outside) if os.path.dirname(line.path) in made else None
-            new[at] = wider or line
-        return _without_covered([*chosen, *new])
+        better = [line for line in new if line.standing is Standing.PROPOSED]
+        return better if better or well else new
 
     def _needed(self, chosen: list[Line], failed: frozenset[tuple[str, int]]) -> list[Line]:
         """Leaves out halves, then single grants, as long as the command succeeds and nothing but `failed` fails."""
@@ -284,18 +296,16 @@ class Teacher:
             size = 0 if size == 1 else (size + 1) // 2
         return chosen
 
-    def _watched(self, lines: list[Line]) -> tuple[int, Wants, list[Line]]:
+    def _watched(self, granted: list[Line]) -> tuple[int, Wants, list[Line]]:
         wants = Wants()
-        status, planned = self._run(lines, wants)
-        self._plan = plan = wants.plan or planned.plan
-        self._outside = view_denials.outside(self._places, planned.machine)
-        return status, wants, remedy.propose(wants.missed(planned.machine), plan, self._outside)
+        status, planned = self._run(granted, wants)
+        plan, outside = wants.plan or planned.plan, view_denials.outside(self._places, planned.machine)
+        missed = wants.missed(planned.machine)
+        lines = remedy.propose(missed, plan, outside, lambda directory: is_clean(directory, plan, outside))
+        return status, wants, lines
 
     def _run(self, lines: list[Line], wants: Wants) -> tuple[int, planning.Planned]:
         self._runs += 1
-        self._unmake(lines)
-        for line in lines:
-            self._make(line)
         options = dict(self._options)
         for line in lines:
             before = options.get(line.flag, [])
@@ -325,38 +335,6 @@ class Teacher:
             )
         return status, planned
 
-    def _make(self, line: Line) -> None:
-        if not line.prepare or os.path.lexists(line.path):
-            return
-        missing = line.path if line.prepare == "directory" else os.path.dirname(line.path)
-        above = []
-        while not os.path.lexists(missing):
-            above.append(missing)
-            missing = os.path.dirname(missing)
-        for directory in reversed(above):
-            with Inside(os.path.dirname(directory)) as holder:
-                holder.create_directory(os.path.basename(directory))
-            self._made.append(directory)
-        if line.prepare == "file":
-            with Inside(os.path.dirname(line.path)) as holder:
-                holder.create(os.path.basename(line.path), b"")
-            self._made.append(line.path)
-
-    def _unmake(self, lines: list[Line]) -> None:
-        """Removes what was made for other grants than these, as far as it is empty."""
-        kept = [line.path for line in lines if line.prepare]
-        for path in reversed(self._made[:]):
-            if any(beneath(keep, path) for keep in kept):
-                continue
-            self._made.remove(path)
-            name = os.path.basename(path)
-            # The command could write there: a link on the way to it is its own, and what is not empty is in use.
-            with suppress(OSError), Inside(os.path.dirname(path)) as holder:
-                if holder.is_directory(name):
-                    holder.remove_directory(name)
-                elif holder.read(name, 0) == b"":
-                    holder.remove(name)
-
 
 @contextmanager
 def _output_to_errors() -> Iterator[None]:
@@ -371,16 +349,13 @@ def _output_to_errors() -> Iterator[None]:
 
 
 def _covered(line: Line, chosen: list[Line]) -> bool:
-    """Whether one of the chosen grants opens what `line` would."""
-    return any(beneath(line.path, other.path) and (other.key == "write" or line.key == "read") for other in chosen)
+    """Whether one of the chosen grants, which are for reading, opens what `line` would."""
+    return line.key == "read" and any(beneath(line.path, other.path) for other in chosen)
 
 
 def _without_covered(lines: list[Line]) -> list[Line]:
-    """Without grants that another one has grown to cover: reading in a tree to be written would close it there."""
-    writable = {line.path for line in lines if line.key == "write"}
+    """Without grants that another one has grown to cover."""
     return [
         line for line in lines
-        if not (line.key == "read" and line.path in writable)
-        and not any(other.path != line.path and beneath(line.path, other.path)
-                    and (other.key == "write" or line.key == "read") for other in lines)
+        if not any(other.path != line.path and beneath(line.path, other.path) for other in lines)
     ]  # fmt: skip

@@ -55,9 +55,11 @@ def learn(argv: list[str]) -> int:
 def _heading(command: list[str], lesson: teach.Lesson) -> list[str]:
     shown = joined(command)
     lines = [f"What {shown} needs beyond its jail, as `paddock learn` saw it."]
+    untried = _of(lesson, Standing.UNTRIED)
     if lesson.tried:
         lines.append(f"Found by trial, in {lesson.runs} run{'' if lesson.runs == 1 else 's'}: " + (
-            "it failed even with all of these." if lesson.status != 0
+            "it failed even with all of these." if lesson.status != 0 and not untried
+            else "it failed; what it did not try may be what is missing." if lesson.status != 0
             else "it succeeds with these grants, and needs no others." if _proposed(lesson)
             else "it succeeded in its jail as it is, and no grant made a difference."))  # fmt: skip
     elif lesson.status == 0:
@@ -72,8 +74,12 @@ def _heading(command: list[str], lesson: teach.Lesson) -> list[str]:
     return lines
 
 
+def _of(lesson: teach.Lesson, standing: Standing) -> list[remedy.Line]:
+    return [line for line in lesson.lines if line.standing is standing]
+
+
 def _proposed(lesson: teach.Lesson) -> bool:
-    return any(line.standing is Standing.PROPOSED for line in lesson.lines)
+    return bool(_of(lesson, Standing.PROPOSED))
 
 
 def _failed(lesson: teach.Lesson) -> str:
@@ -113,14 +119,18 @@ def _tell(lesson: teach.Lesson) -> None:
         if line.standing is Standing.PROPOSED and line.prepare:
             words = "mkdir -p" if line.prepare == "directory" else "touch"
             messages.say(f"paddock: first: {words} {quoted(line.path)}")
-    denied = sum(line.standing is Standing.OPTIONAL for line in lesson.lines)
+    denied = len(_of(lesson, Standing.OPTIONAL))
     if lesson.status == 0 and denied and not _proposed(lesson):
         hidden = f", though {_failed(lesson)}" if lesson.failed else ""
         paths = "1 path" if denied == 1 else f"{denied} paths"
         after = "no grant made a difference" if lesson.tried else "--try finds out whether grants make a difference"
         messages.say(f"paddock: the command exited with status 0 without {paths} that it requested{hidden}")
         messages.say(f"paddock: the proposal lists them as comments: {after}")
-    withheld = sum(line.standing is Standing.WITHHELD for line in lesson.lines)
+    if untried := _of(lesson, Standing.UNTRIED):
+        messages.say("paddock: --try does not grant these by itself; add the options that you mean:")
+        for line in untried:
+            messages.say(f"paddock:   {line.flag} {quoted(line.path, own=False)}")
+    withheld = len(_of(lesson, Standing.WITHHELD))
     if withheld:
         paths = "1 path is left out because of what it" if withheld == 1 else (
             f"{withheld} paths are left out because of what they")  # fmt: skip

@@ -57,24 +57,47 @@ def proposed(document: dict[str, Any]) -> dict[str, str]:
     return {line["path"]: line["key"] for line in document["grants"] if line["standing"] == "proposed"}
 
 
-def check(paddock: Paddock, options: list[str], command: list[str], env: dict[str, str]) -> dict[str, str]:
+def check(paddock: Paddock, command: list[str], env: dict[str, str]) -> dict[str, str]:
     """Learns by trying; then the command passes with the file that was written, and fails without any one of its
     lines. Returns what is proposed."""
-    assert paddock.run(*options, "--", *command, env=env).returncode != 0
+    assert paddock.run("--", *command, env=env).returncode != 0
     policy = paddock.place / "policy.toml"
-    document = learned(paddock, *options, "--try", "--write", str(policy), "--", *command, env=env)
+    document = learned(paddock, "--try", "--write", str(policy), "--", *command, env=env)
     assert (document["status"], document["tried"]) == (0, True), document
     assert document["runs"] <= 24
     found = proposed(document)
     assert all(line["risk"] and line["reason"] for line in document["grants"])
-    ended = paddock.run(*options, "--config", str(policy), "--", *command, env=env)
+    ended = paddock.run("--config", str(policy), "--", *command, env=env)
     assert ended.returncode == 0, (ended.stderr, policy.read_text())
     for left_out in found:
         grants = [word for path, key in found.items() if path != left_out
                   for word in ("--rw" if key == "write" else "--ro", path)]  # fmt: skip
-        ended = paddock.run(*options, *grants, "--", *command, env=env)
+        ended = paddock.run(*grants, "--", *command, env=env)
         assert ended.returncode != 0, f"it passes without {left_out}"
     return found
+
+
+def by_hand(paddock: Paddock, command: list[str], env: dict[str, str]) -> dict[str, str]:
+    """Learns as people do who read each proposal, and add it before they run the command again. Trying all of it is
+    left to them: a trial grants nothing of it. Returns what they added.
+    """
+    tried = learned(paddock, "--try", "--", *command, env=env)
+    assert (tried["runs"], proposed(tried)) == (1, {})
+    assert "untried" in {line["standing"] for line in tried["grants"]}
+    found: dict[str, str] = {}
+    grants: list[str] = []
+    for _ in range(8):
+        document = learned(paddock, *grants, "--", *command, env=env)
+        if document["status"] == 0:
+            return found
+        for line in document["grants"]:
+            if line["standing"] == "proposed":
+                found[line["path"]] = line["key"]
+                grants += ["--rw" if line["key"] == "write" else "--ro", line["path"]]
+                if line["prepare"]:
+                    Path(line["path"]).mkdir(parents=True)
+                    paddock.who.give(paddock.place)
+    raise AssertionError(document)
 
 
 @pytest.fixture
@@ -102,19 +125,20 @@ def plant(paddock: Paddock, name: str, text: str) -> Path:
 
 @IN_NAMESPACES
 def test_a_test_suite_that_writes_a_cache_in_a_home(paddock: Paddock, env: dict[str, str]) -> None:
-    """One directory for its cache, made beforehand; not the home directory, and not the settings it does without."""
+    """One directory for its cache, made beforehand; not the settings it does without."""
     (home := paddock.place / "their-home" / "me").mkdir(parents=True)
     plant(paddock, "one/test_cached.py", SUITE)
     plant(paddock, "their-home/me/.suiterc", "verbose = true")
     plant(paddock, "their-home/me/.cache/another/file", "theirs")
     command = ["/usr/bin/python3", "-B", "-m", "unittest", "-q", "test_cached"]
-    found = check(paddock, ["--env", f"SUITE_HOME={home}"], command, env)
-    assert found == {f"{home}/.cache/suite": "write"}
+    found = by_hand(paddock, ["env", f"SUITE_HOME={home}", *command], env)
+    assert found[f"{home}/.cache/suite"] == "write"
+    assert f"{home}/.suiterc" not in found
 
 
 @IN_NAMESPACES
 def test_npm(paddock: Paddock, env: dict[str, str]) -> None:
-    """The library beside the worktree for reading, the reports for writing, and not the notes."""
+    """The library beside the worktree for reading, and the reports for writing."""
     if not shutil.which("npm", path=paddock.who.path):
         pytest.skip("needs npm")
     plant(paddock, "one/package.json", json.dumps(PACKAGE))
@@ -122,9 +146,8 @@ def test_npm(paddock: Paddock, env: dict[str, str]) -> None:
     plant(paddock, "shared/lib/index.js", "exports.answer = require('./answer.js');")
     plant(paddock, "shared/lib/answer.js", "module.exports = 42;")
     plant(paddock, "shared/notes.txt", "notes")
-    found = check(paddock, [], ["npm", "test", "--offline"], env)
+    found = by_hand(paddock, ["npm", "test", "--offline"], env)
     assert found[f"{paddock.place}/reports"] == "write"
-    assert all(path.startswith(f"{paddock.place}/shared/lib") for path in found if path != f"{paddock.place}/reports")
     assert (paddock.place / "reports/unit/result.txt").read_text() == "42"
 
 
@@ -137,20 +160,54 @@ def test_a_compiler(paddock: Paddock, env: dict[str, str]) -> None:
     header = plant(paddock, "include/answer.h", "#define ANSWER 42\n")
     (output := paddock.place / "build").mkdir()
     plant(paddock, "build/keep", "")
-    found = check(paddock, [], ["gcc", "-I../include", "-o", "../build/program", "main.c"], env)
+    found = by_hand(paddock, ["gcc", "-I../include", "-o", "../build/program", "main.c"], env)
     assert found.pop(str(output)) == "write"
     assert found in ({str(header): "read"}, {str(header.parent): "read"})
 
 
-@BY_GUARD
-def test_names_that_differ_each_time_and_directories_that_must_be_new(paddock: Paddock, env: dict[str, str]) -> None:
-    """Where neither a name can be granted nor be made beforehand, it is the directory around it."""
-    plant(paddock, "work/area/keep", "")
-    place = paddock.place / "work/area"
-    found = check(paddock, [], ["sh", "-ec", f"name=$(mktemp -d {place}/XXXXXX); rmdir $name; echo $name"], env)
-    assert found == {str(place): "write"}
-    found = check(paddock, [], ["sh", "-ec", f"mkdir {place}/new; rmdir {place}/new"], env)
-    assert found == {str(place): "write"}
+@IN_NAMESPACES
+def test_caches_that_are_known_are_tried(paddock: Paddock, env: dict[str, str]) -> None:
+    """What the command needs of them is proposed, and what makes no difference is not."""
+    names = (".cargo/registry/needed", ".npm/_cacache/needed", ".npm/_cacache/other")
+    crate, package, other = (plant(paddock, f"stores/{name}", "content") for name in names)
+    command = ["sh", "-c", f"echo < {other}; cat {crate} && cat {package}"]
+    assert check(paddock, command, env) == {str(crate): "read", str(package): "read"}
+
+
+def test_nothing_is_tried_that_programmes_start_with_or_that_may_be_secret(
+    paddock: Paddock, env: dict[str, str]
+) -> None:
+    """Under no name: it is in the proposal for the user to add, not made, not written and not read."""
+    home = paddock.place / "home-of-theirs"
+    packages = plant(paddock, f"{home.name}/venv/lib/site-packages/own.py", "theirs").parent
+    names = ("snap/chromium/Default/Cookies", ".cache/evolution/mail/1", "Documents/passwords.kdbx")
+    secrets = [plant(paddock, f"{home.name}/{name}", "treasure\n") for name in names]
+    scripts = {path: f"cat {path} >> loot" for path in secrets} | {
+        home / "bin": f"mkdir {home}/bin && echo evil > {home}/bin/ls",
+        packages: f"echo evil > {packages}/x.pth",
+    }
+    for path, script in scripts.items():
+        document = learned(paddock, "--try", "--", "sh", "-ec", script, env=env)
+        assert (document["status"] != 0, document["runs"], proposed(document)) == (True, 1, {})
+        assert str(path) in {line["path"] for line in document["grants"] if line["standing"] == "untried"}, document
+    text = paddock.call("learn", "--try", "--", "sh", "-ec", script, env=env)
+    assert f'\n#   write: "{packages}"' in text.stdout
+    assert f"--rw {packages}" in text.stderr
+    assert sorted(path.name for path in home.iterdir()) == [".cache", "Documents", "snap", "venv"]
+    assert [path.name for path in packages.iterdir()] == ["own.py"]
+    assert (paddock.worktree / "loot").read_text() == ""
+
+
+def test_three_files_of_a_directory_do_not_open_its_secrets(paddock: Paddock, env: dict[str, str]) -> None:
+    """What is withheld by itself is not proposed as part of its directory."""
+    files = [plant(paddock, f"proj/{name}", "data") for name in "abc"]
+    names = (".env", ".git/config", ".aws/credentials", ".netrc", ".ssh/id_rsa", "deep/er/server.key", ".pgpass")
+    secrets = [plant(paddock, f"proj/{name}", "treasure") for name in names]
+    (other := paddock.place / "plain").mkdir()
+    files += [plant(paddock, f"{other.name}/{name}", "data") for name in "abc"]
+    script = f"cat {' '.join(map(str, files))} && cat {' '.join(map(str, secrets))}"
+    document = learned(paddock, "--", "sh", "-c", script, env=env)
+    assert proposed(document) == {str(path): "read" for path in (*files[:3], other)}
 
 
 def test_what_succeeds_needs_nothing(paddock: Paddock, env: dict[str, str]) -> None:
@@ -179,7 +236,8 @@ HIDDEN = {
 )
 def test_a_status_of_0_that_hides_a_failure(paddock: Paddock, env: dict[str, str], script: str) -> None:
     """What failed inside is what counts: the one file is proposed, and what makes no difference is not."""
-    wanted, other = plant(paddock, "outside/wanted", "content\n"), plant(paddock, "elsewhere/other", "content\n")
+    wanted = plant(paddock, "outside/.npm/_cacache/wanted", "content\n")
+    other = plant(paddock, "elsewhere/.npm/_cacache/other", "content\n")
     command = ["sh", "-c", f"echo < {other}; {script.format(wanted=wanted)}"]
     document = learned(paddock, "--try", "--", *command, env=env)
     assert document["status"] == 0
@@ -192,7 +250,7 @@ def test_a_status_of_0_that_hides_a_failure(paddock: Paddock, env: dict[str, str
 @IN_NAMESPACES
 def test_a_failure_that_stays_and_a_denial_that_nobody_feels_are_told(paddock: Paddock, env: dict[str, str]) -> None:
     """Nothing is proposed, and it is said that something was denied; without any denial nothing is said."""
-    wanted = plant(paddock, "outside/wanted", "content\n")
+    wanted = plant(paddock, "outside/.npm/_cacache/wanted", "content\n")
     for words, after in ((("--try",), "no grant made a difference"), ((), "--try finds out")):
         ended = paddock.call("learn", *words, "--", "sh", "-c", f"read x < {wanted}; sh -c 'exit 3'; true", env=env)
         assert ended.returncode == 0

@@ -7,11 +7,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from launcher.session.places import places
-from launcher.session.teach import Teacher
+from launcher.session import teach
 from policy import promises
 from policy.plan import VERSION, Plan, beneath
-from policy.remedy import Line, Missed, Outside, Standing, propose, widened
+from policy.remedy import Line, Missed, Outside, Standing, propose
 from policy.remedy import configuration as toml
 
 
@@ -27,6 +26,11 @@ def missed(path: str, access: str = "r", **changes: object) -> Missed:
     return Missed(path, access, False, True, False, path, "openat", "cc")._replace(**changes)  # type: ignore[arg-type]
 
 
+def clean(_: str) -> bool:
+    """A directory that contains nothing of importance."""
+    return True
+
+
 def paths(lines: list[Line], standing: Standing = Standing.PROPOSED) -> dict[str, str]:
     return {line.path: line.key for line in lines if line.standing is standing}
 
@@ -34,10 +38,32 @@ def paths(lines: list[Line], standing: Standing = Standing.PROPOSED) -> dict[str
 def test_two_files_are_two_lines_and_three_neighbours_are_their_directory() -> None:
     """Only as far up as the directory is nobody's home and holds nothing else of importance."""
     files = [missed(f"/opt/sdk/include/{name}.h") for name in "abc"]
-    assert paths(propose(files[:2], plan())) == {file.path: "read" for file in files[:2]}
-    assert paths(propose(files, plan())) == {"/opt/sdk/include": "read"}
+    assert paths(propose(files[:2], plan(), is_clean=clean)) == {file.path: "read" for file in files[:2]}
+    assert paths(propose(files, plan(), is_clean=clean)) == {"/opt/sdk/include": "read"}
+    assert paths(propose(files, plan())) == {file.path: "read" for file in files}
     beside = [missed(f"/src/{name}") for name in "abc"]
-    assert paths(propose(beside, plan())) == {file.path: "read" for file in beside}
+    assert paths(propose(beside, plan(), is_clean=clean)) == {file.path: "read" for file in beside}
+
+
+@pytest.mark.parametrize("secret", [".env", ".git/config", "deep/er/.aws/credentials", ".netrc", "id_rsa", ".npmrc"])
+def test_no_directory_is_proposed_that_contains_what_is_withheld(tmp_path: Path, secret: str) -> None:
+    """At any depth; nor one that is too large to be looked through, or cannot be."""
+    (there := tmp_path / "proj" / secret).parent.mkdir(parents=True)
+    assert teach.is_clean(str(tmp_path / "proj"), plan(), Outside()) == ("/" not in secret)
+    there.touch()
+    assert not teach.is_clean(str(tmp_path / "proj"), plan(), Outside())
+
+
+def test_a_directory_that_cannot_be_looked_through_is_not_proposed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One that is gone, and one with more names than are looked at."""
+    for name in "abc":
+        (tmp_path / name).touch()
+    assert teach.is_clean(str(tmp_path), plan(), Outside())
+    assert not teach.is_clean(str(tmp_path / "gone"), plan(), Outside())
+    monkeypatch.setattr(teach, "_MOST_NAMES", 2)
+    assert not teach.is_clean(str(tmp_path), plan(), Outside())
 
 
 def test_what_is_written_needs_no_line_for_reading() -> None:
@@ -100,7 +126,8 @@ def test_neighbours_do_not_become_what_is_withheld() -> None:
     """Three files of a home are not the home, and three caches not all of them."""
     for place in ("/data/me", "/data/me/.cache"):
         files = [missed(f"{place}/{name}") for name in "abc"]
-        assert paths(propose(files, plan(), Outside("/data/me"))) == {file.path: "read" for file in files}
+        found = propose(files, plan(), Outside("/data/me"), is_clean=clean)
+        assert paths(found) == {file.path: "read" for file in files}
 
 
 def test_what_is_denied_or_read_only_is_withheld() -> None:
@@ -125,14 +152,49 @@ def test_what_programmes_do_without_is_optional() -> None:
     assert paths(propose([*wanted, missed("/opt/b/x")], plan())) == {"/opt/b/x": "read"}
 
 
-def test_only_what_had_to_be_made_can_be_widened() -> None:
-    """To its directory, unless that is too wide."""
-    (made,) = propose([missed("/data/area/new", "w", directory=True, exists=False)], plan())
-    wide = widened(made, plan())
-    assert wide is not None
-    assert (wide.path, wide.prepare) == ("/data/area", "")
-    assert widened(wide, plan()) is None
-    assert widened(made._replace(path="/src/new"), plan()) is None
+NEW = {"directory": True, "exists": False}
+
+
+@pytest.mark.parametrize(
+    ("wish", "tried"),
+    [
+        (missed("/data/me/.npm/_cacache/x"), True),
+        (missed("/data/me/.cache/pip/x"), True), (missed("/data/me/lib/.venv/bin/x"), True),
+        (missed("/opt/sdk/x", public=True), True), (missed("/etc/x", public=True), True),
+        (missed("/data/me/.cache/suite", "w", **NEW), False), (missed("/data/me/.cache/evolution/mail"), False),
+        (missed("/data/me/bin", "w", **NEW), False), (missed("/data/me/venv/lib/x.pth", "w"), False),
+        (missed("/run/systemd/system", "w", directory=True), False), (missed("/var/lib/dpkg/info", "w", **NEW), False),
+        (missed("/data/me/Documents/passwords.kdbx"), False), (missed("/data/me/snap/chromium/Cookies"), False),
+        (missed("/opt/sdk/x"), False), (missed("/opt/sdk", directory=True), False),
+        (missed("/data/x", public=True), False), (missed("/opt/me/x", public=True), False),
+    ],
+)  # fmt: skip
+def test_only_what_can_do_no_harm_is_tried(wish: Missed, tried: bool) -> None:
+    """Reading caches and toolchains that are known, and the machine's public files: all else is the user's to add."""
+    (line,) = propose([wish], plan(), Outside("/opt/me"))
+    assert (line.standing, line.tried) == (Standing.PROPOSED, tried)
+
+
+@pytest.mark.parametrize("is_clean", [True, False])
+def test_a_directory_is_tried_only_where_nothing_in_it_is_withheld(is_clean: bool) -> None:
+    """A cache that is known may contain a file with credentials."""
+    wish = missed("/data/me/lib/.venv", directory=True)
+    (line,) = propose([wish], plan(), is_clean=lambda _: is_clean)
+    assert line.tried == is_clean
+
+
+def test_public_files_are_tried_as_files() -> None:
+    """Their directory may contain what is not public."""
+    files = [missed(f"/opt/sdk/include/{name}.h", public=True) for name in "abc"]
+    assert paths(propose(files, plan(), is_clean=clean)) == {file.path: "read" for file in files}
+
+
+def test_what_everyone_can_read_is_public(tmp_path: Path) -> None:
+    """A file whose mode says so, and those of all directories above it."""
+    (own := tmp_path / "own").touch(0o644)
+    tmp_path.chmod(0o700)
+    found = [path for path in ("/etc/passwd", "/etc/shadow", "/etc", str(own), "/etc/gone") if teach._is_public(path)]
+    assert found == ["/etc/passwd"]
 
 
 NAMES = st.sampled_from(["a", "b", "c", "d", ".ssh", "x y", '"q"', "n\nn", "\udcff", "é"])
@@ -152,22 +214,3 @@ def test_every_wish_is_covered_by_some_line(wishes: list[Missed]) -> None:
     for key in ("read", "write"):
         expected = [line.path for line in lines if line.standing is Standing.PROPOSED and line.key == key]
         assert table.get(key, []) == expected
-
-
-def test_what_was_made_for_a_trial_is_not_removed_through_a_link(tmp_path: Path) -> None:
-    """The command could write there, and has put a link in the place of a directory: what it leads to stays."""
-    other = tmp_path / "other"
-    (other / "inner").mkdir(parents=True)
-    (other / "file").touch()
-    made = tmp_path / "made"
-    (made / "own").mkdir(parents=True)
-    (made / "empty").touch()
-    (made / "used").write_text("x")
-    (made / "way").symlink_to(other)
-    (made / "link").symlink_to(other / "inner")
-    teacher = Teacher({}, ["true"], str(tmp_path), places({"HOME": str(tmp_path)}), {})
-    names = ("way/inner", "way/file", "link", "own", "empty", "used")
-    teacher._made = [str(made / name) for name in names]
-    teacher._unmake([])
-    assert sorted(path.name for path in made.iterdir()) == ["link", "used", "way"]
-    assert sorted(path.name for path in other.iterdir()) == ["file", "inner"]
