@@ -32,7 +32,7 @@ _GONE = "what talks to the cluster has gone"
 # a stream that is cut off leaves the worktree as it was.
 _TAKE = r"""
 git="git -c core.fsmonitor= -c core.hooksPath=/dev/null -c gc.auto=0"
-exec 3<&0 </dev/null
+exec 3<&0 4>&1 </dev/null >&2
 all=$(mktemp -d) top=$PWD
 take() {
   path=$(cat "$at/path") head=$(cat "$at/head") branch=$(cat "$at/branch") tree=$(cat "$at/tree")
@@ -91,7 +91,7 @@ receive() {
 }
 receive <&3 &
 receiver=$!
-trap 'echo stop >&3' TERM INT HUP
+trap 'echo stop >&4' TERM INT HUP
 while :; do
   wait "$receiver"
   status=$?
@@ -147,6 +147,7 @@ def launch(
                       hint="paddock tickets resume RUN") from None  # fmt: skip
     theirs.close()
     os.dup2(ours.fileno(), 0)
+    os.dup2(ours.fileno(), 1)  # two streams of one socket: a jail has each as a pipe of its own
     ours.close()
     end: list[tuple[Any, ...]] = []
 

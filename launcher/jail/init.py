@@ -41,6 +41,9 @@ FORWARDED = (
     _signal.SIGWINCH,
     *STOPPING,
 )
+ENDING = (_signal.SIGHUP, _signal.SIGINT, _signal.SIGQUIT, _signal.SIGTERM)
+"""Those by which an end is asked for."""
+
 BLOCKED = (*FORWARDED, _signal.SIGCONT, _signal.SIGCHLD, COMMAND, _signal.SIGIO)
 """The last does nothing: the command can have its terminal send it to the foreground group (O_ASYNC), and would end
 launcher and init by it. Any other signal than that is out of its hands (`seccomp`, F_SETSIG)."""

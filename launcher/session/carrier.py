@@ -35,6 +35,7 @@ _F_GETPIPE_SZ = 1032
 _PAGE = 4096
 _MOST_PAGES = 16
 _LONGEST_TICK = 256
+_PATIENCE = 1000
 _FIONREAD = 0x541B  # asm-generic/ioctls.h
 _MSG_PEEK, _MSG_DONTWAIT, _MSG_NOSIGNAL = 0x2, 0x40, 0x4000
 
@@ -53,7 +54,8 @@ class Carrier:
 
         Args:
             carried: from `hygiene.streams_to_carry`.
-            limits: see `limit`; None: they are not known yet, and nothing moves before they are.
+            limits: see `limit`; None: they are not known yet, and nothing moves before they are. Then what the command
+                leaves in the background goes on writing, when this process has ended, too.
 
         Refusals: stream-unusable.
         """
@@ -75,7 +77,7 @@ class Carrier:
             ) from None
         own = [fd for lane in lanes for fd in lane.pipes]
         if self._child == 0:
-            _carry(lanes, asked, answer)
+            _carry(lanes, asked, answer, lasting=limits is None)
         for fd in (*own, asked, answer):
             os.close(fd)
         self.streams = streams
@@ -102,13 +104,16 @@ class Carrier:
         """Whether somebody has killed the process; to be called before `finish`."""
         return os.waitid(os.P_PID, self._child, os.WEXITED | os.WNOHANG | os.WNOWAIT) is not None
 
-    def finish(self, *, ended: bool) -> Refusal | None:
+    def finish(self, *, ended: bool, impatient: bool, signals: int = -1) -> Refusal | None:
         """Waits until all that the command has written is where it goes, and gives back what it has not read.
 
         To be called once.
 
         Args:
             ended: nobody can write any more. Else the process goes on for what the command has left in the background.
+            impatient: somebody has asked for the end, so who reads has a second: what the caller's own pipe has not taken
+                by then is lost.
+            signals: a descriptor of signals, of which one that asks for the end ends the waiting at once.
 
         Returns:
             What is to be told of a stream that did not take, or give, everything.
@@ -118,19 +123,26 @@ class Carrier:
             os.write(self._asking, _FLUSH)
         except BrokenPipeError:
             pass  # it was killed
-        while not answer.endswith(_DONE) and (piece := os.read(self._answering, 64)):
-            answer += piece
+        poll = select.poll()
+        poll.register(self._answering, select.POLLIN)
+        if signals != -1:
+            poll.register(signals, select.POLLIN)
+        while not answer.endswith(_DONE):
+            ready = [fd for fd, _ in poll.poll(_PATIENCE if impatient else None)]
+            if self._answering in ready:
+                if not (piece := os.read(self._answering, 64)):
+                    break
+                answer += piece
+            elif not ready or any(signal in init.ENDING for signal, *_ in init.read_signals(signals)):
+                answer = _DONE
         os.close(self._asking)
         os.close(self._answering)
         if ended:
             os.kill(self._child, _signal.SIGKILL)  # it has nothing to do any more
             os.waitpid(self._child, 0)
         if not answer.endswith(_DONE):
-            what, why = (
-                "what went through the standard streams may be incomplete",
-                "the process that carries the bytes was killed",
-            )
-            return Refusal("output-lost", what, context=why)
+            why = "the process that carries the bytes was killed"
+            return Refusal("output-lost", "what went through standard streams may be incomplete", context=why)
         if answer[0] == 0:
             return Refusal("input-lost", "standard input was not read to the end", context=os.strerror(answer[1]))
         if answer != _DONE:
@@ -380,11 +392,13 @@ class _Output(_Lane):
     def __init__(self, file: int, pipe: int) -> None:
         """As `_Lane`."""
         super().__init__(file, pipe)
+        self._pending = b""
         self._full = False
         self._due = 0
+        os.set_blocking(pipe, False)  # the command can take back what it has written
 
     def _move(self) -> int:
-        """Moves bytes, and sees to it that `_full` is whether the caller's stream takes no more; 0 at the end."""
+        """Moves bytes; 0 at the end. BlockingIOError: there are none, or the caller's stream takes no more."""
         data = os.read(self._pipe, _CHUNK)
         moved = len(data)
         while data:
@@ -403,42 +417,39 @@ class _Output(_Lane):
             return
         try:
             moved = self._move()
+            self._full = bool(self._pending)
             self._due -= moved
             if not moved:
                 self.end()
         except BlockingIOError:
             if self._full and fd == self._pipe:
                 self.end()  # the last writer has ended, too, and nobody reads
-            self._full = True
+            self._full = self._unmoved() > 0
         except OSError as error:
             if error.errno != errno.EPIPE:
                 self.failure = error.errno or 0
             self.end()  # the command's next write fails, as it would have without a pipe
 
+    def _unmoved(self) -> int:
+        return len(self._pending) + _waiting(self._pipe)
+
     def settle(self) -> None:
         """What the command has written by now is due. What it left may write without an end."""
-        self._due = _waiting(self._pipe) if self.open else 0
+        self._due = self._unmoved() if self.open else 0
 
     def is_idle(self) -> bool:
-        return not self.open or self._due <= 0
+        return not self.open or self._due <= 0 or self._unmoved() == 0
 
 
 class _Spliced(_Output):
     """From the command to a pipe."""
 
     def _move(self) -> int:
-        moved = os.splice(self._pipe, self.file, _CHUNK, flags=os.SPLICE_F_NONBLOCK)
-        self._full = False
-        return moved
+        return os.splice(self._pipe, self.file, _CHUNK, flags=os.SPLICE_F_NONBLOCK)
 
 
 class _Sent(_Output):
     """From the command to a socket."""
-
-    def __init__(self, file: int, pipe: int) -> None:
-        """As `_Lane`."""
-        super().__init__(file, pipe)
-        self._pending = b""
 
     def _move(self) -> int:
         self._pending = self._pending or os.read(self._pipe, _CHUNK)
@@ -446,32 +457,29 @@ class _Sent(_Output):
             return 0
         moved = syscalls.send(self.file, self._pending, _MSG_DONTWAIT | _MSG_NOSIGNAL)
         self._pending = self._pending[moved:]
-        self._full = bool(self._pending)
         return moved
 
-    def settle(self) -> None:
-        super().settle()
-        self._due += len(self._pending)
 
-
-def _carry(lanes: "list[_Lane]", asked: int, answer: int) -> "NoReturn":
+def _carry(lanes: "list[_Lane]", asked: int, answer: int, *, lasting: bool) -> "NoReturn":
     """The life of the process. Nothing may escape from here: this is a copy of the launcher."""
     try:
         os.setsid()  # Ctrl-C and Ctrl-Z mean the command
         _signal.pthread_sigmask(_signal.SIG_BLOCK, _signal.valid_signals())
         init.leave_streams(tuple({0, 1, 2}.difference(lane.file for lane in lanes)))
         hygiene.close_inherited((asked, answer, *(fd for lane in lanes for fd in lane.pipes)))
-        _move(lanes, asked, answer)
+        _move(lanes, asked, answer, lasting=lasting)
     finally:
         os._exit(EXIT_REFUSED)
 
 
-def _move(lanes: "list[_Lane]", asked: int, answer: int) -> None:
+def _move(lanes: "list[_Lane]", asked: int, answer: int, *, lasting: bool) -> None:
     if os.read(asked, 1) != _BEGIN:
         os.write(answer, _DONE)  # it was never started
         return
     alone = flushing = answered = False
     while not (alone or answered) or any(lane.open for lane in lanes):
+        if alone and not lasting and all(lane.is_idle() for lane in lanes):
+            return  # who holds a pipe still has it from a command of the jail that has ended
         if flushing and not answered and all(lane.is_idle() for lane in lanes):
             answered = True
             failures = (bytes((lane.file, lane.failure)) for lane in lanes if lane.failure)

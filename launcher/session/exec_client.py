@@ -112,14 +112,16 @@ class Streams:
         elif self.relay is not None:
             self.relay.serve(fd, events)
 
-    def finish(self) -> Refusal | None:
-        """The command has ended: shows the rest of what it has said. Returns what is to be told of a file."""
+    def finish(self, *, impatient: bool, signals: int) -> Refusal | None:
+        """The command has ended: shows the rest of what it has said. Arguments and result: `Carrier.finish`."""
         if self.relay is not None:
             self.relay.finish()
         left = _MOST_UNREAD  # others may go on writing
         while left > 0 and self.complaints != -1 and (size := self._pass_complaint()):
             left -= size
-        return self.carrier.finish(ended=False) if self.carrier is not None else None
+        if self.carrier is None:
+            return None
+        return self.carrier.finish(ended=False, impatient=impatient, signals=signals)
 
     def close(self) -> None:
         """Gives the terminal back, and closes everything. Whoever still holds the pipe writes in vain."""
@@ -292,6 +294,7 @@ class _Client:
         self._status: int | None = None
         self._refusal: Refusal | None = None
         self._stop = 0
+        self._asked_to_end = False
         self._open = True
         # The command waits for the start signal, so a terminal's master is awaited before anything else.
         self._decoder = wire.Decoder()
@@ -326,7 +329,7 @@ class _Client:
         self._streams.close()
 
     def _result(self) -> int:
-        lost = self._streams.finish()
+        lost = self._streams.finish(impatient=self._asked_to_end, signals=self._signals)
         if self._refusal is not None:
             raise self._refusal
         if self._status is None:
@@ -345,9 +348,10 @@ class _Client:
 
     def _on_signals(self) -> None:
         for signal, code, _ in init.read_signals(self._signals):
+            self._asked_to_end |= signal in init.ENDING
             if signal == _signal.SIGWINCH and self._relay is not None:
                 self._relay.resize()
-            elif not self._started and signal in (_signal.SIGINT, _signal.SIGTERM, _signal.SIGHUP, _signal.SIGQUIT):
+            elif not self._started and signal in init.ENDING:
                 # Nobody listens yet, and a jail that hangs never will.
                 self._open, self._started = False, True
                 self._status = signal

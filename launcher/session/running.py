@@ -425,8 +425,13 @@ class _Parts(terminal.Listener):
 
     def end(self) -> None:
         """Ends all of it, and hands over the work; with a strict hand-off none when hand-off files have changed."""
-        if self.carrier is not None:
-            self.lost = self.carrier.finish(ended=True)
+        try:
+            self._end()
+        finally:  # last: it waits for whoever reads what the command has written
+            if self.carrier is not None:
+                self.lost = self.carrier.finish(ended=True, impatient=self.asked_to_end)
+
+    def _end(self) -> None:
         if self._started:
             state.remember_last(self._places, self._session.name, self._started)
         if self.limits is not None:

@@ -67,11 +67,13 @@ class Listener:
         watchdog: looks at what the jail uses, and may have it ended.
         denials: takes what is refused in the jail.
         carrier: of the command's standard streams; the jail ends with it.
+        asked_to_end: somebody has sent the launcher a signal that asks for the end.
     """
 
     watchdog: "Generous | Watchdog | None" = None
     denials: "Denials | None" = None
     carrier: "Carrier | None" = None
+    asked_to_end = False
 
     def on_report(self, facts: "tuple[Any, ...]") -> None:
         """Takes what `status.send_report` sent, before the command starts to run."""
@@ -230,6 +232,7 @@ class _Jail:
 
     def _on_signals(self, *, everything: bool) -> None:
         for signal, code, _ in init.read_signals(self._signals):
+            self._listener.asked_to_end |= signal in init.ENDING
             if signal == _signal.SIGCHLD:
                 self._reap()
             elif signal == _signal.SIGCONT:
