@@ -111,8 +111,8 @@ class Carrier:
 
         Args:
             ended: nobody can write any more. Else the process goes on for what the command has left in the background.
-            impatient: somebody has asked for the end, so who reads has a second: what the caller's own pipe has not taken
-                by then is lost.
+            impatient: somebody has asked for the end, so who reads has a second. What the caller's own pipe has no room
+                for is lost then.
             signals: a descriptor of signals, of which one that asks for the end ends the waiting at once.
 
         Returns:
