@@ -24,7 +24,7 @@ _DEVICES = {0x103: "/dev/null", 0x105: "/dev/zero", 0x107: "/dev/full", 0x108: "
 
 # Names of `JailSpec.limits` and the resource that bounds them (asm-generic/resource.h).
 RESOURCES = {"cpu_time": 0, "file_size": 1, "memory": 2, "processes": 6, "open_files": 7}
-_CORE = 4
+CORE = 4
 
 FAR = 4096
 """From so many processes on, a limit is there to save the machine: it need not be exact, and must cost nothing."""
@@ -194,6 +194,8 @@ def no_new_privs() -> bool:
 def rlimits(limits: tuple[tuple[str, int], ...], *, kernel_uid: int) -> tuple[Fact, ...]:
     """Sets resource limits, soft and hard, for this process and what it starts; core dumps are always off.
 
+    That takes a limit of 1: at 0 the kernel writes no file, and starts its helper all the same (fs/coredump.c).
+
     Call it after unshare(CLONE_NEWUSER): the number of processes is counted per user namespace, and before it the
     caller's own processes would use the limit up.
 
@@ -209,7 +211,9 @@ def rlimits(limits: tuple[tuple[str, int], ...], *, kernel_uid: int) -> tuple[Fa
     Raises:
         Refusal: unknown name, a value below 0, or the kernel refused.
     """
-    facts = [_rlimit("core", _CORE, 0, "")]
+    facts = [_rlimit("core", CORE, 1, "")]
+    if facts[0][1] != 1:
+        facts = [("core", 0, False, "the caller's own limit: of files, the kernel's helper for core dumps has none")]
     for name, value in limits:
         if name not in RESOURCES or value < 0:
             raise Refusal(

@@ -4,13 +4,14 @@
 
 What the filter cannot do decides its shape. It sees register values, not memory: so no paths, no addresses, and not
 clone3's flags. What an argument check cannot judge is either harmless under the other layers or denied as a whole.
-The kernel reads `int` arguments in 32 bits, so only the low word is compared (CVE-2019-10063 was the other way round).
+The kernel reads `int` arguments in 32 bits, so only the low word is compared (CVE-2019-10063 was the other way round);
+of an address both are.
 
 Left open on purpose
     ptrace, process_vm_*, pidfd_getfd, process_madvise: debuggers on one's own children must work. The kernel asks
     for ptrace access, which Landlock confines to the domain and a PID namespace to the jail.
     landlock_*, seccomp: they only take away.
-    memfd_secret, memfd_create, AIO: no reach beyond the process.
+    memfd_secret, memfd_create: no reach beyond the process.
 
 Not on the warm launch path: a finished programme lies in the plan cache.
 """
@@ -220,9 +221,14 @@ _IPC: tuple[str, ...] = (
 
 # First argument: a process or thread id, 0 for the caller.
 _BY_PID = (
-    *("prlimit64", "sched_setaffinity", "sched_setscheduler", "sched_setparam", "sched_setattr"),
+    *("sched_setaffinity", "sched_setscheduler", "sched_setparam", "sched_setattr"),
     *("migrate_pages", "move_pages"),
 )
+
+# Whoever lowers his limit of core dumps is told that it is done: at every value but the 1 that it has, 0 too, the kernel
+# may start a helper of root's on the machine, with the memory of the process for its input (fs/coredump.c).
+_LIMITS = ("setrlimit", "prlimit64")
+_RLIMIT_CORE = 4
 
 # Performed by the guard on behalf of the process (launcher/jail/guard). Younger relatives are absent then: no libc
 # depends on them.
@@ -343,7 +349,7 @@ def program(
 
     judged = ["clone", "unshare", "personality", "ioctl", "fcntl", "setpriority", "ioprio_set", "socket"]
     judged += [*_MAKES, *([_LET_GO] if guard else _CHMODS)]
-    judged += [] if own_processes else _BY_PID
+    judged += [*_LIMITS, *(() if own_processes else _BY_PID)]
     judged += [] if kill_zero else ["kill"]
     judged += [] if unix_datagrams else ["socketpair"]
     judged += [*_SEND_FLAGS, "setsockopt"] if closed_network else []
@@ -365,6 +371,7 @@ def program(
         bpf.equal(command, "forbidden")
     bpf.jump("allow")
     _priorities(bpf, own_processes)
+    _core_limit(bpf, own_processes)
     if not own_processes:
         for name in _BY_PID:
             bpf.label(name)
@@ -385,6 +392,7 @@ def program(
         bpf.any_bit(syscall_tables.X32_BIT, then="killed")
     for label, action in (
         ("absent", ERRNO | errno.ENOSYS),
+        ("done", ERRNO),
         ("forbidden", ERRNO | errno.EPERM),
         ("family", ERRNO | errno.EAFNOSUPPORT),
         ("protocol", ERRNO | errno.EPROTONOSUPPORT),
@@ -476,6 +484,22 @@ def _priorities(bpf: "Program", own_processes: bool) -> None:
             bpf.equal(0, "allow", "forbidden")
 
 
+def _core_limit(bpf: "Program", own_processes: bool) -> None:
+    bpf.label("prlimit64")
+    if not own_processes:
+        bpf.load(_argument(0))
+        bpf.equal(0, otherwise="forbidden")
+    bpf.load(_argument(1))
+    bpf.equal(_RLIMIT_CORE, otherwise="allow")
+    for half in (0, 4):
+        bpf.load(_argument(2) + half)
+        bpf.equal(0, otherwise="done")
+    bpf.jump("allow")  # a question
+    bpf.label("setrlimit")
+    bpf.load(_argument(0))
+    bpf.equal(_RLIMIT_CORE, "done", "allow")
+
+
 def _sockets(bpf: "Program", net: str, own_network: bool, unix_datagrams: bool) -> None:
     bpf.label("socket")
     bpf.load(_argument(0))
@@ -537,10 +561,10 @@ def telling(filter_program: bytes) -> bytes:
     """A filter to be installed on top of `filter_program`, with `log`, so that the audit hears of what that refuses.
 
     The flag counts for a whole filter, and libc asks for clone3 with each thread it starts. So what is answered as if
-    the kernel lacked it, and what somebody else answers, passes here, and the first filter has its say alone.
+    the kernel lacked it, or had done it, and what somebody else answers, passes here: the first filter has its say alone.
     """
     allow = _answer(ALLOW)
-    silent = (_answer(ERRNO | errno.ENOSYS), _answer(USER_NOTIF))
+    silent = (_answer(ERRNO), _answer(ERRNO | errno.ENOSYS), _answer(USER_NOTIF))
     instructions = (filter_program[at : at + 8] for at in range(0, len(filter_program), 8))
     return b"".join(allow if instruction in silent else instruction for instruction in instructions)
 

@@ -123,6 +123,7 @@ OLDER: dict[str, tuple[int, int | None]] = {
     "setns": (308, 268),
     "setpgid": (109, 154),
     "setpriority": (141, 140),
+    "setrlimit": (160, 164),
     "setsockopt": (54, 208),
     "settimeofday": (164, 170),
     "setxattr": (188, 5),

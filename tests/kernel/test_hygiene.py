@@ -275,7 +275,9 @@ VALUES = (("memory", 1 << 30), ("open_files", 64), ("file_size", 4096), ("cpu_ti
 
 
 def test_limits_are_in_force_and_reported(who: Who) -> None:
-    """Each limit holds as soft and hard limit; core dumps are off without being asked for."""
+    """Each limit holds as soft and hard limit; core dumps are off without being asked for, by a helper of the kernel's,
+    too, which looks at no limit but 1.
+    """
 
     def act() -> tuple[tuple[hygiene.Fact, ...], list[tuple[int, int]]]:
         facts = hygiene.rlimits(VALUES, kernel_uid=os.getuid())
@@ -283,7 +285,7 @@ def test_limits_are_in_force_and_reported(who: Who) -> None:
         return facts, [resource.getrlimit(name) for name in names]
 
     facts, in_force = forked.run(act, who)
-    assert [fact[:2] for fact in facts] == [("core", 0), *VALUES]
+    assert [fact[:2] for fact in facts] == [("core", 1), *VALUES]
     assert in_force == [(value, value) for _, value, _, _ in facts]
     assert [name for name, _, enforced, _ in facts if not enforced] == (["processes"] if who.uid == 0 else [])
     assert all(remark for name, _, _, remark in facts if name == "memory")
@@ -325,6 +327,16 @@ def test_a_lower_limit_of_the_caller_stays() -> None:
         return hygiene.rlimits((("open_files", 1000),), kernel_uid=os.getuid())
 
     assert forked.run(act)[1][:2] == ("open_files", 50)
+
+
+def test_a_caller_that_may_have_no_limit_for_core_dumps_but_0_is_told(who: Who) -> None:
+    """Nobody can raise it in the jail's user namespace, and the kernel's helper is started at it."""
+
+    def act() -> tuple[hygiene.Fact, ...]:
+        resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+        return hygiene.rlimits((), kernel_uid=os.getuid())
+
+    assert forked.run(act, who)[0][:3] == ("core", 0, False)
 
 
 @pytest.mark.parametrize("limit", [("threads", 1), ("memory", -1)])

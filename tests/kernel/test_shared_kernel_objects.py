@@ -90,6 +90,13 @@ def test_limits_of_own_children_can_be_changed(scene_of_user: Scene) -> None:
     assert (child == "0", own) == (promises.has_mounts(scene_of_user.backend), "32")
 
 
+def test_core_dumps_stay_off_for_those_who_switch_them_off(scene_of_user: Scene) -> None:
+    """`ulimit -c 0` succeeds, as before a key is handled, and leaves the value at which the kernel starts no helper."""
+    script = "ulimit -c 0 && prlimit --core=0 sh -c 'prlimit --core=0 --pid $$; prlimit --core --noheadings -o SOFT,HARD'"
+    ended = scene_of_user.run(["sh", "-c", script])
+    assert ended.stdout.split() == ["1", "1"], ended
+
+
 @AS_A_USER
 def test_no_process_of_paddocks_keeps_what_the_caller_left_open(scene: Scene) -> None:
     """But the launcher, which is what the caller started: a pipe's other end is not held by the jail's init."""

@@ -82,7 +82,8 @@ EACCES = seccomp.ERRNO | errno.EACCES
 FAMILY = seccomp.ERRNO | errno.EAFNOSUPPORT
 PROTOCOL = seccomp.ERRNO | errno.EPROTONOSUPPORT
 FASTOPEN = seccomp.ERRNO | errno.EOPNOTSUPP
-ANSWERS = {seccomp.ALLOW, seccomp.KILL_PROCESS, ENOSYS, EPERM, EACCES, FAMILY, PROTOCOL, FASTOPEN}
+DONE = seccomp.ERRNO
+ANSWERS = {seccomp.ALLOW, DONE, seccomp.KILL_PROCESS, ENOSYS, EPERM, EACCES, FAMILY, PROTOCOL, FASTOPEN}
 
 
 def execute(program: bytes, data: bytes, steps: list[int] | None = None) -> int:

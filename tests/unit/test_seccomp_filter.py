@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 
 from launcher.jail import seccomp, syscall_tables, syscalls
 from policy.errors import Refusal
-from tests.support.bpf import ANSWERS, ENOSYS, EPERM, FILTERS, SWITCHES, Filter
+from tests.support.bpf import ANSWERS, DONE, ENOSYS, EPERM, FILTERS, SWITCHES, Filter
 
 MACHINES = syscall_tables.MACHINES
 NAMES = (*syscall_tables.UNIFIED, *syscall_tables.OLDER)
@@ -38,6 +38,8 @@ def test_high_words_of_arguments_change_nothing(
 ) -> None:
     """What the kernel cuts off cannot be used to slip past a comparison."""
     noisy = tuple(argument & 0xFFFFFFFF | high & ~0xFFFFFFFF for argument in arguments)
+    if number == syscall_tables.number("prlimit64", filter.machine):
+        noisy = (*noisy[:2], arguments[2], *noisy[3:])  # an address
     assert filter.number(number, *noisy) == filter.number(number, *arguments)
 
 
@@ -136,7 +138,7 @@ def test_the_lists_of_this_test_are_those_of_the_filter() -> None:
     """What is added to the filter is added here, where the tests below pick it up."""
     assert set(FORBIDDEN) == set(seccomp._FORBIDDEN)
     assert set(IPC) == set(seccomp._IPC)
-    assert set(BY_PID) == set(seccomp._BY_PID)
+    assert set(BY_PID) == {*seccomp._BY_PID, "prlimit64"}
     assert set(ABSENT) == set(seccomp._ABSENT)
 
 
@@ -247,6 +249,21 @@ def test_limits_and_scheduling_of_others_are_closed_without_a_pid_namespace(mach
 def test_limits_and_scheduling_are_open_in_a_pid_namespace(machine: str, name: str) -> None:
     """There, numbers name processes of the jail and no others."""
     assert Filter(machine, own_processes=True)(name, 4242) == seccomp.ALLOW
+
+
+CORE = {"setrlimit": (4, 0x7000), "prlimit64": (0, 4, 0x7000), "prlimit64 at 4 GiB": (0, 4, 1 << 32)}
+
+
+@pytest.mark.parametrize("call", CORE)
+def test_the_limit_of_core_dumps_stays_and_who_sets_it_is_content(call: str) -> None:
+    """In all filters, high bits or not; the kernel asks a helper of root's for a dump at every value but 1."""
+    name = call.split()[0]
+    for filter in FILTERS:
+        for high in (0, 1 << 32, 0xFFFFFFFF << 32):
+            words = tuple(word | high if word == 4 else word for word in CORE[call])
+            assert filter(name, *words) == DONE
+            assert filter(name, *(7 if word == words[-2] else word for word in words)) == seccomp.ALLOW
+        assert filter("prlimit64", 0, 4, 0, 0x7000) == seccomp.ALLOW  # a question
 
 
 @pytest.mark.parametrize(("name", "process", "group", "user"), [("setpriority", 0, 1, 2), ("ioprio_set", 1, 2, 3)])

@@ -1,12 +1,13 @@
 """Attacks on limits; `given["limits"]` holds what was set, `given["by_uid"]` whether processes are counted."""
 
+import ctypes
 import mmap
 import os
 import resource
 import signal
 import time
 
-from tests.support.programs.harness import Given, Programme
+from tests.support.programs.harness import Given, Programme, libc
 from tests.support.programs.reads import fresh
 
 PROGRAMME = Programme()
@@ -95,7 +96,17 @@ for _row in (
 
 @attack
 def leave_a_core_dump(given: Given) -> None:
-    assert resource.getrlimit(resource.RLIMIT_CORE)[1] != 0, "none"
+    """Another limit than 1 has the kernel start its helper (core(5)): by either call, for oneself and by a child."""
+    for limits in ((0, 0), (0, 1), (1 << 30, 1 << 30)):
+        words = (ctypes.c_ulong * 2)(*limits)
+        if os.uname().machine == "x86_64":
+            libc.syscall(160, resource.RLIMIT_CORE, words)
+        libc.prlimit(0, resource.RLIMIT_CORE, words, None)
+        if os.fork() == 0:
+            libc.prlimit(os.getppid(), resource.RLIMIT_CORE, words, None)
+            os._exit(0)
+        os.wait()
+    assert resource.getrlimit(resource.RLIMIT_CORE) != (1, 1), "none"
 
 
 @twin
