@@ -36,6 +36,8 @@ DISK_EVERY = 2.0
 _SELDOM = 15.0
 _DEPTH = 100
 _PIECE = 32
+_BLOCK = 4096
+"""What a file or directory counts as at least: an empty one takes an inode, and those run out, too."""
 _DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 
 
@@ -56,12 +58,16 @@ class DiskUse:
     def __init__(self, paths: tuple[str, ...], limit: int, since: int = 0) -> None:
         """Takes the directories and bytes; with `since` (ns since the epoch) only what was changed after that counts.
 
-        Then it is walked less often where nothing speaks for it: a worktree may be large.
+        Then it is walked less often where nothing speaks for it: a worktree may be large. And a file counts as at least
+        its share of what is free, so that a share of the bytes is the same share of the inodes.
         """
         self._since = since
         self._paths = paths
         self._limit = limit
-        self._devices = set(disks(paths))
+        found = disks(paths)
+        self._devices = set(found)
+        shares = (each.f_bavail * each.f_frsize // each.f_favail for each in found.values() if since and each.f_favail)
+        self._block = max((_BLOCK, *shares))
         self._at_start = self._at_walk = self._taken()
         self._before = 0
         self._measured: int | None = None
@@ -102,15 +108,21 @@ class DiskUse:
         return min(1.0, self._guess() / self._limit)
 
     def _guess(self) -> int:
-        return (self._measured or 0) + max(0, self._taken() - self._at_walk)
+        return (self._measured or 0) + self._lost(self._at_walk)
 
     @property
     def idle(self) -> bool:
         """Whether no walk is under way."""
         return self._walk is None
 
-    def _taken(self) -> int:
-        return sum((found.f_blocks - found.f_bfree) * found.f_frsize for found in disks(self._paths).values())
+    def _taken(self) -> tuple[int, int]:
+        """Of the file systems: bytes in blocks, and in inodes."""
+        found = disks(self._paths).values()
+        blocks = sum((each.f_blocks - each.f_bfree) * each.f_frsize for each in found)
+        return blocks, sum(each.f_files - each.f_ffree for each in found) * self._block
+
+    def _lost(self, before: tuple[int, int]) -> int:
+        return max(0, *(now - then for now, then in zip(self._taken(), before, strict=True)))
 
     def _start(self) -> None:
         self._at_walk = self._taken()
@@ -124,7 +136,7 @@ class DiskUse:
         if self._measured is None:
             self._before = self._total
         if self._blind or hiding & self._hiding:
-            self._total = max(self._total, self._before + self._taken() - self._at_start)
+            self._total = max(self._total, self._before + self._lost(self._at_start))
         self._hiding = hiding
         self._measured = self._total
         self._walk = None
@@ -175,7 +187,7 @@ class DiskUse:
                         continue
                     self._links.add((found.st_dev, found.st_ino))
                 if found.st_ctime_ns >= self._since:
-                    self._total += found.st_blocks * 512
+                    self._total += max(self._block, found.st_blocks * 512)
                 if number % _PIECE == 0:
                     yield
 

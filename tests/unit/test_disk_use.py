@@ -55,6 +55,36 @@ def test_holes_take_no_disk(tmp_path: Path) -> None:
     assert measured(DiskUse((str(tmp_path),), MIB)) < 0.5
 
 
+def test_what_is_empty_counts_as_a_block(tmp_path: Path) -> None:
+    """Each file, link and directory takes one of the file system's inodes, which can run out before its blocks do."""
+    for number in range(100):
+        (tmp_path / f"d{number}").mkdir()
+        (tmp_path / f"d{number}/empty").touch()
+        (tmp_path / f"d{number}/link").symlink_to("empty")
+    assert 300 * 4096 <= measured(DiskUse((str(tmp_path),), 4 * MIB)) * 4 * MIB < 340 * 4096
+
+
+def test_a_share_of_a_disk_is_that_share_of_its_inodes(tmp_path: Path) -> None:
+    """Half of what is free is passed by half of the inodes that are free, and well before by nothing."""
+    need("userns")
+
+    def seen() -> list[bool]:
+        ids = {"uid_map": f"0 {os.geteuid()} 1", "setgroups": "deny", "gid_map": f"0 {os.getegid()} 1"}
+        syscalls.unshare(syscalls.CLONE_NEWUSER | syscalls.CLONE_NEWNS)
+        for name, content in ids.items():
+            Path("/proc/self", name).write_text(content)
+        syscalls.mount("own", str(tmp_path), "tmpfs", 0, "size=64m,nr_inodes=1000")
+        passed = []
+        use = DiskUse((str(tmp_path),), 32 * MIB, since=1)
+        for number in range(600):
+            (tmp_path / str(number)).touch()
+            if number in (300, 599):
+                passed.append(measured(use) > 1)
+        return passed
+
+    assert forked.run(seen) == [False, True]
+
+
 def test_others_use_of_the_file_system_is_no_proof(tmp_path: Path) -> None:
     """What is written elsewhere leads to a new walk, and to nothing else."""
     home = tmp_path / "home"
