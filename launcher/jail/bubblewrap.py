@@ -262,10 +262,10 @@ class Bubblewrap:
 
     def limit(self, limits: Limits) -> None:
         """Gives the keeper the command's limits, or a debugger in the jail could use it as a way around them."""
-        for resource, value in ((hygiene.CORE, 1), *((hygiene.RESOURCES.get(name), value) for name, value in limits)):
-            if resource is not None:
-                hard = syscalls.prlimit64(self.pid, resource)[1]
-                syscalls.prlimit64(self.pid, resource, (min(value, hard),) * 2)
+        own = tuple((name, hygiene.RESOURCES[name], value) for name, value in limits if name in hygiene.RESOURCES)
+        for _, resource, value in (*hygiene.standing(), *own):
+            hard = syscalls.prlimit64(self.pid, resource)[1]
+            syscalls.prlimit64(self.pid, resource, (min(value, hard),) * 2)
 
     def join(self, to_lock: tuple[str, ...] = ()) -> None:
         """Moves this process, single-threaded, into the keeper's namespaces; children are in its PID namespace too.

@@ -24,7 +24,9 @@ _DEVICES = {0x103: "/dev/null", 0x105: "/dev/zero", 0x107: "/dev/full", 0x108: "
 
 # Names of `JailSpec.limits` and the resource that bounds them (asm-generic/resource.h).
 RESOURCES = {"cpu_time": 0, "file_size": 1, "memory": 2, "processes": 6, "open_files": 7}
-CORE = 4
+_CORE = 4
+_BY_USER = {"signals": 11, "queues": 12}
+"""RLIMIT_SIGPENDING, which timers use, too, and RLIMIT_MSGQUEUE."""
 
 FAR = 4096
 """From so many processes on, a limit is there to save the machine: it need not be exact, and must cost nothing."""
@@ -192,9 +194,7 @@ def no_new_privs() -> bool:
 
 
 def rlimits(limits: tuple[tuple[str, int], ...], *, kernel_uid: int) -> tuple[Fact, ...]:
-    """Sets resource limits, soft and hard, for this process and what it starts; core dumps are always off.
-
-    That takes a limit of 1: at 0 the kernel writes no file, and starts its helper all the same (fs/coredump.c).
+    """Sets resource limits, soft and hard, for this process and what it starts; those of `standing` always.
 
     Call it after unshare(CLONE_NEWUSER): the number of processes is counted per user namespace, and before it the
     caller's own processes would use the limit up.
@@ -211,9 +211,9 @@ def rlimits(limits: tuple[tuple[str, int], ...], *, kernel_uid: int) -> tuple[Fa
     Raises:
         Refusal: unknown name, a value below 0, or the kernel refused.
     """
-    facts = [_rlimit("core", CORE, 1, "")]
+    facts = [_rlimit(name, resource, value, "") for name, resource, value in standing()]
     if facts[0][1] != 1:
-        facts = [("core", 0, False, "the caller's own limit: of files, the kernel's helper for core dumps has none")]
+        facts[0] = ("core", 0, False, "the caller's own limit: of files, the kernel's helper for core dumps has none")
     for name, value in limits:
         if name not in RESOURCES or value < 0:
             raise Refusal(
@@ -228,6 +228,15 @@ def rlimits(limits: tuple[tuple[str, int], ...], *, kernel_uid: int) -> tuple[Fa
             remark = "Linux exempts root from this limit; a cgroup is needed"
         facts.append(_rlimit(name, RESOURCES[name], value, remark, enforced=name != "processes" or kernel_uid != 0))
     return tuple(facts)
+
+
+def standing() -> tuple[tuple[str, int, int], ...]:
+    """The limits that every jail has, each with its resource: a quarter of what the caller has, where users are counted.
+
+    Core dumps are off at 1: at 0 the kernel writes no file, and starts its helper all the same (fs/coredump.c).
+    """
+    quarters = ((name, resource, syscalls.prlimit64(0, resource)[0] // 4) for name, resource in _BY_USER.items())
+    return (("core", _CORE, 1), *quarters)
 
 
 def bound_pids(count: int) -> str:

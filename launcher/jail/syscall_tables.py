@@ -68,6 +68,7 @@ OLDER: dict[str, tuple[int, int | None]] = {
     "fsetxattr": (190, 7),
     "futimesat": (261, None),
     "init_module": (175, 105),
+    "io_setup": (206, 0),
     "ioctl": (16, 29),
     "ioperm": (173, None),
     "iopl": (172, None),

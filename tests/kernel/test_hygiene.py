@@ -273,19 +273,24 @@ def test_capabilities_of_a_new_user_namespace_go_too(user: Who) -> None:
 
 VALUES = (("memory", 1 << 30), ("open_files", 64), ("file_size", 4096), ("cpu_time", 600), ("processes", 10_000))
 
+SHARED = (resource.RLIMIT_SIGPENDING, resource.RLIMIT_MSGQUEUE)
+
 
 def test_limits_are_in_force_and_reported(who: Who) -> None:
     """Each limit holds as soft and hard limit; core dumps are off without being asked for, by a helper of the kernel's,
-    too, which looks at no limit but 1.
+    too, which looks at no limit but 1. Of what is counted by user a jail has a quarter of the caller's.
     """
 
     def act() -> tuple[tuple[hygiene.Fact, ...], list[tuple[int, int]]]:
         facts = hygiene.rlimits(VALUES, kernel_uid=os.getuid())
-        names = (resource.RLIMIT_CORE, *(hygiene.RESOURCES[name] for name, _ in VALUES))
+        names = (resource.RLIMIT_CORE, *SHARED, *(hygiene.RESOURCES[name] for name, _ in VALUES))
         return facts, [resource.getrlimit(name) for name in names]
 
     facts, in_force = forked.run(act, who)
-    assert [fact[:2] for fact in facts] == [("core", 1), *VALUES]
+    quarters = [
+        (name, resource.getrlimit(number)[0] // 4) for name, number in zip(("signals", "queues"), SHARED, strict=True)
+    ]
+    assert [fact[:2] for fact in facts] == [("core", 1), *quarters, *VALUES]
     assert in_force == [(value, value) for _, value, _, _ in facts]
     assert [name for name, _, enforced, _ in facts if not enforced] == (["processes"] if who.uid == 0 else [])
     assert all(remark for name, _, _, remark in facts if name == "memory")
@@ -326,7 +331,7 @@ def test_a_lower_limit_of_the_caller_stays() -> None:
         resource.setrlimit(resource.RLIMIT_NOFILE, (50, 50))
         return hygiene.rlimits((("open_files", 1000),), kernel_uid=os.getuid())
 
-    assert forked.run(act)[1][:2] == ("open_files", 50)
+    assert forked.run(act)[-1][:2] == ("open_files", 50)
 
 
 def test_a_caller_that_may_have_no_limit_for_core_dumps_but_0_is_told(who: Who) -> None:

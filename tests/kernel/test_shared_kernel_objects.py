@@ -2,6 +2,7 @@
 
 import json
 import os
+import resource
 import subprocess
 from pathlib import Path
 
@@ -15,7 +16,7 @@ from tests.support.install import base_python
 from tests.support.programs.scene import Scene
 
 
-def answers(scene: Scene, code: str, *words: str | Path, options: tuple[str | Path, ...] = ()) -> list[object]:
+def answers(scene: Scene, code: str, *words: str | int | Path, options: tuple[str | Path, ...] = ()) -> list[object]:
     """What Python `code` in the jail leaves in `result`; it has `attempt` (ok or the errno's name) and `words`."""
     prelude = """
 import ctypes, errno, fcntl, json, os, sys
@@ -88,6 +89,28 @@ def test_limits_of_own_children_can_be_changed(scene_of_user: Scene) -> None:
     script = 'sleep 60 & prlimit --pid $! --nofile=64; echo $?; kill $!; prlimit --nofile=32 sh -c "ulimit -n"'
     child, own = scene_of_user.run(["sh", "-c", script]).stdout.split()
     assert (child == "0", own) == (promises.has_mounts(scene_of_user.backend), "32")
+
+
+SIGNALS = """
+import signal
+signal.pthread_sigmask(signal.SIG_BLOCK, {40})
+made = 0
+while made < int(words[0]) and libc.timer_create(0, None, ctypes.byref(ctypes.c_void_p())) == 0:
+    made += 1
+context = ctypes.c_ulong()
+result = [made, attempt(libc.syscall, {"x86_64": 206}.get(os.uname().machine, 0), 1, ctypes.byref(context))]
+"""
+
+
+@AS_A_USER
+def test_a_jail_leaves_signals_and_requests_to_others(scene: Scene) -> None:
+    """A user's signals in queues and timers are one number, and the machine's asynchronous requests another."""
+    most = resource.getrlimit(resource.RLIMIT_SIGPENDING)[0] // 4
+    made, asynchronous = answers(scene, SIGNALS, most + 100)
+    assert isinstance(made, int)
+    assert made <= most
+    assert made or not promises.has_mounts(scene.backend), "without a user namespace others' count, too"
+    assert asynchronous == "ENOSYS"
 
 
 def test_core_dumps_stay_off_for_those_who_switch_them_off(scene_of_user: Scene) -> None:

@@ -130,7 +130,8 @@ FORBIDDEN = listed("""
 IPC = listed("shmget shmat shmctl semget semop semtimedop semctl msgget msgsnd msgrcv msgctl mq_open mq_unlink")
 BY_PID = listed("prlimit64 sched_setaffinity sched_setscheduler sched_setparam sched_setattr migrate_pages move_pages")
 ABSENT = listed(
-    "openat2 io_uring_setup io_uring_enter io_uring_register clone3 file_setattr listns modify_ldt nfsservctl uselib"
+    "openat2 io_uring_setup io_uring_enter io_uring_register io_setup clone3 file_setattr listns modify_ldt nfsservctl"
+    " uselib"
 )
 
 
