@@ -524,7 +524,7 @@ def test_a_terminals_history_holds_nobody_up_and_asks_nothing(service: Served, c
     )
     counts += "\\033[900S" * 800
     queries = r"\033[c\033[>c\033[6n\033[5n\033P$qm\033\\\033]10;?\007\033]4;1;?\007"
-    marks = "bidi\u202e\u2066 zero\u200b\ufeff join\u200d"
+    marks = "bidi\u202e\u2066 zero\u200b\u3164 join\u200d"
     show = f'printf "{counts}{queries}\\nready {marks}\\n"'
     read = "dd bs=1 count={} 2>/dev/null | od -c"
     script = f'stty -echo raw; {show}; {read.format(5)}; printf "\\033[6n"; {read.format(3)}; sleep 60'

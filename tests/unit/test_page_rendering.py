@@ -1,6 +1,7 @@
 """What the page shows of what anybody wrote: text, visible, bounded, and never markup."""
 
 import re
+import unicodedata
 from pathlib import Path
 
 import pytest
@@ -8,6 +9,7 @@ from markupsafe import Markup
 
 from launcher.service.page import rendering
 from launcher.service.page.rendering import MOST_SHOWN, environment, path, visible, visible_lines
+from policy.errors import unseen
 from tests.support.paged import paged
 
 TEMPLATES = sorted((rendering.ROOT / "templates").glob("*.html"))
@@ -80,6 +82,24 @@ def test_what_is_long_is_cut() -> None:
     assert len(visible_lines("y" * 10_000_000)) < 70_000
     html = environment().from_string("{{ text }}").render(text="<" * 10_000_000)
     assert len(html) < 5 * MOST_SHOWN
+
+
+def test_the_terminal_escapes_what_every_other_output_does() -> None:
+    """But what a terminal acts on, blanks, and what joins or shapes signs that are seen; and nothing that is seen."""
+    script = (rendering.ROOT / "static/terminal.js").read_text(encoding="utf-8")
+    classes = []
+    for name in ("UNSEEN", "MARKS"):
+        found = re.search(rf"const {name} =(.*?);\n", script, re.DOTALL)
+        assert found is not None
+        text = "".join(re.findall('"(.*?)"', found[1]))
+        classes.append(re.sub(r"\\u\{?([0-9a-f]{4,5})\}?", lambda each: chr(int(each[1], 16)), text))
+    escaped = re.compile(f"[{classes[0]}]")
+    piled = re.compile(f"[{classes[1]}]{{3}}")
+    for char in map(chr, range(0xA1, 0x110000)):
+        if unicodedata.category(char) not in ("Zs", "Cs", "Co", "Cn") and char not in "\u200c\u200d\ufe0e\ufe0f":
+            assert bool(escaped.match(char)) == bool(unseen(f"a{char}b")), hex(ord(char))
+            if not escaped.match(char):
+                assert bool(piled.match(char * 3)) == bool(unseen("a" + char * 3)), hex(ord(char))
 
 
 def test_a_segment_of_an_address_is_one_segment() -> None:

@@ -44,9 +44,15 @@ for (let code = 0x40; code <= 0x7e; code++) {
   }
 }
 
-// Nobody sees these, and some turn the direction of writing: a person must see all that is written. Not U+200D, which
-// joins signs to one, nor U+200C, which some scripts need.
-const INVISIBLE = /[\u061c\u200b\u200e\u200f\u202a-\u202e\u2060-\u206f\ufeff\u{e0000}-\u{e007f}]/gu;
+// Nobody sees these, and some turn the direction of writing: a person must see all that is written. policy/errors.py has
+// the same, but for U+200D, which joins signs to one, U+200C, which some scripts need, and what shapes the sign before.
+const UNSEEN =
+  "\u00ad\u034f\u0600-\u0605\u061c\u06dd\u070f\u0890\u0891\u08e2\u115f\u1160\u17b4\u17b5\u180b-\u180f" +
+  "\u200b\u200e\u200f\u2028-\u202e\u2060-\u206f\u2800\u3164\ufe00-\ufe0d\ufeff\uffa0\ufff0-\ufffb\u{110bd}\u{110cd}" +
+  "\u{13430}-\u{1343f}\u{13441}\u{13442}\u{16fe4}\u{1bca0}-\u{1bca3}\u{1d159}\u{1d173}-\u{1d17a}\u{e0000}-\u{e0fff}";
+const MARKS = "\u0300-\u036f\u0483-\u0489\u1ab0-\u1aff\u1dc0-\u1dff\u20d0-\u20ff\ufe20-\ufe2f";
+const SHAPES = "(?<!\\p{Extended_Pictographic})[\ufe0e\ufe0f](?!\u20e3)";
+const INVISIBLE = new RegExp(`[${UNSEEN}]|${SHAPES}|[${MARKS}]{3,}`, "gu");
 const PIECE = 4096;
 let decoders = {};
 
