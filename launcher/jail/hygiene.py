@@ -231,7 +231,7 @@ def rlimits(limits: tuple[tuple[str, int], ...], *, kernel_uid: int) -> tuple[Fa
 
 
 def standing() -> tuple[tuple[str, int, int], ...]:
-    """The limits that every jail has, each with its resource: a quarter of what the caller has, where users are counted.
+    """The limits that every jail has, each with its resource: a quarter of the caller's, where users are counted.
 
     Core dumps are off at 1: at 0 the kernel writes no file, and starts its helper all the same (fs/coredump.c).
     """

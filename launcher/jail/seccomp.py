@@ -227,7 +227,7 @@ _BY_PID = (
     *("migrate_pages", "move_pages"),
 )
 
-# Whoever lowers his limit of core dumps is told that it is done: at every value but the 1 that it has, 0 too, the kernel
+# Whoever lowers his limit of core dumps is told that it is done: at every value but its 1, at 0 too, the kernel
 # may start a helper of root's on the machine, with the memory of the process for its input (fs/coredump.c).
 _LIMITS = ("setrlimit", "prlimit64")
 _RLIMIT_CORE = 4
@@ -563,7 +563,7 @@ def telling(filter_program: bytes) -> bytes:
     """A filter to be installed on top of `filter_program`, with `log`, so that the audit hears of what that refuses.
 
     The flag counts for a whole filter, and libc asks for clone3 with each thread it starts. So what is answered as if
-    the kernel lacked it, or had done it, and what somebody else answers, passes here: the first filter has its say alone.
+    the kernel lacked it or had done it, and what somebody else answers, passes here: the first filter has its say.
     """
     allow = _answer(ALLOW)
     silent = (_answer(ERRNO), _answer(ERRNO | errno.ENOSYS), _answer(USER_NOTIF))

@@ -115,7 +115,9 @@ def test_a_jail_leaves_signals_and_requests_to_others(scene: Scene) -> None:
 
 def test_core_dumps_stay_off_for_those_who_switch_them_off(scene_of_user: Scene) -> None:
     """`ulimit -c 0` succeeds, as before a key is handled, and leaves the value at which the kernel starts no helper."""
-    script = "ulimit -c 0 && prlimit --core=0 sh -c 'prlimit --core=0 --pid $$; prlimit --core --noheadings -o SOFT,HARD'"
+    script = (
+        "ulimit -c 0 && prlimit --core=0 sh -c 'prlimit --core=0 --pid $$; prlimit --core --noheadings -o SOFT,HARD'"
+    )
     ended = scene_of_user.run(["sh", "-c", script])
     assert ended.stdout.split() == ["1", "1"], ended
 
