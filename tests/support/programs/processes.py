@@ -142,7 +142,7 @@ def ask_for_its_maps(given: Given, target: str) -> None:
 
 @pair
 def change_its_limits(given: Given, target: str) -> None:
-    resource.prlimit(process(target), resource.RLIMIT_CORE, (0, 0))
+    resource.prlimit(process(target), resource.RLIMIT_NOFILE, (256, 256))
 
 
 @pair
