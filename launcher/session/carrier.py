@@ -158,10 +158,10 @@ def _pipe(made: list[int]) -> tuple[int, int]:
     return ends
 
 
-def _lanes(carried: tuple[int, ...], made: list[int]) -> "tuple[tuple[int, int, int], list[_Lane]]":
+def _lanes(carried: tuple[int, ...], made: list[int]) -> "tuple[tuple[int, int, int], list[_Input | _Lent | _Output]]":
     """The command's streams, and what lies between their other ends and the caller's; `made` takes every new one."""
     streams = [0, 1, 2]
-    lanes: list[_Lane] = []
+    lanes: list[_Input | _Lent | _Output] = []
     known: dict[tuple[int, ...], int] = {}
     for fd in carried:
         identity = _identity(fd)
@@ -220,17 +220,9 @@ class _Lane:
         self.tick = -1
         self._pipe = pipes[0]
 
-    def wanted(self, *, alone: bool) -> list[tuple[int, int]]:
-        """The descriptors to poll now, with events; `alone` when the launcher has ended."""
-        raise NotImplementedError
-
-    def serve(self, fd: int, events: int) -> None:
-        """Moves bytes: poll(2) has said this about a descriptor; or nothing, for so long."""
-        raise NotImplementedError
-
     def settle(self) -> None:
         """The command has ended."""
-        raise NotImplementedError
+        self.end()
 
     def is_idle(self) -> bool:
         """Whether nothing is under way any more, after `settle`."""
@@ -245,7 +237,7 @@ class _Lane:
 
 
 class _Input(_Lane):
-    """From a file to the command."""
+    """From a file to the command. `wanted` and `serve` are as every lane's."""
 
     def __init__(self, file: int, pipe: int, kept: int) -> None:
         """As `_Lane`; `kept`: the pipe's other end."""
@@ -256,10 +248,12 @@ class _Input(_Lane):
         os.set_blocking(pipe, False)
 
     def wanted(self, *, alone: bool) -> list[tuple[int, int]]:
+        """The descriptors to poll now, with events; `alone` when the launcher has ended."""
         del alone
         return [(self._pipe, select.POLLOUT)]
 
     def serve(self, fd: int, events: int) -> None:
+        """Moves bytes: poll(2) has said this about a descriptor; or nothing, for so long."""
         del fd, events
         try:
             self._pending = self._pending or os.read(self.file, _CHUNK)
@@ -343,6 +337,7 @@ class _Lent(_Lane):
                 if not self._lent:
                     self.end()
         except BlockingIOError:
+            self.tick = self.tick if self._lent else -1
             self._full = not self._lent  # the pipe, with what the command itself has written; or somebody else has read
         except OSError as error:
             if error.errno not in (errno.EPIPE, errno.EBADF):  # the latter: opened for writing only
@@ -362,9 +357,6 @@ class _Lent(_Lane):
         self._lent -= size
         while size and (taken := self._drop(size)):
             size -= taken
-
-    def settle(self) -> None:
-        self.end()
 
     def end(self) -> None:
         if self.open:
@@ -424,7 +416,8 @@ class _Output(_Lane):
         except BlockingIOError:
             if self._full and fd == self._pipe:
                 self.end()  # the last writer has ended, too, and nobody reads
-            self._full = self._unmoved() > 0
+            else:
+                self._full = self._unmoved() > 0
         except OSError as error:
             if error.errno != errno.EPIPE:
                 self.failure = error.errno or 0
@@ -460,7 +453,7 @@ class _Sent(_Output):
         return moved
 
 
-def _carry(lanes: "list[_Lane]", asked: int, answer: int, *, lasting: bool) -> "NoReturn":
+def _carry(lanes: "list[_Input | _Lent | _Output]", asked: int, answer: int, *, lasting: bool) -> "NoReturn":
     """The life of the process. Nothing may escape from here: this is a copy of the launcher."""
     try:
         os.setsid()  # Ctrl-C and Ctrl-Z mean the command
@@ -472,7 +465,7 @@ def _carry(lanes: "list[_Lane]", asked: int, answer: int, *, lasting: bool) -> "
         os._exit(EXIT_REFUSED)
 
 
-def _move(lanes: "list[_Lane]", asked: int, answer: int, *, lasting: bool) -> None:
+def _move(lanes: "list[_Input | _Lent | _Output]", asked: int, answer: int, *, lasting: bool) -> None:
     if os.read(asked, 1) != _BEGIN:
         os.write(answer, _DONE)  # it was never started
         return

@@ -535,6 +535,23 @@ def test_bytes_that_a_command_takes_back_are_waited_for_by_nobody(tmp_path: Path
     lane.end()
 
 
+def test_the_last_writer_and_the_reader_may_both_be_gone() -> None:
+    """A carrier that is alone gives up a stream that takes nothing, and goes on with the others."""
+    (source, feed), (reader, given) = os.pipe(), os.pipe()
+    lane = _Spliced(given, source)
+    os.set_blocking(given, False)
+    fcntl.fcntl(given, fcntl.F_SETPIPE_SZ, 4096)
+    assert os.write(given, bytes(4096)) == 4096
+    os.write(feed, b"late")
+    os.close(feed)
+    lane.serve(source, select.POLLIN)
+    assert lane.open
+    assert source in dict(lane.wanted(alone=True))
+    lane.serve(source, select.POLLHUP)
+    assert not lane.open
+    os.close(reader)
+
+
 # Further commands
 
 
