@@ -262,6 +262,8 @@ git symbolic-ref refs/heads/wip WIP_HEAD || echo ref: WIP_HEAD >$(git rev-parse 
 git log wip --"""
 _IN, _UNTOLD = "a repository in the private git directory", "staged in a jail: more than can be compared"
 _SOME = "seq 2000 | while read n; do echo mine $n >f$n; done; git add .; rm f[0-9]*"
+_SHARED = """git update-index --split-index; echo mine >linkaaaabbbbbbbbbbbbbbbbbbbb; git add link*; rm link*
+echo x >$(git rev-parse --absolute-git-dir)/sharedindex.$(printf 62%.0s $(seq 20))"""
 _BESIDE = {
     "git checkout -qb side; echo s >s; git add s; git commit -qm side; git checkout -q -": "side\n",
     "git checkout -q --detach; git commit -q --allow-empty -m x; git tag kept; git checkout -q -": "tags/kept\n",

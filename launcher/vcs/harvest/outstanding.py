@@ -346,14 +346,16 @@ def _copy_index(private: Inside, place: str, skeleton: str, digits: int) -> None
         content = _index(directory, "index")
         names = {name for name in directory.names() if name.startswith("sharedindex.")}
         shared = (f"sharedindex.{one[1].hex()}" for one in re.finditer(_LINK[digits], content)) if names else ()
-        for name in names.intersection(shared):
+        found = names.intersection(shared)
+        if len(found) > 1:  # git knows one; an agent can have many, and large ones
+            raise OSError("an index seems to share several")
+        for name in found:
             walk.replace(f"{skeleton}/{name}", _index(directory, name))
     walk.replace(f"{skeleton}/index", content)
 
 
 def _index(directory: Inside, name: str) -> bytes:
-    content = directory.read(name, _MOST_INDEX)
-    if content is None:
+    if (content := directory.read(name, _MOST_INDEX)) is None:
         raise OSError(f"{directory.path}/{name} cannot be read")
     return content
 
@@ -365,9 +367,8 @@ def _entries(reading: jail.Reading, tree: str) -> list[tuple[bytes, str]]:
     found = [(one.path, one.new) for one in changed if one.new.strip("0") and one.new_mode != gitlinks.MODE]
     if any(one.kind == b"U" for one in changed):
         for line in _listed(reading, ("ls-files", "--unmerged", "-z")).split(b"\0")[:-1]:
-            entry, _, path = line.partition(b"\t")
-            mode, oid, _ = entry.split(b" ")
-            found += [(path, oid.decode())] if mode != gitlinks.MODE else []
+            mode, oid, rest = line.split(b" ", 2)
+            found += [(rest.partition(b"\t")[2], oid.decode())] if mode != gitlinks.MODE else []
     return found
 
 
@@ -385,9 +386,8 @@ def _is_as_staged(files: Inside, path: bytes, oid: str) -> bool:
     content = files.read(os.fsdecode(path), _MOST_FILE)
     if content is None:
         return False
-    made = hashlib.new("sha1" if len(oid) == 40 else "sha256", b"blob %d\0" % len(content))
-    made.update(content)
-    return made.hexdigest() == oid
+    made = b"blob %d\0%b" % (len(content), content)
+    return hashlib.new("sha1" if len(oid) == 40 else "sha256", made).hexdigest() == oid
 
 
 def _repositories(directory: str, record: records.Record) -> Iterator[str]:
