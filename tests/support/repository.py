@@ -13,6 +13,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import NamedTuple
 
+import pytest
+
 from launcher.vcs.worktrees.worktree_service import WorktreeService
 from tests.support import install
 from tests.support.ground import Entry, Ground
@@ -379,6 +381,15 @@ class Place(NamedTuple):
     def branches(self) -> set[str]:
         """Short names of the repository's branches, and full names of its other refs."""
         return set(git("for-each-ref", "--format=%(refname:short)", at=self.app).splitlines())
+
+
+def entered(place: Place, monkeypatch: pytest.MonkeyPatch) -> Place:
+    """Makes the repository the current directory, with a home and a state of its own for the verbs."""
+    monkeypatch.setenv("XDG_STATE_HOME", str(place.root / "xdg"))
+    (place.root / "home").mkdir()
+    monkeypatch.setenv("HOME", str(place.root / "home"))
+    monkeypatch.chdir(place.app)
+    return place
 
 
 def plain(root: Path) -> Place:

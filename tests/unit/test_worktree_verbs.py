@@ -18,12 +18,7 @@ from tests.support.repository import Place, committed, git
 
 @pytest.fixture
 def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Place:
-    place = repository.nested(tmp_path)
-    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "xdg"))
-    (tmp_path / "home").mkdir()
-    monkeypatch.setenv("HOME", str(tmp_path / "home"))
-    monkeypatch.chdir(place.app)
-    return place
+    return repository.entered(repository.nested(tmp_path), monkeypatch)
 
 
 def said(capsys: pytest.CaptureFixture[str], *words: str, status: int = 0) -> str:

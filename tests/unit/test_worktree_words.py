@@ -31,11 +31,7 @@ VERBS: dict[str, Verb] = {
 @pytest.fixture
 def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Place:
     """A repository with the worktrees of A, which has a commit that nobody has read, and of B."""
-    place = repository.plain(tmp_path)
-    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "xdg"))
-    (tmp_path / "home").mkdir()
-    monkeypatch.setenv("HOME", str(tmp_path / "home"))
-    monkeypatch.chdir(place.app)
+    place = repository.entered(repository.plain(tmp_path), monkeypatch)
     for ticket in "AB":
         assert forms.call(["worktree", "add", ticket]) == 0
     committed(root(place, "A"), evil="evil\n")
