@@ -12,7 +12,7 @@ from launcher.session.machine import Machine
 from launcher.session.places import SOCKETS, Places, made, make_private
 from launcher.session.state import own_home
 from launcher.session.trust_store import Trust
-from launcher.vcs import checkout, written
+from launcher.vcs import checkout, worktree_words, written
 from launcher.vcs.private import planted
 from policy import derive, egress_rules, ingredients, promises, toolchains, verdict
 from policy.bring import NOTHING_SECRET, Secrets
@@ -21,7 +21,7 @@ from policy.config.layer import Kind
 from policy.config.settings import Rules, Settings, rules_of
 from policy.errors import EXIT_NOT_EXECUTABLE, EXIT_NOT_FOUND, Refusal, printable, unusable
 from policy.handoff import PROTECT, REPORT
-from policy.launch import Boundaries, Command, Git, Host, left_by, worktree_id
+from policy.launch import Boundaries, Command, Git, Host, worktree_id
 from policy.pasted import cited, quoted
 from policy.plan import Plan, beneath, held_by
 from policy.providers import registry
@@ -218,7 +218,7 @@ def make(options: Options, command: list[str], cwd: str, places: Places) -> Plan
     machine.depends_on_content(f"{places.state}/{written.VOUCHES}")  # before the record is read
     recorded = (*written.trees(places.state, place), places.state)
     if start:
-        _check_way(os.path.join(cwd, start), found.root, recorded, machine)
+        worktree_words.refuse_link(start, machine.trail(place), found.root)
     here = machine.resolve(cwd) or cwd
     directory = here if beneath(here, found.root) else found.root
     config_file = _text(options, "--config")
@@ -551,18 +551,6 @@ def _check_own_places(places: Places, trees: tuple[str, ...], machine: Machine) 
                     context=f"{printable(link)} points to {printable(target)}, and {tree} is or was granted",
                     hint="replace the link with a directory, or with a link straight to the place itself",
                 )
-
-
-def _check_way(path: str, root: str, recorded: tuple[str, ...], machine: Machine) -> None:
-    """Refuses a worktree to which a link leads that an agent may have left where it could write."""
-    tree = left_by(recorded, machine.trail(path))
-    if tree is not None:
-        raise Refusal(
-            "worktree-behind-link",
-            f"{path} resolves outside {tree}, to {root}",
-            context="commands in jails could write that tree, so a link in it may be an agent's work",
-            hint=f"name the worktree itself, {quoted(root)}, if that is what you mean",
-        )
 
 
 def prepare(planned: Planned, places: Places) -> None:

@@ -41,17 +41,10 @@ def meant(
     Refusals: worktree-behind-link, worktree-ambiguous, and those of `at` and `named`.
     """
     by_name = None if is_path(word) else named()
-    path = os.path.join(start, os.path.expanduser(word))
-    root, link = _reached(path)
+    root, trail = _walked(os.path.join(start, os.path.expanduser(word)))
     if not is_root(root):
         return by_name
-    if link:
-        raise Refusal(
-            "worktree-behind-link",
-            f"{word} is reached through a symbolic link, which an agent may have made",
-            context=f"through {link} it resolves to {root}",
-            hint=f"if you mean that: name it as {quoted(root)}; else remove the link",
-        )
+    refuse_link(word, trail, root)
     there = at(root)
     if by_name not in (None, there):
         raise Refusal(
@@ -63,20 +56,51 @@ def meant(
     return there
 
 
+def directory(word: str, start: str) -> str:
+    """The directory that a word of the user's leads to.
+
+    Args:
+        start: the directory that relative paths begin at.
+
+    Refusals: worktree-behind-link.
+    """
+    root, trail = _walked(os.path.join(start, os.path.expanduser(word)))
+    refuse_link(word, trail, root)
+    return root
+
+
+def refuse_link(word: str, trail: Trail, root: str) -> None:
+    """Refuses a way on which there is a link that may be an agent's.
+
+    Args:
+        word: of the user's.
+        trail: the way that it stands for.
+        root: where that ends.
+
+    Refusals: worktree-behind-link.
+    """
+    if link := _agents_link(trail):
+        raise Refusal(
+            "worktree-behind-link",
+            f"{word} is reached through a symbolic link, which an agent may have made",
+            context=f"through {link} it resolves to {root}",
+            hint=f"if you mean that: name it as {quoted(root)}; else remove the link",
+        )
+
+
 def canonical(root: str) -> str:
     """Where a worktree is that is on record, canonical; as it is written where an agent may have bent the way there."""
-    reached, link = _reached(root)
-    return root if link else reached
+    reached, trail = _walked(root)
+    return root if _agents_link(trail) else reached
 
 
-def _reached(path: str) -> tuple[str, str]:
-    """Where an absolute path leads, and the first link on its way that may be an agent's; "" for none."""
+def _walked(path: str) -> tuple[str, Trail]:
     trail = Names().walk(path)
-    root = trail.canonical or (trail.reached if trail.links else os.path.abspath(path))
-    return root, _agents_link(trail)
+    return trail.canonical or (trail.reached if trail.links else os.path.abspath(path)), trail
 
 
 def _agents_link(trail: Trail) -> str:
+    """The first link on a way that may be an agent's; "" for none."""
     for link, _ in trail.links:
         state, here = written.user_state(), os.path.dirname(link)
         if written.of_sessions(link, state) or any(beneath(link, tree) for tree in written.trees(state, link)):

@@ -459,14 +459,15 @@ def worktree_remove(name: str, *, force: bool, keep_branch: bool, repo: str | No
 
 def worktree_adopt(directory: str, *, ticket: str | None, as_json: bool) -> int:
     """Exit status 0 when it is known from now on."""
-    adopted = service(quiet=as_json).adopt(start(directory), ticket)
+    adopted = service(quiet=as_json).adopt(worktree_words.directory(directory, places.current_directory()), ticket)
     print(json.dumps(adopted.document(), indent=2) if as_json else f"adopted {printable(adopted.path)}")
     return 0
 
 
 def worktree_repair(directory: str | None, *, as_json: bool) -> int:
     """Exit status 0."""
-    done = service(quiet=as_json).repair(start(directory))
+    here = places.current_directory()
+    done = service(quiet=as_json).repair(worktree_words.directory(directory or here, here))
     if as_json:
         print(json.dumps({"done": done}, indent=2))
         return 0

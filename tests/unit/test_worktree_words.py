@@ -8,7 +8,7 @@ import pytest
 
 from launcher.vcs import written
 from launcher.vcs.merge.target import find
-from launcher.verbs import forms, worktree
+from launcher.verbs import forms, run, worktree
 from policy.errors import Refusal
 from tests.support import repository
 from tests.support.repository import Place, committed, git
@@ -26,6 +26,12 @@ VERBS: dict[str, Verb] = {
     "merge --into": lambda word: forms.call(["merge", "--into", word, "main"]),
 }
 """All that take a worktree's name or its directory."""
+DIRECTORIES: dict[str, Verb] = {
+    "run --worktree": lambda word: run.main(["--dry-run", "--worktree", word, "--", "true"]),
+    "adopt": lambda word: forms.call(["worktree", "adopt", word]),
+    "repair": lambda word: forms.call(["worktree", "repair", word]),
+}
+"""What takes a directory alone."""
 
 
 @pytest.fixture
@@ -59,6 +65,20 @@ def test_no_link_in_a_checkout_leads_a_verb_to_another_worktree(place: Place, ve
     assert git("for-each-ref", at=place.app) == before
     assert all(root(place, ticket).is_dir() for ticket in "AB")
     assert not (place.app / "evil").exists()
+
+
+@pytest.mark.parametrize("verb", DIRECTORIES)
+def test_no_link_in_a_checkout_leads_to_another_directory(place: Place, verb: str) -> None:
+    """Nothing starts there, and nothing becomes Paddock's; through a link of the user's it does."""
+    git("worktree", "add", "-q", "-b", "mine", str(place.root / "mine"), at=place.app)
+    (place.app / "linked").symlink_to(place.root / "mine")
+    (place.root / "way").symlink_to(place.root)
+    for word in ("linked", "./linked", f"{place.app}/linked", f"{place.app}/linked/../mine"):
+        with pytest.raises(Refusal) as refused:
+            DIRECTORIES[verb](word)
+        assert refused.value.reference == "worktree-behind-link"
+        assert f"through {place.app}/linked it resolves to {place.root}/mine" in refused.value.context
+    assert DIRECTORIES[verb]("../way/mine") == 0
 
 
 @pytest.mark.parametrize("verb", VERBS)
