@@ -102,15 +102,19 @@ class Held:
         while True:
             pack = f"{directory}/{(_PREFIX + os.urandom(digits // 2).hex())[: digits + len('pack-')]}"
             flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
-            descriptor = os.open(f"{pack}.keep", flags, mode)
+            # Jails see the store, and would lock a file before its maker does: none can open this one.
+            descriptor = os.open(f"{pack}.keep{_NEW}", flags, 0)
             self._packs[pack] = descriptor
-            fcntl.flock(descriptor, fcntl.LOCK_EX)
-            if os.fstat(descriptor).st_nlink:
-                os.fchmod(descriptor, mode)
-                os.write(descriptor, self._content)
-                os.fsync(descriptor)
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            os.write(descriptor, self._content)
+            os.fchmod(descriptor, mode)
+            os.fsync(descriptor)
+            try:
+                os.rename(f"{pack}.keep{_NEW}", f"{pack}.keep")
+            except FileNotFoundError:  # somebody has swept it away
+                os.close(self._packs.pop(pack))
+            else:
                 return pack
-            os.close(self._packs.pop(pack))  # somebody has swept it away before it was locked
 
     def release(self) -> None:
         """Removes the `.keep` files: refs lead to the objects now, or nothing ever will. Safe to call twice."""
@@ -132,7 +136,11 @@ def sweep(common: str) -> None:
     names = os.listdir(directory) if os.path.isdir(directory) else []
     for name in names:
         pack = f"{directory}/{name.removesuffix('.keep')}"
-        if not (name.startswith(_PREFIX) and name.endswith(".keep")):
+        if not (name.startswith(_PREFIX) and name.endswith((".keep", f".keep{_NEW}"))):
+            continue
+        if name.endswith(_NEW):
+            with suppress(FileNotFoundError):
+                os.unlink(f"{directory}/{name}")  # who is at it makes another
             continue
         try:
             flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
@@ -173,8 +181,9 @@ def _remove(pack: str) -> None:
         if ending.endswith(_NEW) or not finished:
             with suppress(FileNotFoundError):
                 os.unlink(f"{directory}/{name}{ending}")
-    with suppress(FileNotFoundError):
-        os.unlink(f"{pack}.keep")
+    for ending in (f".keep{_NEW}", ".keep"):
+        with suppress(FileNotFoundError):
+            os.unlink(f"{pack}{ending}")
 
 
 def _copy(source: Inside, name: str, target: str, mode: int) -> None:

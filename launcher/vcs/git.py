@@ -207,7 +207,7 @@ _VANISHED = re.compile(
 )
 """What git says when a pack was replaced by another (`git repack -ad`) while it looked for objects, twice in a row."""
 
-# Their `-p` would run programmes that configuration or attributes name.
+# Their `-p` would run programmes that configuration or attributes name; `.gitmodules` would have them hide submodules.
 _DIFFS = frozenset({"diff", "diff-files", "diff-index", "diff-tree", "format-patch", "log", "range-diff", "show"})
 
 _BEHIND_REF = re.compile(r"[~^:]|@\{")
@@ -579,7 +579,7 @@ class Git:
 
     def differences(self, old: str, new: str, environment: Mapping[str, str] | None = None) -> Iterator[Difference]:
         """The paths at which two trees differ, in git's order; renames are not looked for."""
-        words = ("diff-tree", "-r", "-z", "--raw", "--no-abbrev", "--no-renames", "--ignore-submodules=none")
+        words = ("diff-tree", "-r", "-z", "--raw", "--no-abbrev", "--no-renames")
         return parsed_differences(self.run(*words, old, new, "--", environment=environment).out)
 
     def start(
@@ -617,7 +617,7 @@ class Git:
         words = [program, f"--git-dir={self.git_dir}", f"--work-tree={self.own_tree or '/nonexistent'}", "--no-pager"]
         words.append(arguments[0])
         if arguments[0] in _DIFFS:
-            words += ["--no-ext-diff", "--no-textconv"]
+            words += ["--no-ext-diff", "--no-textconv", "--ignore-submodules=none"]
         variables = hardened_environment([*overrides, *self._settings]) | environment
         return self._spawned(words + list(arguments[1:]), variables, stdin, stdout, stderr)
 

@@ -1,7 +1,9 @@
 """What Paddock holds in a repository goes when its holder has gone, and never what a user holds."""
 
+import fcntl
 import os
 import signal
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -11,14 +13,19 @@ from launcher.vcs.harvest import crossing
 from policy.errors import Refusal
 from tests.support import forked
 from tests.support.ground import Ground
+from tests.support.identity import Who
 
 
 @pytest.fixture
 def ground(tmp_path: Path) -> Ground:
     """A repository, and an object directory with one pack of it."""
-    made = Ground(tmp_path / "repo", {"a": "a\n"})
-    (tmp_path / "quarantine/pack").mkdir(parents=True)
-    made.run("pack-objects", "-q", str(tmp_path / "quarantine/pack/pack"), stdin=made.id("main").encode() + b"\n")
+    return _ground(tmp_path)
+
+
+def _ground(place: Path) -> Ground:
+    made = Ground(place / "repo", {"a": "a\n"})
+    (place / "quarantine/pack").mkdir(parents=True)
+    made.run("pack-objects", "-q", str(place / "quarantine/pack/pack"), stdin=made.id("main").encode() + b"\n")
     return made
 
 
@@ -62,6 +69,52 @@ def test_the_next_one_removes_what_a_killed_holder_left(ground: Ground, step: st
     rest, newer = ({".idx", ".pack"}, {".rev"}) if step == "release" else (set(), set())  # git writes .rev since 2.41
     assert set(_endings(ground)) - newer == rest
     ground.git("fsck", "--strict")
+
+
+def _before_the_lock(monkeypatch: pytest.MonkeyPatch, act: Callable[[], object]) -> None:
+    """Has something happen once, between the making of a `.keep` and its lock."""
+    lock, waiting = fcntl.flock, [act]
+
+    def locked(descriptor: int, operation: int) -> None:
+        while waiting:
+            waiting.pop()()
+        lock(descriptor, operation)
+
+    monkeypatch.setattr(fcntl, "flock", locked)
+
+
+def test_no_jail_locks_a_keep_before_its_holder(
+    user: Who, public_dir: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It sees the store (inotify tells it at once), and would hold up harvests and merges of all others for good."""
+    ground = _ground(public_dir)
+    user.give(public_dir)
+    packs, opened = ground.root / ".git/objects/pack", []
+
+    def open_all() -> None:
+        opened.append([forked.verdict(forked.read, path) for path in packs.iterdir()])
+
+    def act() -> list[list[str]]:
+        _before_the_lock(monkeypatch, open_all)
+        with _add(ground):
+            open_all()
+        return opened
+
+    assert forked.run(act, user) == [["EACCES"], ["ok"] * 3]
+
+
+def test_a_keep_that_is_swept_before_it_is_locked_is_made_again(
+    ground: Ground, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of a holder that was killed there, nothing stays."""
+    common = str(ground.root / ".git")
+    with pytest.raises(forked.Killed):
+        forked.run(lambda: (_before_the_lock(monkeypatch, lambda: os.kill(os.getpid(), signal.SIGKILL)), _add(ground)))
+    assert _endings(ground) == [".new"]
+    _before_the_lock(monkeypatch, lambda: sweep(common))
+    with _add(ground):
+        assert _endings(ground).count(".keep") == 1
+        assert ".new" not in _endings(ground)
 
 
 def test_what_users_hold_stays(ground: Ground) -> None:

@@ -6,6 +6,7 @@ from typing import NamedTuple
 
 import pytest
 
+from launcher.vcs import history
 from launcher.vcs.merge import sessions, work
 from launcher.vcs.merge.descriptors import MergeDescriptor
 from launcher.vcs.merge.into_children import all_of
@@ -119,6 +120,24 @@ def test_a_name_that_went_in_an_earlier_merge_helps_nobody(nested: Nested, named
     if not named:
         assert "cannot be told" in (last(nested.main.merge("three")).error_message or "")
     assert nested.heads() == before
+
+
+def test_a_submodule_that_git_is_told_to_ignore_is_no_less_seen(nested: Nested) -> None:
+    """`ignore = all`, which an earlier merge brought: git's own comparisons leave such a submodule out."""
+    first = nested.lib.id("HEAD")
+    newer = nested.lib.commit("newer", {"l": changed(1)}, parents=[first])
+    nested.lib.git("checkout", "-q", newer)
+    nested.main.branch("one", {"lib": link(newer), ".gitmodules": _LIB.replace("path", "ignore = all\n\tpath")})
+    old = nested.main.id("HEAD")
+    assert last(nested.main.merge("one")).successful
+    brought = history.read(f"{nested.main.root}/.git", old, nested.main.id("HEAD"))
+    assert brought is not None
+    assert [change.path for change in brought.files] == [".gitmodules", "lib"]
+    nested.main.branch("two", {"lib": link(first)})
+    assert last(nested.main.merge("two")).conflict_files == ("lib",)
+    target, sources = nested.main.target(), [nested.main.source("two")]
+    assert not preview(target, sources, Patterns(())).clean
+    assert preview(target, sources, Patterns(()), rewind=["lib"]).clean
 
 
 def test_submodules_that_change_places_go_nowhere(nested: Nested) -> None:
