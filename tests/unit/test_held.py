@@ -83,9 +83,7 @@ def _before_the_lock(monkeypatch: pytest.MonkeyPatch, act: Callable[[], object])
     monkeypatch.setattr(fcntl, "flock", locked)
 
 
-def test_no_jail_locks_a_keep_before_its_holder(
-    user: Who, public_dir: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_no_jail_locks_a_keep_before_its_holder(user: Who, public_dir: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """It sees the store (inotify tells it at once), and would hold up harvests and merges of all others for good."""
     ground = _ground(public_dir)
     user.give(public_dir)
@@ -108,8 +106,10 @@ def test_a_keep_that_is_swept_before_it_is_locked_is_made_again(
 ) -> None:
     """Of a holder that was killed there, nothing stays."""
     common = str(ground.root / ".git")
-    with pytest.raises(forked.Killed):
-        forked.run(lambda: (_before_the_lock(monkeypatch, lambda: os.kill(os.getpid(), signal.SIGKILL)), _add(ground)))
+    with monkeypatch.context() as patch:
+        _before_the_lock(patch, lambda: os.kill(os.getpid(), signal.SIGKILL))
+        with pytest.raises(forked.Killed):
+            forked.run(lambda: _add(ground).release())
     assert _endings(ground) == [".new"]
     _before_the_lock(monkeypatch, lambda: sweep(common))
     with _add(ground):
