@@ -104,17 +104,29 @@ def made(path: str) -> str:
 
     Returns `path`. Refusal when it cannot be made, belongs to somebody else, or others may write it.
     """
-    try:
+    if not is_there(path):
         try:
-            found = os.lstat(path)
-        except FileNotFoundError:
             make_private(path)
-            found = os.lstat(path)
+        except OSError as error:
+            raise unusable(path, error) from None
+        is_there(path)
+    return path
+
+
+def is_there(path: str) -> bool:
+    """Whether a private directory of this user is at `path`; False where nothing is.
+
+    Refusals: state-not-ours (it is something else), state-unusable.
+    """
+    try:
+        found = os.lstat(path)
+    except FileNotFoundError:
+        return False
     except OSError as error:
         raise unusable(path, error) from None
     kind = found.st_mode & 0o170000
     if kind == 0o040000 and found.st_uid == os.geteuid() and not found.st_mode & 0o022:
-        return path
+        return True
     if kind != 0o040000:
         why = "it is a symbolic link" if kind == 0o120000 else "it is not a directory"
     else:

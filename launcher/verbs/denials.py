@@ -20,6 +20,7 @@ NONE = (
 def denials(session: str | None, *, follow: bool, show_list: bool, as_json: bool, decisions: bool) -> int:
     """Exit status 0; 125 when there is no such session."""
     where = places.places(os.environ)
+    places.is_there(where.state)
     if show_list:
         if session is not None or follow:
             raise Refusal("usage", "--list can only be combined with --json", hint="paddock denials --help")

@@ -76,7 +76,9 @@ def _add_bring(own: places.Places, *, agents: bool) -> str:
 
 def trust(file: str | None, *, forget: bool, show_list: bool, as_json: bool) -> int:
     """Exit status 0 when done; 1 when there was nothing to forget."""
-    store = Trust(places.places(os.environ).state)
+    state = places.places(os.environ).state
+    places.is_there(state)
+    store = Trust(state)
     if show_list:
         if file is not None or forget:
             raise Refusal("usage", "--list takes neither FILE nor --forget", hint="paddock trust --help")

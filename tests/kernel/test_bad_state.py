@@ -23,19 +23,21 @@ def made(path: Path) -> Path:
 
 
 def test_a_state_directory_that_is_not_ours(paddock: Paddock) -> None:
-    """Somebody else's, and one that others can write, are refused, warm plan or not."""
+    """Somebody else's, and one that others can write, are refused, warm plan or not; by what only reads there, too."""
     for name, directory in (("XDG_STATE_HOME", "state"), ("XDG_CACHE_HOME", "cache")):
         base = paddock.who.give(made(paddock.place / directory))
         env, own = {name: str(base)}, base / "paddock"
         assert paddock.run("--", "true", env=env).returncode == 0
-        for kind in ("open", "foreign"):
+        for kind in ("open", "foreign", "file"):
             own.rename(kept := base / "kept")
             paddock.who.give(made(own)).chmod(0o700)
             _spoil(own, kind)
             # State is looked at each time, the cache when a plan is stored.
-            error = paddock.refused("run", "--", "true" if directory == "state" else "pwd", env=env)
-            assert (error.reference, str(own) in error.text) == ("state-not-ours", True)
-            own.unlink() if own.is_symlink() else shutil.rmtree(own)
+            reading = [["denials"], ["trust", "--list"]] if directory == "state" else []
+            for words in (["run", "--", "true" if directory == "state" else "pwd"], *reading):
+                error = paddock.refused(*words, env=env)
+                assert (error.reference, str(own) in error.text) == ("state-not-ours", True)
+            shutil.rmtree(own) if own.is_dir() and not own.is_symlink() else own.unlink()
             kept.rename(own)
 
 
@@ -43,6 +45,9 @@ def _spoil(own: Path, kind: str) -> None:
     """Makes a directory of Paddock's unusable; a foreign owner needs root, elsewhere it is a directory of root's."""
     if kind == "open":
         own.chmod(0o777)
+    elif kind == "file":
+        own.rmdir()
+        own.touch()
     elif os.geteuid() == 0:
         os.chown(own, 12345, 12345)
     else:

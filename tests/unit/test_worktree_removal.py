@@ -1,5 +1,6 @@
 """Removing a worktree: what would be lost is said first, and kept when the removal is forced."""
 
+import errno
 import fcntl
 import os
 import shlex
@@ -79,6 +80,13 @@ def test_what_is_closed_is_at_stake(place: Place, closed: str, mode: int) -> Non
     (tree / closed).chmod(0o755)
     for _, ref in place.service.remove(made, force=True).backups:
         assert git("show", f"{ref}:{closed}/untracked", at=place.app) == "precious"
+
+
+@pytest.mark.parametrize("number", [errno.ELOOP, errno.ENOSPC, errno.EIO])
+def test_nothing_is_to_be_opened_that_is_not_closed(number: int) -> None:
+    """A link that comes and goes, or a full disk: a `chmod -R` would follow the link."""
+    assert "chmod" not in condition.opening("/tree", f"warning: a: {os.strerror(number)}")
+    assert "chmod -R u+rwX /tree" in condition.opening("/tree", f"warning: a: {os.strerror(errno.EACCES)}")
 
 
 def test_a_directory_that_became_a_link_is_backed_up(place: Place) -> None:

@@ -246,7 +246,7 @@ def opening(path: str, why: str) -> str:
     """What helps where git cannot look at something."""
     if why.endswith(jailed_git.TOO_DEEP):
         return "git reads no path of more than 4095 bytes: look at what is named there, and move or remove it"
-    if why.endswith(NO_NAME):
+    if not why.endswith((os.strerror(errno.EACCES), os.strerror(errno.EPERM))):
         return "look at what is named there, and move, rename or remove it"
     return f"{joined(('chmod', '-R', 'u+rwX', path))} opens what is closed, then: paddock worktree status"
 
