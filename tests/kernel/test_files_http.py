@@ -139,3 +139,19 @@ def test_no_page_and_no_other_name_may_ask(server: Server) -> None:
                 assert answer.status_code in (403, 421), more
 
     anyio.run(ask)
+
+
+EARLY = """
+import os, signal, sys
+from launcher import __main__
+from launcher.session import messages
+messages.show = lambda *_: os.kill(os.getpid(), signal.SIGTERM)
+sys.exit(__main__.main(["paddock", "files", "--http", "127.0.0.1:0", "--session", "one=."]))
+"""
+
+
+def test_who_has_read_where_it_is_ends_it_in_order(file_paddock: Paddock) -> None:
+    """At once: the status is 0 then, too."""
+    words = [str(file_paddock.installed.python), "-I", "-c", EARLY]
+    ended = file_paddock.who.run(words, cwd=file_paddock.worktree, timeout=60)
+    assert (ended.returncode, ended.stderr) == (0, "")

@@ -4,6 +4,7 @@ import asyncio
 import ipaddress
 import json
 import os
+import select
 import socket
 import socketserver
 import ssl
@@ -165,25 +166,22 @@ class _Handler(socketserver.StreamRequestHandler):
         self.wfile.write(b"HTTP/1.1 502 Bad Gateway\r\nContent-Length: 0\r\nConnection: close\r\n\r\n")
 
     def _stand_for(self, port: int, tls: ssl.SSLContext) -> None:
+        """By one thread: OpenSSL's connection is none that two may read and write at once (SSL_read(3))."""
         with (
             suppress(OSError),
             tls.wrap_socket(self.connection, server_side=True) as client,
             socket.create_connection(("127.0.0.1", port)) as there,
         ):
-
-            def back() -> None:
-                with suppress(OSError):
-                    while data := there.recv(65536):
-                        client.sendall(data)
-                    client.shutdown(socket.SHUT_RDWR)
-
-            thread = threading.Thread(target=back)
-            thread.start()
-            with suppress(OSError):
-                while data := client.recv(65536):
-                    there.sendall(data)
-            there.shutdown(socket.SHUT_RDWR)
-            thread.join()
+            while True:
+                ready = [client] if client.pending() else select.select([client, there], [], [])[0]
+                for sock, other in ((client, there), (there, client)):
+                    if sock in ready:
+                        sock.setblocking(False)
+                        with suppress(ssl.SSLWantReadError):
+                            if not (data := sock.recv(65536)):
+                                return
+                            other.setblocking(True)
+                            other.sendall(data)
 
 
 class _Server(socketserver.ThreadingTCPServer):

@@ -8,7 +8,7 @@ import socket
 import stat
 import threading
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 
 import anyio
 import uvicorn
@@ -270,15 +270,21 @@ def over_http(service: Service, address: str) -> int:
         with mcp_server.ending(service.router(tokens)) as router:
             words = {"url": url + mcp_server.PATH, "sessionHeader": SESSION_HEADER, "tokenHeader": TOKEN_HEADER}
             place = {"socket": os.path.abspath(address[len(UNIX) :])} if _is_unix(address) else {}
-            messages.show(json.dumps({**words, **place, "tokens": issued}))
-            serve(router, listener)
+            said = json.dumps({**words, **place, "tokens": issued})
+            serve(router, listener, ready=lambda: messages.show(said))
     finally:
         remove_socket(address, listener)
     return 0
 
 
-def serve(router: Router, listener: socket.socket, workflow: mcp_server.Workflow | None = None) -> None:
-    """Serves over HTTP until SIGTERM or SIGINT."""
+def serve(
+    router: Router,
+    listener: socket.socket,
+    workflow: mcp_server.Workflow | None = None,
+    *,
+    ready: Callable[[], None] = lambda: None,
+) -> None:
+    """Serves over HTTP until SIGTERM or SIGINT; `ready` is called once these end it in order."""
     http = uvicorn.Server(
         uvicorn.Config(
             mcp_server.application(router, workflow),
@@ -296,6 +302,7 @@ def serve(router: Router, listener: socket.socket, workflow: mcp_server.Workflow
 
     for ending in (signal.SIGTERM, signal.SIGINT):
         signal.signal(ending, end)
+    ready()
     http.run(sockets=[listener])
 
 
