@@ -59,7 +59,7 @@ _SAME_SIGNAL = 0.1
 _MOST_STOPS = 1 << 20
 
 # What the caller had before `block_signals`: the mask, and whether SIGCHLD was ignored. Inherited over fork.
-_before: "tuple[set[int], bool]" = (set(), False)
+_before: "tuple[set[int], bool]" = (set(map(int, _signal.pthread_sigmask(_signal.SIG_BLOCK, ()))), False)
 
 
 def block_signals() -> None:
@@ -75,17 +75,25 @@ def block_signals() -> None:
         _signal.signal(_signal.SIGCHLD, _signal.SIG_DFL)
 
 
-def unblock_signals() -> None:
-    """Restores what `block_signals` found."""
+def unblock_signals(*, held: tuple[int, ...] = ()) -> None:
+    """Restores what `block_signals` found, but for signals that stay blocked (`held`)."""
     mask, ignored = _before
     if ignored:
         _signal.signal(_signal.SIGCHLD, _signal.SIG_IGN)
-    _signal.pthread_sigmask(_signal.SIG_SETMASK, mask)
+    _signal.pthread_sigmask(_signal.SIG_SETMASK, mask.union(held))
 
 
-def open_signals() -> int:
-    """A signalfd (close-on-exec, non-blocking) for `BLOCKED`, owned by the caller."""
-    return syscalls.signalfd4(tuple(map(int, BLOCKED)), syscalls.SFD_CLOEXEC | syscalls.SFD_NONBLOCK)
+def take_ending() -> int:
+    """Takes the signals of `ENDING` that are held back; returns the last one, 0 when there is none."""
+    last = 0
+    while (waiting := _signal.sigtimedwait(ENDING, 0)) is not None:
+        last = waiting.si_signo
+    return last
+
+
+def open_signals(signals: tuple[int, ...] = BLOCKED) -> int:
+    """A signalfd (close-on-exec, non-blocking) for blocked signals, owned by the caller."""
+    return syscalls.signalfd4(tuple(map(int, signals)), syscalls.SFD_CLOEXEC | syscalls.SFD_NONBLOCK)
 
 
 def read_signals(fd: int) -> list[tuple[int, int, int]]:

@@ -104,16 +104,15 @@ class Carrier:
         """Whether somebody has killed the process; to be called before `finish`."""
         return os.waitid(os.P_PID, self._child, os.WEXITED | os.WNOHANG | os.WNOWAIT) is not None
 
-    def finish(self, *, ended: bool, impatient: bool, signals: int = -1) -> Refusal | None:
+    def finish(self, *, ended: bool, impatient: bool) -> Refusal | None:
         """Waits until all that the command has written is where it goes, and gives back what it has not read.
 
-        To be called once.
+        To be called once, with the signals blocked that ask for the end: they are left waiting.
 
         Args:
             ended: nobody can write any more. Else the process goes on for what the command has left in the background.
-            impatient: somebody has asked for the end, so who reads has a second. What the caller's own pipe has no room
-                for is lost then.
-            signals: a descriptor of signals, of which one that asks for the end ends the waiting at once.
+            impatient: somebody has asked for the end, as by a signal meanwhile, so who reads has a second. What the
+                caller's own pipe has no room for is lost then.
 
         Returns:
             What is to be told of a stream that did not take, or give, everything.
@@ -123,25 +122,30 @@ class Carrier:
             os.write(self._asking, _FLUSH)
         except BrokenPipeError:
             pass  # it was killed
+        why = "the process that carries the bytes was killed"
+        signals = init.open_signals(init.ENDING)
         poll = select.poll()
-        poll.register(self._answering, select.POLLIN)
-        if signals != -1:
-            poll.register(signals, select.POLLIN)
+        for fd in (self._answering, signals):
+            poll.register(fd, select.POLLIN)
         while not answer.endswith(_DONE):
             ready = [fd for fd, _ in poll.poll(_PATIENCE if impatient else None)]
             if self._answering in ready:
                 if not (piece := os.read(self._answering, 64)):
                     break
                 answer += piece
-            elif not ready or any(signal in init.ENDING for signal, *_ in init.read_signals(signals)):
-                answer = _DONE
-        os.close(self._asking)
-        os.close(self._answering)
+            elif ready:
+                poll.unregister(signals)
+                impatient = True
+            else:
+                why = "nobody has read it within a second of the signal that asked for the end"
+                answer = b"" if ended else _DONE
+                break
+        for fd in (self._asking, self._answering, signals):
+            os.close(fd)
         if ended:
             os.kill(self._child, _signal.SIGKILL)  # it has nothing to do any more
             os.waitpid(self._child, 0)
         if not answer.endswith(_DONE):
-            why = "the process that carries the bytes was killed"
             return Refusal("output-lost", "what went through standard streams may be incomplete", context=why)
         if answer[0] == 0:
             return Refusal("input-lost", "standard input was not read to the end", context=os.strerror(answer[1]))

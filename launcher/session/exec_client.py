@@ -112,7 +112,7 @@ class Streams:
         elif self.relay is not None:
             self.relay.serve(fd, events)
 
-    def finish(self, *, impatient: bool, signals: int) -> Refusal | None:
+    def finish(self, *, impatient: bool) -> Refusal | None:
         """The command has ended: shows the rest of what it has said. Arguments and result: `Carrier.finish`."""
         if self.relay is not None:
             self.relay.finish()
@@ -121,7 +121,7 @@ class Streams:
             left -= size
         if self.carrier is None:
             return None
-        return self.carrier.finish(ended=False, impatient=impatient, signals=signals)
+        return self.carrier.finish(ended=False, impatient=impatient)
 
     def close(self) -> None:
         """Gives the terminal back, and closes everything. Whoever still holds the pipe writes in vain."""
@@ -329,7 +329,7 @@ class _Client:
         self._streams.close()
 
     def _result(self) -> int:
-        lost = self._streams.finish(impatient=self._asked_to_end, signals=self._signals)
+        lost = self._streams.finish(impatient=self._asked_to_end)
         if self._refusal is not None:
             raise self._refusal
         if self._status is None:

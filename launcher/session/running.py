@@ -5,7 +5,7 @@ Launch path: see launcher/jail/syscalls.py.
 
 import time
 
-from launcher.jail import hygiene, layout, processes, syscalls
+from launcher.jail import hygiene, init, layout, processes, syscalls
 from launcher.jail.spec import Facts, JailSpec
 from launcher.lean import os
 from launcher.session import cache, handoff_changes, messages, state, submodule_places, terminal
@@ -71,7 +71,7 @@ def run(
         asker: a socket to who asks a person about refused hosts, owned from now on; -1 for nobody.
 
     Returns:
-        The exit status: the command's own, or 128+N when signal N ended it.
+        The exit status: the command's own, or 128+N when signal N ended it, or asked for the end after it had ended.
 
     Refusals: nothing was started, or the command could not be executed; nothing is left behind then. Or the work is not
     handed over (`strict`).
@@ -132,30 +132,35 @@ def run(
         status_code = terminal.supervise(parts.carried(spec, to_carry) if to_carry else spec, parts)
     finally:
         try:
-            parts.end()
-        finally:
-            if status_code and not quiet and parts.sought_network():
-                parts.lines.append(NO_NETWORK)
-            refusals = parts.denials.total if parts.denials is not None else 0
-            told("ended", (status_code, parts.passed, refusals, parts.harvested, parts.changes, tuple(parts.lines)))
-        if target is not None:
-            from launcher.ledger import enforcement
-
-            content = enforcement.document(
-                plan, tuple(parts.facts), session=session.name, status=status_code, changes=parts.changes,
-                harvest=parts.harvested,
-            )  # fmt: skip
             try:
-                target.write(enforcement.text(content))
-            except Refusal as refusal:
-                if status_code is not None:
-                    raise
-                messages.say(str(refusal))  # what is being raised already matters more
+                parts.end()
+            finally:
+                if status_code and not quiet and parts.sought_network():
+                    parts.lines.append(NO_NETWORK)
+                refusals = parts.denials.total if parts.denials is not None else 0
+                told("ended", (status_code, parts.passed, refusals, parts.harvested, parts.changes, tuple(parts.lines)))
+            if target is not None:
+                from launcher.ledger import enforcement
+
+                content = enforcement.document(
+                    plan, tuple(parts.facts), session=session.name, status=status_code, changes=parts.changes,
+                    harvest=parts.harvested,
+                )  # fmt: skip
+                try:
+                    target.write(enforcement.text(content))
+                except Refusal as refusal:
+                    if status_code is not None:
+                        raise
+                    messages.say(str(refusal))  # what is being raised already matters more
+        finally:
+            late = init.take_ending()
+            init.unblock_signals()
     parts.say(quiet=quiet)
     if verbose and not parts.searched:
         messages.say(handoff_changes.UNSEARCHED)
     if strict and (parts.refused is not None or parts.changes):
         raise parts.refused or handoff_changes.refused(parts.changes)
+    status_code = 128 + late if late else status_code
     if parts.lost is not None:
         parts.lost.exit_code = status_code or parts.lost.exit_code
         raise parts.lost

@@ -22,6 +22,7 @@ from pathlib import Path
 
 import pytest
 
+from launcher.jail.processes import children
 from launcher.session.carrier import Carrier, _Output, _Sent, _Spliced
 from policy import promises
 from tests.kernel.conftest import ROOT_ONCE
@@ -479,6 +480,31 @@ def test_an_end_that_is_asked_for_waits_for_no_reader(scene_of_user: Scene) -> N
     assert found == b"y\n" * (len(found) // 2)
     assert len(found) >= 1 << 16
     os.close(out)
+
+
+@ON_ONE_BACKEND
+@pytest.mark.parametrize("number", [0, signal.SIGTERM])
+def test_a_signal_at_the_end_cuts_nothing_off(scene_of_user: Scene, number: int) -> None:
+    """The command has ended, and its last words wait for a reader: what is to be said and written at the end is."""
+    scene = scene_of_user
+    report = scene.own(scene.place) / "report"
+    line = "mkdir .vscode; echo {} >.vscode/tasks.json; exec head -c 100000 /dev/zero"
+    out, sink = os.pipe()
+    with scene.start(
+        ["sh", "-c", line], "--report", report, cwd=scene.repo.one, stdin=subprocess.DEVNULL, stdout=sink,
+        stderr=subprocess.PIPE,
+    ) as process:  # fmt: skip
+        os.close(sink)
+        while waiting(out) < 1 << 16 or len(children(process.pid)) > 1:  # the carrier is the last one
+            time.sleep(0.02)
+        process.send_signal(number)
+        found = b"" if number else read_all(out)
+        complaint = process.communicate(timeout=PATIENCE)[1].decode()
+    os.close(out)
+    assert process.returncode == (128 + number if number else 0)
+    assert "created .vscode/tasks.json" in complaint
+    assert json.loads(report.read_text())["status"] == 0
+    assert (len(found), "[output-lost]" in complaint) == ((0, True) if number else (100000, False))
 
 
 def waiting(fd: int) -> int:

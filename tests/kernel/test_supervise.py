@@ -84,7 +84,7 @@ def test_a_stopped_command_stops_nothing_else(jail: Jail, namespaces: bool) -> N
 
 ALL = """
 import sys
-from launcher.jail import enter, syscalls
+from launcher.jail import enter, init, syscalls
 from launcher.jail import namespaces
 from launcher.jail.spec import JailSpec
 from launcher.session import terminal
@@ -99,7 +99,10 @@ def end(spec, **more):
 enter.enter = end
 def status(code):
     spec = JailSpec((str(code),), namespaces=sys.argv[1] == "True", filter=b"none")
-    return terminal.supervise(spec, terminal.Listener())
+    try:
+        return terminal.supervise(spec, terminal.Listener())
+    finally:
+        init.unblock_signals()
 print(*map(status, map(int, sys.argv[2:])))
 """
 
