@@ -7,8 +7,8 @@ adds to a script that a shell reads, or takes what others have written. Output t
 it leaves of a file goes back, and from a pipe or socket nothing is taken before it has been read. A file's bytes are
 copied, never spliced: what lies in a pipe is no page of it then.
 
-The process ends when the jail has, because its pipes end then: after the launcher's end by SIGKILL, too. Signals do not
-concern it.
+The process ends when the jail has, because its pipes end then: after the launcher's end by SIGKILL, too. That of a
+further command goes on for what the command leaves in the background, until the session ends. Signals concern neither.
 
 Loaded where a standard stream is neither a terminal nor a device; see `hygiene.streams_to_carry`.
 """
@@ -49,13 +49,16 @@ class Carrier:
         streams: for the command, in the places of 0, 1 and 2; 0, 1 and 2 themselves where nothing has to be carried.
     """
 
-    def __init__(self, carried: tuple[int, ...], limits: "tuple[tuple[str, int], ...] | None" = None) -> None:
+    def __init__(
+        self, carried: tuple[int, ...], limits: "tuple[tuple[str, int], ...] | None" = None, launcher: int = 0
+    ) -> None:
         """Starts the process. To be called by the only thread.
 
         Args:
             carried: from `hygiene.streams_to_carry`.
-            limits: see `limit`; None: they are not known yet, and nothing moves before they are. Then what the command
-                leaves in the background goes on writing, when this process has ended, too.
+            limits: see `limit`; None: they are not known yet, and nothing moves before they are.
+            launcher: of the session, where the command is a further one: what that leaves in the background goes on
+                writing until the launcher has ended, when this process has ended, too. 0: this process is the launcher.
 
         Refusals: stream-unusable.
         """
@@ -65,6 +68,8 @@ class Carrier:
             streams, lanes = _lanes(carried, made)
             asked, self._asking = _pipe(made)
             self._answering, answer = _pipe(made)
+            session = (syscalls.pidfd_open(launcher),) if launcher else ()
+            made += session
             self._child = os.fork()
         except OSError as error:
             for fd in made:
@@ -77,8 +82,8 @@ class Carrier:
             ) from None
         own = [fd for lane in lanes for fd in lane.pipes]
         if self._child == 0:
-            _carry(lanes, asked, answer, lasting=limits is None)
-        for fd in (*own, asked, answer):
+            _carry(lanes, asked, answer, *session)
+        for fd in (*own, asked, answer, *session):
             os.close(fd)
         self.streams = streams
         if limits is not None:
@@ -393,9 +398,9 @@ class _Output(_Lane):
         self._due = 0
         os.set_blocking(pipe, False)  # the command can take back what it has written
 
-    def _move(self) -> int:
-        """Moves bytes; 0 at the end. BlockingIOError: there are none, or the caller's stream takes no more."""
-        data = os.read(self._pipe, _CHUNK)
+    def _move(self, size: int) -> int:
+        """Moves so many bytes at most; 0 at the end. BlockingIOError: there are none, or the stream takes no more."""
+        data = os.read(self._pipe, size)
         moved = len(data)
         while data:
             data = data[os.write(self.file, data) :]
@@ -412,7 +417,7 @@ class _Output(_Lane):
             self.end()  # nobody reads any more
             return
         try:
-            moved = self._move()
+            moved = self._move(self._due if self._due > 0 else _CHUNK)  # what somebody adds is not due
             self._full = bool(self._pending)
             self._due -= moved
             if not moved:
@@ -441,15 +446,15 @@ class _Output(_Lane):
 class _Spliced(_Output):
     """From the command to a pipe."""
 
-    def _move(self) -> int:
-        return os.splice(self._pipe, self.file, _CHUNK, flags=os.SPLICE_F_NONBLOCK)
+    def _move(self, size: int) -> int:
+        return os.splice(self._pipe, self.file, size, flags=os.SPLICE_F_NONBLOCK)
 
 
 class _Sent(_Output):
     """From the command to a socket."""
 
-    def _move(self) -> int:
-        self._pending = self._pending or os.read(self._pipe, _CHUNK)
+    def _move(self, size: int) -> int:
+        self._pending = self._pending or os.read(self._pipe, size)
         if not self._pending:
             return 0
         moved = syscalls.send(self.file, self._pending, _MSG_DONTWAIT | _MSG_NOSIGNAL)
@@ -457,26 +462,28 @@ class _Sent(_Output):
         return moved
 
 
-def _carry(lanes: "list[_Input | _Lent | _Output]", asked: int, answer: int, *, lasting: bool) -> "NoReturn":
+def _carry(lanes: "list[_Input | _Lent | _Output]", asked: int, answer: int, session: int = -1) -> "NoReturn":
     """The life of the process. Nothing may escape from here: this is a copy of the launcher."""
     try:
         os.setsid()  # Ctrl-C and Ctrl-Z mean the command
         _signal.pthread_sigmask(_signal.SIG_BLOCK, _signal.valid_signals())
         init.leave_streams(tuple({0, 1, 2}.difference(lane.file for lane in lanes)))
-        hygiene.close_inherited((asked, answer, *(fd for lane in lanes for fd in lane.pipes)))
-        _move(lanes, asked, answer, lasting=lasting)
+        hygiene.close_inherited((asked, answer, session, *(fd for lane in lanes for fd in lane.pipes)))
+        _move(lanes, asked, answer, session)
     finally:
         os._exit(EXIT_REFUSED)
 
 
-def _move(lanes: "list[_Input | _Lent | _Output]", asked: int, answer: int, *, lasting: bool) -> None:
+def _move(lanes: "list[_Input | _Lent | _Output]", asked: int, answer: int, session: int) -> None:
     if os.read(asked, 1) != _BEGIN:
         os.write(answer, _DONE)  # it was never started
         return
-    alone = flushing = answered = False
+    alone = over = flushing = answered = False
     while not (alone or answered) or any(lane.open for lane in lanes):
-        if alone and not lasting and all(lane.is_idle() for lane in lanes):
-            return  # who holds a pipe still has it from a command of the jail that has ended
+        if over and any(lane.open for lane in lanes) and all(lane.is_idle() for lane in lanes):
+            for lane in lanes:
+                lane.end()  # who holds a pipe still has it from a command of the jail that has ended
+            continue
         if flushing and not answered and all(lane.is_idle() for lane in lanes):
             answered = True
             failures = (bytes((lane.file, lane.failure)) for lane in lanes if lane.failure)
@@ -488,6 +495,8 @@ def _move(lanes: "list[_Input | _Lent | _Output]", asked: int, answer: int, *, l
         poll = select.poll()
         if not alone:
             poll.register(asked, select.POLLIN)
+        if session != -1 and not over:
+            poll.register(session, select.POLLIN)
         lane_of = {}
         for lane in lanes:
             for fd, events in lane.wanted(alone=alone) if lane.open else ():
@@ -503,6 +512,12 @@ def _move(lanes: "list[_Input | _Lent | _Output]", asked: int, answer: int, *, l
                 if lane_of[fd].open:
                     lane_of[fd].serve(fd, events)
                 continue
-            flushing, alone = (True, alone) if os.read(asked, 1) else (flushing, True)
-            for lane in lanes:
+            settled = over
+            if fd == session:
+                over = True
+            elif os.read(asked, 1):
+                flushing = True
+            else:
+                alone, over = True, over or session == -1
+            for lane in () if settled else lanes:
                 lane.settle()

@@ -53,8 +53,11 @@ class Streams:
         carrier: of files, None where there are none.
     """
 
-    def __init__(self) -> None:
-        """Looks at this process's streams, and makes pipes and a process where they are needed (OSError, Refusal)."""
+    def __init__(self, launcher: int) -> None:
+        """Looks at this process's streams, and makes pipes and a process where they are needed (OSError, Refusal).
+
+        Args: the process id of the session's launcher, with which all ends.
+        """
         hygiene.fill_standard_fds()
         terminals = [os.isatty(fd) for fd in (0, 1, 2)]
         self.kinds = minder.DIRECT * 3
@@ -66,7 +69,7 @@ class Streams:
         if to_carry := hygiene.streams_to_carry():
             from launcher.session import carrier
 
-            self.carrier = carrier.Carrier(to_carry)
+            self.carrier = carrier.Carrier(to_carry, launcher=launcher)
             self._passed = list(self.carrier.streams)
             self._own += self.carrier.ends
         if terminals[1]:
@@ -266,7 +269,7 @@ def run(connection: _socket.socket, command: minder.Command) -> int:
 
     Refusals: it could not be started (125, 126, 127), or the session ended first (137).
     """
-    streams = Streams()
+    streams = Streams(wire.peer(connection.fileno())[0])
     command.streams = streams.kinds
     data = wire.frame(minder.COMMAND, command.encode())
     init.block_signals()

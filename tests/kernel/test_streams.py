@@ -512,20 +512,22 @@ def waiting(fd: int) -> int:
     return int.from_bytes(fcntl.ioctl(fd, termios.FIONREAD, bytes(4)), "little")
 
 
+GIVE = (
+    "import os, socket, sys, time; s = socket.socket(socket.AF_UNIX); s.connect(sys.argv[1]);"
+    " socket.send_fds(s, [b'x'], [1]); os.write(1, b'of the jail')"
+)
+
+
 @ON_ONE_BACKEND
 def test_who_was_given_a_stream_has_it_no_longer_than_the_jail(scene_of_user: Scene) -> None:
     """A pipe that the command has sent elsewhere leads nowhere once its launcher was killed."""
     scene = scene_of_user
-    given = (
-        "import os, socket, sys, time; s = socket.socket(socket.AF_UNIX); s.connect(sys.argv[1]);"
-        " socket.send_fds(s, [b'x'], [1]); os.write(1, b'of the jail'); time.sleep(1000)"
-    )
     scene.own(scene.place)
     with socket.socket(socket.AF_UNIX) as listening, opened(scene.place / "file", os.O_RDWR | os.O_CREAT) as file:
         listening.bind(str(scene.area / "socket"))
         listening.listen()
         scene.own(scene.area)
-        argv = [str(base_python()), "-I", "-S", "-c", given, str(scene.area / "socket")]
+        argv: list[str | Path] = [base_python(), "-I", "-S", "-c", f"{GIVE}; time.sleep(1000)", scene.area / "socket"]
         with scene.start(argv, stdin=subprocess.DEVNULL, stdout=file, stderr=subprocess.DEVNULL) as process:
             listening.settimeout(PATIENCE)
             with listening.accept()[0] as connection:
@@ -648,6 +650,46 @@ def test_what_a_further_command_leaves_goes_on_writing(scene: Scene, session: Se
         assert run_script(scene, f"{flood} >/dev/full; {flood} >flood").returncode == 0
         session.end()
         assert reader.stdout.read() == ""
+
+
+@AS_A_USER
+@pytest.mark.parametrize("scene", promises.BACKENDS[:1], indirect=True)
+def test_who_was_given_a_further_commands_stream_has_it_no_longer_than_the_session(
+    scene: Scene, session: Session
+) -> None:
+    """The command and its client have ended long ago; what was written before the session's end arrives."""
+    with socket.socket(socket.AF_UNIX) as listening:
+        listening.bind(str(scene.area / "socket"))
+        listening.listen()
+        scene.own(scene.area)
+        line = shlex.join(session.words(base_python(), "-I", "-S", "-c", GIVE, scene.area / "socket"))
+        ended = run_script(scene, f"{line} >file")
+        assert ended.returncode == 0, ended
+        with listening.accept()[0] as connection:
+            _, (held,), *_ = socket.recv_fds(connection, 10, 1)
+    os.write(held, b", and of another one")
+    session.end()
+    while carriers(scene.place / "file"):
+        time.sleep(0.02)
+    with pytest.raises(BrokenPipeError):
+        os.write(held, b"late")
+    os.close(held)
+    assert (scene.place / "file").read_bytes() == b"of the jail, and of another one"
+
+
+def test_a_stream_takes_nothing_that_was_written_after_its_end() -> None:
+    """What is due waits for a reader; what another one has added meanwhile is not due."""
+    (source, feed), (reader, given) = os.pipe(), os.pipe()
+    os.write(feed, b"due")
+    lane = _Spliced(given, source)
+    lane.settle()
+    os.write(feed, b"late")
+    lane.serve(source, select.POLLIN)
+    assert lane.is_idle()
+    lane.end()
+    os.close(feed)
+    assert read_all(reader) == b"due"
+    os.close(reader)
 
 
 @AS_A_USER
