@@ -84,11 +84,8 @@ def unblock_signals(*, held: tuple[int, ...] = ()) -> None:
 
 
 def take_ending() -> int:
-    """Takes the signals of `ENDING` that are held back; returns the last one, 0 when there is none."""
-    last = 0
-    while (waiting := _signal.sigtimedwait(ENDING, 0)) is not None:
-        last = waiting.si_signo
-    return last
+    """Takes the signals of `ENDING` that are held back; returns one of them, 0 when there is none."""
+    return max((taken.si_signo for taken in iter(lambda: _signal.sigtimedwait(ENDING, 0), None)), default=0)
 
 
 def open_signals(signals: tuple[int, ...] = BLOCKED) -> int:

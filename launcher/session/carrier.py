@@ -49,14 +49,11 @@ class Carrier:
         streams: for the command, in the places of 0, 1 and 2; 0, 1 and 2 themselves where nothing has to be carried.
     """
 
-    def __init__(
-        self, carried: tuple[int, ...], limits: "tuple[tuple[str, int], ...] | None" = None, launcher: int = 0
-    ) -> None:
-        """Starts the process. To be called by the only thread.
+    def __init__(self, carried: tuple[int, ...], launcher: int = 0) -> None:
+        """Starts the process; nothing moves before `limit`. To be called by the only thread.
 
         Args:
             carried: from `hygiene.streams_to_carry`.
-            limits: see `limit`; None: they are not known yet, and nothing moves before they are.
             launcher: of the session, where the command is a further one: what that leaves in the background goes on
                 writing until the launcher has ended, when this process has ended, too. 0: this process is the launcher.
 
@@ -86,8 +83,6 @@ class Carrier:
         for fd in (*own, asked, answer, *session):
             os.close(fd)
         self.streams = streams
-        if limits is not None:
-            self.limit(limits)
 
     @property
     def ends(self) -> tuple[int, ...]:
@@ -142,8 +137,7 @@ class Carrier:
                 poll.unregister(signals)
                 impatient = True
             else:
-                why = "nobody has read it within a second of the signal that asked for the end"
-                answer = b"" if ended else _DONE
+                answer, why = b"" if ended else _DONE, "nobody has read it within a second of the signal for the end"
                 break
         for fd in (self._asking, self._answering, signals):
             os.close(fd)
@@ -177,12 +171,18 @@ def _lanes(carried: tuple[int, ...], made: list[int]) -> "tuple[tuple[int, int, 
         if fd and identity in known:
             streams[fd] = streams[known[identity]]
             continue
+        if fcntl.fcntl(fd, fcntl.F_GETFL) & os.O_ACCMODE == (os.O_RDONLY if fd else os.O_WRONLY):
+            streams[fd] = os.open("/dev/null", (os.O_RDONLY if fd else os.O_WRONLY) | os.O_CLOEXEC)  # fails as it does
+            made.append(streams[fd])
+            continue
         reader, writer = _pipe(made)
         kind = os.fstat(fd).st_mode
         if fd:
             known[identity] = fd
             streams[fd] = writer
-            lanes.append((_Output if S_ISREG(kind) else _Sent if S_ISSOCK(kind) else _Spliced)(fd, reader))
+            lane = (_Output if S_ISREG(kind) else _Sent if S_ISSOCK(kind) else _Spliced)(fd, reader)
+            lane.input = lanes[0] if lanes and isinstance(lanes[0], _Input) else None
+            lanes.append(lane)
             continue
         streams[0] = reader
         if S_ISREG(kind):
@@ -233,6 +233,11 @@ class _Lane:
         """The command has ended."""
         self.end()
 
+    def fail(self, error: OSError) -> None:
+        """Ends the stream; that nobody reads any more is no failure."""
+        self.failure = 0 if error.errno == errno.EPIPE else error.errno or 0
+        self.end()
+
     def is_idle(self) -> bool:
         """Whether nothing is under way any more, after `settle`."""
         return not self.open
@@ -274,19 +279,24 @@ class _Input(_Lane):
         except BlockingIOError:
             pass
         except OSError as error:
-            if error.errno not in (errno.EPIPE, errno.EBADF):  # the latter: opened for writing only
-                self.failure = error.errno or 0
-            self.end()
+            self.fail(error)
+
+    def step_back(self) -> int:
+        """Puts the file's place to where the command has read to. Returns how far that was."""
+        if self._kept == -1:
+            return 0
+        # Not more than was given: the command can open the pipe's other end, and write there.
+        unread = len(self._pending) + min(_waiting(self._kept), self._fed)
+        try:
+            os.lseek(self.file, -unread, os.SEEK_CUR)
+        except OSError:
+            return 0  # it has no position
+        return unread
 
     def settle(self) -> None:
         """Gives back what the command has not read."""
         if self._kept != -1:
-            # Not more than was given: the command can open the pipe's other end, and write there.
-            unread = len(self._pending) + min(_waiting(self._kept), self._fed)
-            try:
-                os.lseek(self.file, -unread, os.SEEK_CUR)
-            except OSError:
-                pass  # it has no position
+            self.step_back()
             os.close(self._kept)
             os.close(self.file)
             self._kept = -1
@@ -335,7 +345,7 @@ class _Lent(_Lane):
                 if self._lent and events & select.POLLERR:
                     self.end()  # nobody reads the rest
             elif self._full:
-                self._full = False
+                self._full, self.tick = self.tick != -1, -1
             elif fd == self._pipe:
                 self.end()
             else:
@@ -346,12 +356,10 @@ class _Lent(_Lane):
                 if not self._lent:
                     self.end()
         except BlockingIOError:
-            self.tick = self.tick if self._lent else -1
-            self._full = not self._lent  # the pipe, with what the command itself has written; or somebody else has read
+            if not self._lent:  # the pipe is full of the command's own; or poll(2) speaks of urgent data all the time
+                self._full, self.tick = True, _LONGEST_TICK // 8
         except OSError as error:
-            if error.errno not in (errno.EPIPE, errno.EBADF):  # the latter: opened for writing only
-                self.failure = error.errno or 0
-            self.end()
+            self.fail(error)
 
     def _resize(self, size: int) -> None:
         try:
@@ -393,6 +401,7 @@ class _Output(_Lane):
     def __init__(self, file: int, pipe: int) -> None:
         """As `_Lane`."""
         super().__init__(file, pipe)
+        self.input: _Input | None = None
         self._pending = b""
         self._full = False
         self._due = 0
@@ -402,8 +411,13 @@ class _Output(_Lane):
         """Moves so many bytes at most; 0 at the end. BlockingIOError: there are none, or the stream takes no more."""
         data = os.read(self._pipe, size)
         moved = len(data)
-        while data:
-            data = data[os.write(self.file, data) :]
+        ahead = self.input.step_back() if self.input is not None else 0  # standard input may be the same open file
+        try:
+            while data:
+                data = data[os.write(self.file, data) :]
+        finally:
+            if ahead:
+                os.lseek(0, ahead, os.SEEK_CUR)
         return moved
 
     def wanted(self, *, alone: bool) -> list[tuple[int, int]]:
@@ -428,9 +442,7 @@ class _Output(_Lane):
             else:
                 self._full = self._unmoved() > 0
         except OSError as error:
-            if error.errno != errno.EPIPE:
-                self.failure = error.errno or 0
-            self.end()  # the command's next write fails, as it would have without a pipe
+            self.fail(error)  # the command's next write fails, as it would have without a pipe
 
     def _unmoved(self) -> int:
         return len(self._pending) + _waiting(self._pipe)
@@ -504,7 +516,7 @@ def _move(lanes: "list[_Input | _Lent | _Output]", asked: int, answer: int, sess
                 lane_of[fd] = lane
         ticks = [lane.tick for lane in lanes if lane.open and lane.tick != -1]
         found = poll.poll(min(ticks, default=None))
-        for lane in lanes if ticks and not found else ():
+        for lane in lanes:  # at other times than theirs, too: else output without an end would keep input away
             if lane.open and lane.tick != -1:
                 lane.serve(-1, 0)
         for fd, events in found:
@@ -513,11 +525,10 @@ def _move(lanes: "list[_Input | _Lent | _Output]", asked: int, answer: int, sess
                     lane_of[fd].serve(fd, events)
                 continue
             settled = over
-            if fd == session:
-                over = True
-            elif os.read(asked, 1):
+            if fd == asked and os.read(asked, 1):
                 flushing = True
             else:
-                alone, over = True, over or session == -1
+                alone |= fd == asked
+                over |= fd == session or session == -1
             for lane in () if settled else lanes:
                 lane.settle()

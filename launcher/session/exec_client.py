@@ -54,10 +54,7 @@ class Streams:
     """
 
     def __init__(self, launcher: int) -> None:
-        """Looks at this process's streams, and makes pipes and a process where they are needed (OSError, Refusal).
-
-        Args: the process id of the session's launcher, with which all ends.
-        """
+        """Makes pipes and a process where this one's streams need them (OSError, Refusal); ended with the launcher."""
         hygiene.fill_standard_fds()
         terminals = [os.isatty(fd) for fd in (0, 1, 2)]
         self.kinds = minder.DIRECT * 3

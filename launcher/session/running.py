@@ -132,29 +132,27 @@ def run(
         status_code = terminal.supervise(parts.carried(spec, to_carry) if to_carry else spec, parts)
     finally:
         try:
-            try:
-                parts.end()
-            finally:
-                if status_code and not quiet and parts.sought_network():
-                    parts.lines.append(NO_NETWORK)
-                refusals = parts.denials.total if parts.denials is not None else 0
-                told("ended", (status_code, parts.passed, refusals, parts.harvested, parts.changes, tuple(parts.lines)))
-            if target is not None:
-                from launcher.ledger import enforcement
-
-                content = enforcement.document(
-                    plan, tuple(parts.facts), session=session.name, status=status_code, changes=parts.changes,
-                    harvest=parts.harvested,
-                )  # fmt: skip
-                try:
-                    target.write(enforcement.text(content))
-                except Refusal as refusal:
-                    if status_code is not None:
-                        raise
-                    messages.say(str(refusal))  # what is being raised already matters more
+            parts.end()
         finally:
+            if status_code and not quiet and parts.sought_network():
+                parts.lines.append(NO_NETWORK)
+            refusals = parts.denials.total if parts.denials is not None else 0
+            told("ended", (status_code, parts.passed, refusals, parts.harvested, parts.changes, tuple(parts.lines)))
             late = init.take_ending()
             init.unblock_signals()
+        if target is not None:
+            from launcher.ledger import enforcement
+
+            content = enforcement.document(
+                plan, tuple(parts.facts), session=session.name, status=status_code, changes=parts.changes,
+                harvest=parts.harvested,
+            )  # fmt: skip
+            try:
+                target.write(enforcement.text(content))
+            except Refusal as refusal:
+                if status_code is not None:
+                    raise
+                messages.say(str(refusal))  # what is being raised already matters more
     parts.say(quiet=quiet)
     if verbose and not parts.searched:
         messages.say(handoff_changes.UNSEARCHED)
@@ -371,7 +369,8 @@ class _Parts(terminal.Listener):
         """The spec with pipes in the places of the caller's files, which stay out of the jail."""
         from launcher.session.carrier import Carrier
 
-        self.carrier = Carrier(streams, spec.limits)
+        self.carrier = Carrier(streams)
+        self.carrier.limit(spec.limits)
         return spec.replace(streams=self.carrier.streams)
 
     def on_report(self, facts: Facts) -> None:

@@ -99,8 +99,7 @@ def supervise(spec: JailSpec, listener: Listener, *, start_timeout: float = STAR
 
     The calling thread must be the only one, and must live as long as the jail: its end kills what is inside.
     Standard streams that are closed are opened on /dev/null. Children that the caller has already outlive the jail.
-    Signals that ask for the end (`init.ENDING`) stay blocked, so that none cuts off what the caller does at the end; it
-    calls `init.unblock_signals`.
+    Signals of `init.ENDING` stay blocked, so that none cuts off the caller's own end, before `init.unblock_signals`.
 
     Args:
         spec: see `spawn.spawn`, which closes what it hands over.

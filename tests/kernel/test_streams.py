@@ -23,7 +23,7 @@ from pathlib import Path
 import pytest
 
 from launcher.jail.processes import children
-from launcher.session.carrier import Carrier, _Output, _Sent, _Spliced
+from launcher.session.carrier import Carrier
 from policy import promises
 from tests.kernel.conftest import ROOT_ONCE
 from tests.support.identity import AS_A_USER
@@ -415,6 +415,37 @@ def test_a_file_that_takes_no_more_is_told(scene_of_user: Scene, bound: str) -> 
         assert (scene.place / "file").stat().st_size == 8192
 
 
+@AS_A_USER
+@pytest.mark.parametrize("scene", promises.BACKENDS[:1], indirect=True)
+def test_one_open_file_for_input_and_output_has_one_place(scene: Scene) -> None:
+    """What the command writes goes to where it has read to, and what comes after it goes there, too."""
+    both = "sh -c 'read line; echo AB'"
+    script = f"""
+    for command in {shlex.quote(both)} {shlex.quote(shown(scene, *shlex.split(both)))}; do
+        seq 10 13 >file; exec 5<>file
+        eval "$command" <&5 >&5; head -n 1 <&5; echo CD >&5; cat file; exec 5>&-
+    done
+    """
+    assert run_script(scene, script).stdout == "12\n10\nAB\n12\nCD\n" * 2
+
+
+@ON_ONE_BACKEND
+def test_a_stream_of_the_wrong_direction_fails_as_it_is(scene_of_user: Scene) -> None:
+    """A pipe of which nothing can be read, and a file that cannot be written, say so at once."""
+    scene = scene_of_user
+    script = f"""
+    mkfifo fifo; echo >file; sleep 600 <fifo & exec 5>fifo
+    for command in cat {shlex.quote(shown(scene, "cat"))}; do eval "$command" <&5; echo $?; done
+    for command in "echo x" {shlex.quote(shown(scene, "bash", "-c", "echo x"))}; do eval "$command" 1<file; done
+    kill $!
+    """
+    ended = run_script(scene, script)
+    assert ended.stdout == "1\n1\n"
+    assert ended.stderr.count("Bad file descriptor") == 4
+    assert "-lost]" not in ended.stderr
+    assert (scene.place / "file").read_text() == "\n"
+
+
 def carriers(file: Path) -> list[int]:
     """The processes that carry a file: they lead a session of their own and have it open."""
     found = []
@@ -543,43 +574,6 @@ def test_who_was_given_a_stream_has_it_no_longer_than_the_jail(scene_of_user: Sc
     assert (scene.place / "file").read_bytes() == b"of the jail"
 
 
-@pytest.mark.parametrize("kind", ["file", "pipe", "socket"])
-def test_bytes_that_a_command_takes_back_are_waited_for_by_nobody(tmp_path: Path, kind: str) -> None:
-    """It can open its pipe for reading: then nothing is there to move, which is no reason to look at the other end."""
-    source, feed = os.pipe()
-    with socket.socket(socket.AF_UNIX) as unconnected:
-        given = unconnected.detach() if kind == "socket" else os.open(tmp_path / "file", os.O_WRONLY | os.O_CREAT)
-    lane = {"file": _Output, "pipe": _Spliced, "socket": _Sent}[kind](given, source)
-    idle = lane.wanted(alone=False)
-    lane.serve(source, select.POLLIN)
-    assert lane.open
-    assert lane.wanted(alone=False) == idle
-    os.write(feed, b"late")
-    lane.settle()
-    assert not lane.is_idle()
-    os.read(source, 10)
-    assert lane.is_idle()
-    os.close(feed)
-    lane.end()
-
-
-def test_the_last_writer_and_the_reader_may_both_be_gone() -> None:
-    """A carrier that is alone gives up a stream that takes nothing, and goes on with the others."""
-    (source, feed), (reader, given) = os.pipe(), os.pipe()
-    lane = _Spliced(given, source)
-    os.set_blocking(given, False)
-    fcntl.fcntl(given, fcntl.F_SETPIPE_SZ, 4096)
-    assert os.write(given, bytes(4096)) == 4096
-    os.write(feed, b"late")
-    os.close(feed)
-    lane.serve(source, select.POLLIN)
-    assert lane.open
-    assert source in dict(lane.wanted(alone=True))
-    lane.serve(source, select.POLLHUP)
-    assert not lane.open
-    os.close(reader)
-
-
 # Further commands
 
 
@@ -675,21 +669,6 @@ def test_who_was_given_a_further_commands_stream_has_it_no_longer_than_the_sessi
         os.write(held, b"late")
     os.close(held)
     assert (scene.place / "file").read_bytes() == b"of the jail, and of another one"
-
-
-def test_a_stream_takes_nothing_that_was_written_after_its_end() -> None:
-    """What is due waits for a reader; what another one has added meanwhile is not due."""
-    (source, feed), (reader, given) = os.pipe(), os.pipe()
-    os.write(feed, b"due")
-    lane = _Spliced(given, source)
-    lane.settle()
-    os.write(feed, b"late")
-    lane.serve(source, select.POLLIN)
-    assert lane.is_idle()
-    lane.end()
-    os.close(feed)
-    assert read_all(reader) == b"due"
-    os.close(reader)
 
 
 @AS_A_USER
