@@ -25,9 +25,14 @@ from policy.errors import Refusal, in_rows
 from policy.pasted import quoted
 from policy.plan import beneath
 
-_GOING = ("refs/paddock/*", "refs/bisect/*", "refs/worktree/*", "refs/rewritten/*")
+_OWN = ("refs/bisect/", "refs/worktree/", "refs/rewritten/")
+"""Refs that each worktree has to itself (git-worktree(1), "refs")."""
+_GOING = ("refs/paddock/*", *(f"{place}*" for place in _OWN))
 """Refs that are nobody's answer to where a commit is: Paddock's own (what a private git directory borrows is pinned by
-one that goes with the worktree), and those that each worktree has to itself (git-worktree(1), "refs")."""
+one that goes with the worktree), and those of a worktree's own."""
+_TIPS = ("HEAD", "MERGE_HEAD", "MERGE_AUTOSTASH", "CHERRY_PICK_HEAD", "REVERT_HEAD", "REBASE_HEAD",
+         *(f"rebase-{how}/{name}" for how in ("merge", "apply") for name in ("autostash", "orig-head")))  # fmt: skip
+"""Files of a worktree's own git directory that name commits: what is checked out, and what is under way."""
 
 
 class Kept(NamedTuple):
@@ -71,10 +76,21 @@ class Kept(NamedTuple):
         return f"git -C {quoted(self.path)} update-ref -d {quoted(self.ref)}"
 
 
-def is_loose(git: Git, oid: str) -> bool:
-    """Whether a commit exists, and no branch, tag, remote-tracking branch, stash or note holds it."""
-    listed = git.run("rev-list", "--max-count=1", oid, "--not", *_elsewhere(), ok=(0, 128))
-    return listed.status == 0 and bool(listed.out)
+def loose(part: Part, *held: str) -> tuple[str, ...]:
+    """Commits to which nothing but the own git directory of a part leads: HEAD, its own refs, what is under way.
+
+    A branch, tag, remote-tracking branch, stash or note holds what it reaches, and so does each of `held`.
+    """
+    git_dir = os.fspath(part.git_dir)
+    git, present = Git(git_dir), Present()
+    names = [word for name in _TIPS for word in os.fsdecode(present.read(f"{git_dir}/{name}", 1 << 20) or b"").split()]
+    if ref_files.may_be_below(git_dir, [*_OWN]):
+        names += git.refs(*_OWN).values()
+    found: list[str] = []
+    for oid in dict.fromkeys(filter(ref_files.is_oid, names)):
+        listed = git.run("rev-list", "--max-count=1", oid, "--not", *held, *found, *_elsewhere(), ok=(0, 128))
+        found += [oid] if listed.status == 0 and listed.out else []
+    return tuple(found)
 
 
 def beside(git: Git, part: Part, worktree: Worktree, head: str | None) -> tuple[Kept, ...]:

@@ -266,7 +266,7 @@ class PartCondition(NamedTuple):
         strangers: places of submodules of which nothing is known, and that hold something all the same.
         hidden: each other `.git` in a directory: git lists nothing of what is in it, and no backup has it.
         operation: a merge, rebase or the like that is not finished.
-        detached: whether HEAD is on no branch, and no ref that stays holds its commit.
+        loose: commits that no ref which stays holds, the checked out one first.
         kept: commits of agents that harvests have kept in refs of their own.
         lagging: roots of submodules that are checked out at an older commit than is recorded. Nothing would be lost
             with that, and committing it would take them back.
@@ -284,7 +284,7 @@ class PartCondition(NamedTuple):
     strangers: tuple[str, ...] = ()
     hidden: tuple[str, ...] = ()
     operation: str = ""
-    detached: bool = False
+    loose: tuple[str, ...] = ()
     kept: tuple[Kept, ...] = ()
     lagging: tuple[str, ...] = ()
     ignored: Ignored = Ignored()
@@ -303,7 +303,7 @@ class PartCondition(NamedTuple):
             found[-1] += f", and {len(self.hidden) - _NAMED} more such"
         if self.operation:
             found.append(f"a {self.operation} in progress")
-        if self.detached:
+        if self.loose:
             found.append("commits on no branch")
         found += map(str, self.kept)
         return [f"submodule {cited(self.name)}: {text}" for text in found] if self.name else found
@@ -435,26 +435,17 @@ def _part(part: Part, worktree: Worktree, user: UserConfig) -> PartCondition:
 def _without_files(part: Part, worktree: Worktree) -> PartCondition:
     """The condition of a part without files: branch, work in refs, and whether a ref holds the commit of HEAD."""
     git_dir = os.fspath(part.git_dir)
-    text = admin_files.head(git_dir)
-    if not text:
+    if not admin_files.head(git_dir):
         return PartCondition(name=part.name, problem=f"its git directory {git_dir} is missing")
-    if text.startswith("ref: "):
-        git = Git(os.fspath(part.common_dir))
-        tip = git.run("rev-parse", "--verify", "--quiet", text.removeprefix("ref: "), ok=(0, 1, 128)).out.decode()
-        return PartCondition(
-            name=part.name,
-            branch=text.removeprefix("ref: refs/heads/"),
-            head=tip.strip() or None,
-            ahead=_ahead(git, tip.strip(), part),
-            kept=at_stake.beside(git, part, worktree, tip.strip() or None),
-        )
-    git = Git(os.fspath(part.common_dir))
+    git = Git(git_dir)
+    head = git.ref("HEAD", ok=(0, 1, 128))
     return PartCondition(
         name=part.name,
-        head=text,
-        ahead=_ahead(git, text, part),
-        detached=at_stake.is_loose(git, text),
-        kept=at_stake.beside(git, part, worktree, text if _is_there(git, text) else None),
+        branch=admin_files.branch(git_dir),
+        head=head or None,
+        ahead=_ahead(git, head, part),
+        loose=at_stake.loose(part),
+        kept=at_stake.beside(git, part, worktree, head if head and _is_there(git, head) else None),
     )
 
 
@@ -485,17 +476,16 @@ def _examined(git: JailedGit, part: Part, worktree: Worktree) -> PartCondition:
     modified += [os.fsdecode(name) for name in unwatched_changed(git, index)]
     inside = os.path.relpath(part.path, worktree.path)
     ahead = 0
-    detached = False
-    if head is not None:
-        ahead = 0 if head == part.base else int(git.text("rev-list", "--count", head, f"^{part.base}", "--"))
-        detached = branch is None and at_stake.is_loose(git, head)
+    if head is not None and head != part.base:
+        ahead = int(git.text("rev-list", "--count", head, f"^{part.base}", "--"))
     operation = next((word for name, word in OPERATIONS.items() if os.path.lexists(f"{git.git_dir}/{name}")), "")
     strangers = at_stake.in_places_of_submodules(gitlinks, part, worktree)
     return PartCondition(
         name=part.name, branch=branch, head=head, ahead=ahead, modified=len(modified), untracked=len(new),
         uncommitted=tuple(os.path.normpath(f"{inside}/{name}") for name in (modified + new)[:_MOST_NAMED]),
         strangers=tuple(strangers), hidden=tuple(entry for entry in hidden if os.path.dirname(entry) not in strangers),
-        operation=operation, detached=detached, kept=at_stake.beside(git, part, worktree, head), lagging=lagging,
+        operation=operation, loose=at_stake.loose(part), kept=at_stake.beside(git, part, worktree, head),
+        lagging=lagging,
         ignored=_ignored([os.fsdecode(record[2:]) for record in records if record[:2] == b"! "], part, worktree),
         problem=f"{UNREAD}: {printable(closed)}" if closed else "",
     )  # fmt: skip

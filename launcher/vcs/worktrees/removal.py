@@ -68,24 +68,17 @@ def keep_work(worktree: Worktree) -> list[tuple[str, str]]:
                 words = ("update-ref", "-m", "paddock: backup", name, oid, "0" * len(oid))
                 git.variant(hold=held.locks).run(*words, environment=IDENTITY)
                 made.append((git.common_dir, name))
+            made += _kept_loose(part, worktree, ref)
     return made[::-1]
 
 
-def keep_heads(worktree: Worktree) -> list[tuple[str, str]]:
-    """Makes refs for the commits of detached HEADs that nothing else holds: of a worktree whose files are missing.
-
-    Returns (git directory, ref) of each.
-    """
-    made: list[tuple[str, str]] = []
-    for part in filter(lambda part: part.linked, worktree.parts):  # stores of their own are kept as a whole
-        oid = admin_files.head(os.fspath(part.git_dir))
-        git = Git(os.fspath(part.common_dir))
-        if not oid or oid.startswith("ref: ") or not at_stake.is_loose(git, oid):
-            continue
-        ref = f"{PREFIX}/{worktree.worktree_id}/{oid[:12]}"
-        git.run("update-ref", "-m", "paddock: detached HEAD of a lost worktree", ref, oid, environment=IDENTITY)
-        made.append((git.common_dir, ref))
-    return made
+def _kept_loose(part: Part, worktree: Worktree, *held: str) -> list[tuple[str, str]]:
+    """Makes refs for commits that nothing else holds; (git directory, ref) of each."""
+    git = Git(os.fspath(part.common_dir))
+    made = {f"{PREFIX}/{worktree.worktree_id}/{oid[:12]}": oid for oid in at_stake.loose(part, *held)}
+    for ref, oid in made.items():
+        git.run("update-ref", "-m", "paddock: commit on no branch", ref, oid, environment=IDENTITY)
+    return [(git.common_dir, ref) for ref in made]
 
 
 def _head(git: Git) -> str | None:
@@ -279,7 +272,7 @@ class Removal:
                 backups = keep_work(worktree)
             elif now.at_stake():
                 self._step("backup")
-                backups = keep_heads(worktree)
+                backups = [one for part in worktree.parts if part.linked for one in _kept_loose(part, worktree)]
             with self._store.repository_lock(common_dir):
                 self._step("record")
                 leaving = worktree.with_state(State.REMOVING)
@@ -563,9 +556,10 @@ def _ways(now: Condition, worktree: Worktree) -> Iterator[str]:
         yield f"to merge them: {one.join}"
         yield f"or to drop them: {one.give_up}"
     for part in now.parts:
-        if part.detached:
-            switch = ("git", "-C", place.get(part.name, now.path), "switch", "-c", "NAME")
-            yield f"{joined(switch)} gives commits on no branch a branch"
+        for oid in part.loose:
+            switch = ("switch", "-c", "NAME") if oid == part.head else ("branch", "NAME", oid)
+            command = joined(("git", "-C", place.get(part.name, now.path), *switch))
+            yield f"{command} gives commits on no branch a branch"
     strange = bool(now.docked) or any(part.strangers or part.hidden for part in now.parts)
     if strange:
         yield "fetch or copy from it what you want (run no git in it: the jail's command wrote its configuration)"
