@@ -1,6 +1,7 @@
 """Work of which `git status` says nothing: a removal names it, and keeps it when it is forced."""
 
 import os
+import shlex
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -191,12 +192,67 @@ def test_a_path_too_long_for_git_is_at_stake(place: Place, made: Worktree, name:
         remove_tree(str(made.path))  # shutil cannot
 
 
-def test_an_ignored_repository_is_named_like_all_that_is_ignored(place: Place, made: Worktree) -> None:
+def test_an_ignored_repository_that_was_fetched_is_named_like_all_that_is_ignored(place: Place, made: Worktree) -> None:
     """It keeps no worktree from being removed: a package manager's cache may hold hundreds."""
     below("ignored/.git")(Path(made.path))
-    assert place.service.status(made).ignored() == ["1 file, 9 bytes: ignored/"]
+    git("clone", "-q", str(place.app), "ignored/clone", at=Path(made.path))
+    git("checkout", "-q", "--detach", at=Path(made.path, "ignored/clone"))
+    git("reset", "-q", "--hard", "HEAD~0", at=Path(made.path, "ignored/clone"))
+    git("init", "-q", "ignored/empty", at=Path(made.path))
+    (said,) = place.service.status(made).ignored()
+    assert said.endswith(": ignored/")
     place.service.remove(made)
     assert not Path(made.path).exists()
+
+
+@pytest.mark.parametrize("work", ["commit", "commit in a clone", "stash", "commit in a submodule"])
+def test_an_ignored_repository_with_work_is_at_stake(place: Place, made: Worktree, work: str) -> None:
+    """Nobody else has what was committed there: it is named, and moved as it is."""
+    there = Path(made.path, "ignored/lib")
+    there.mkdir(parents=True)
+    if work == "commit":
+        in_a_repository(there)
+    elif work == "commit in a submodule":
+        git("init", "-q", at=there)
+        (there / ".git/modules").mkdir()
+        git("init", "-q", "--separate-git-dir=.git/modules/inner", "inner", at=there)
+        committed(there / "inner", work="precious\n")
+    else:
+        git("clone", "-q", str(place.app), ".", at=there)
+        if work == "stash":
+            (there / "deep/beside").write_text("changed\n")
+            git("stash", "-q", at=there)
+        else:
+            committed(there, work="precious\n")
+    assert at_stake(place, made) == "ignored/lib/.git, which no backup can hold"
+    *_, (where, name) = place.service.remove(made, force=True).backups
+    assert not Path(made.path).exists()
+    assert any(Path(where, name).rglob("logs/HEAD"))
+
+
+@pytest.mark.parametrize("inside", ["ignored/tree", "tree"])
+@pytest.mark.parametrize("of", ["app", "outer"])
+def test_another_worktree_inside_is_not_removed(tmp_path: Path, inside: str, of: str) -> None:
+    """Git knows it, and has it where this one goes: not even a forced removal takes its files; moved, it is safe."""
+    place = repository.nested(tmp_path)
+    committed(place.app, **{".gitignore": "ignored/\n"})
+    made = place.service.add(place.app, "T")
+    owner = Path(made.path, "lib/outer" if of == "outer" else "")
+    tree = Path(made.path, inside)
+    git("worktree", "add", "-q", "--detach", str(tree), at=owner)
+    (tree / "new").write_text("precious\n")
+    said = f"another git worktree: {cited(inside)}"
+    assert said in place.service.status(made).at_stake()
+    for force in (False, True):
+        with pytest.raises(Refusal) as raised:
+            place.service.remove(made, force=force)
+        assert (raised.value.reference, raised.value.context) == ("worktree-obstructed", said)
+        assert (tree / "new").exists()
+    _, _, move = raised.value.hint.partition(": git ")
+    git(*shlex.split(move.removesuffix("DIR")), str(tmp_path / "moved"), at=place.app)
+    place.service.remove(made)
+    assert not Path(made.path).exists()
+    assert git("status", "--porcelain", at=tmp_path / "moved") == "?? new"
 
 
 def test_complaints_that_push_others_out_count_for_them() -> None:

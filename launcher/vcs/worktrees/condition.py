@@ -3,7 +3,7 @@
 import errno
 import os
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from enum import StrEnum
 from itertools import islice
 from typing import NamedTuple
@@ -26,6 +26,7 @@ from launcher.vcs.worktrees.at_stake import Kept
 from launcher.vcs.worktrees.models import Part, State, Unharvested, Worktree
 from policy.errors import Refusal, printable
 from policy.pasted import cited, joined, quoted
+from policy.plan import beneath
 
 # Changed files at which git was told not to look: `git status` says nothing of them, and they are work all the
 # same.
@@ -73,12 +74,16 @@ def unwatched_changed(git: JailedGit, entries: list[bytes]) -> list[bytes]:
 
 # What git ignores in a worktree: mostly made by tools and made again, but an agent's results may be among it.
 #
-# It keeps no worktree from being removed, and no backup has it. So it is named.
+# It keeps no worktree from being removed, and no backup has it. So it is named. A repository in which somebody has
+# worked is the exception: package managers clone, too, but what they do is told by its reflog.
 
 
 _NAMED = 5
 MOST_FILES = 20_000
 """Files that are looked at; the answer is known to be incomplete then."""
+_REFLOG = re.compile(r"(?s)(.*?/\.git)/(?:.*/)?logs/(?:HEAD|refs/stash)")
+_FETCHED = re.compile(rb"(?:[^\t\n]*\t(?:clone|checkout|reset|(?:pull|merge)[^:\n]*: Fast-forward)\b[^\n]*\n)*")
+"""A reflog without work: what it leads to was fetched."""
 
 
 class Ignored(NamedTuple):
@@ -89,12 +94,14 @@ class Ignored(NamedTuple):
         files: how many files there are.
         size: their bytes.
         more: whether there are more than were looked at.
+        repositories: each `.git` among them in whose repository somebody has committed or stashed.
     """
 
     names: tuple[str, ...] = ()
     files: int = 0
     size: int = 0
     more: bool = False
+    repositories: tuple[str, ...] = ()
 
     def __str__(self) -> str:
         """For people: count, size, the first names."""
@@ -109,25 +116,41 @@ def look_at_ignored(root: str, places: Iterable[str]) -> Ignored:
     names: list[str] = []
     files = size = 0
     more = False
+    found: dict[str, None] = {}
     for name in places:
-        here, bytes_, closed = _measured(root, name, MOST_FILES - files)
+        here, bytes_, closed = _measured(root, name, MOST_FILES - files, found)
         files, size, more = files + here, size + bytes_, more or closed
         names += [name] if here or closed else []
         if files >= MOST_FILES:
             break
-    return Ignored(names=tuple(names), files=files, size=size, more=more or files >= MOST_FILES)
+    return Ignored(tuple(names), files, size, more or files >= MOST_FILES, tuple(sorted(found)))
 
 
-def _measured(root: str, name: str, most: int) -> tuple[int, int, bool]:
-    """How many files there are, their bytes, and whether there may be more that nobody can look at."""
+def _measured(root: str, name: str, most: int, repositories: dict[str, None]) -> tuple[int, int, bool]:
+    """How many files there are, their bytes, and whether there may be more that nobody can look at.
+
+    Args:
+        repositories: gets those with work.
+    """
     if not name.endswith("/"):
         with Inside(root) as inside:
             size = inside.size(name)
             return (0, 0, False) if size is None else (1, size, False)
     closed: list[str] = []
     found = walk.files(root, at=name, failed=lambda path, error: closed.append(path))
-    sizes = [_size(entry) for _, entry in islice(found, most)]
+    sizes = []
+    for path, entry in islice(found, most):
+        sizes.append(_size(entry))
+        log = _REFLOG.fullmatch(f"{name}{path}") if entry.name in ("HEAD", "stash") else None
+        if log and log[1] not in repositories and _has_work(root, log[0]):
+            repositories[log[1]] = None
     return len(sizes), sum(sizes), bool(closed)
+
+
+def _has_work(root: str, reflog: str) -> bool:
+    with Inside(root) as inside:
+        content = inside.read(reflog, _MOST_COPIED)
+    return reflog.endswith("stash") or content is None or _FETCHED.fullmatch(content) is None
 
 
 def _size(entry: "os.DirEntry[str]") -> int:
@@ -320,6 +343,7 @@ class Condition(NamedTuple):
         unharvested: whether commits wait in a private git directory.
         waiting: what waits there, in words.
         stashes: the agent's, which harvests have taken over; the refs stay when the worktree goes.
+        inner: other worktrees that git knows and that are inside this one: root and git directory of the repository.
         docked: git directories that were in the worktree, and that the end of a session has put aside.
         own_stores: names of submodules that keep commits nowhere but in the worktree's own git directory, as
             `git submodule update` makes them in a linked worktree.
@@ -335,6 +359,7 @@ class Condition(NamedTuple):
     unharvested: bool = False
     waiting: tuple[str, ...] = ()
     stashes: tuple[Kept, ...] = ()
+    inner: tuple[tuple[str, str], ...] = ()
     docked: tuple[str, ...] = ()
     own_stores: tuple[str, ...] = ()
     lost_pointers: tuple[str, ...] = ()
@@ -344,9 +369,14 @@ class Condition(NamedTuple):
     def at_stake(self) -> list[str]:
         """What would be lost with the worktree, in words; empty when nothing."""
         found = [text for part in self.parts for text in part.at_stake()]
+        found += self.others()
         found += [f"submodule {cited(name)}: commits that are on no remote" for name in self.own_stores]
         found += [f"a repository that was moved aside: {cited(path)}" for path in self.docked]
         return [*found, *self.waiting]
+
+    def others(self) -> list[str]:
+        """The other worktrees inside it."""
+        return [f"another git worktree: {cited(os.path.relpath(root, self.path))}" for root, _ in self.inner]
 
     def uncommitted(self) -> tuple[list[str], int]:
         """The first files that are not committed, relative to the worktree's root, and how many there are."""
@@ -409,12 +439,22 @@ def look(worktree: Worktree, unharvested: Unharvested, user: UserConfig, state: 
         unharvested=bool(waits),
         waiting=waits if isinstance(waits, tuple) else (COMMITS,) * waits,
         stashes=tuple(one for part in worktree.parts for one in at_stake.stashed(part, worktree)),
+        inner=tuple(_inner(worktree)) if there else (),
         docked=at_stake.docked(directory_of(state, worktree.worktree_id)),
         own_stores=_own_stores(os.fspath(worktree.main.git_dir)),
         lost_pointers=tuple(part.name for part in at_stake.lost_pointers(worktree, state)) if there else (),
         in_use=processes_at_work(path),
         locked=admin_files.lock_reason(os.fspath(worktree.main.git_dir)),
     )
+
+
+def _inner(worktree: Worktree) -> Iterator[tuple[str, str]]:
+    own = {os.fspath(part.git_dir) for part in worktree.parts}
+    for common_dir in dict.fromkeys(os.fspath(part.common_dir) for part in worktree.parts):
+        for git_dir in admin_files.linked(common_dir):
+            entry = admin_files.points_to(git_dir) or ""
+            if git_dir not in own and beneath(entry, worktree.path) and os.path.lexists(entry):
+                yield os.path.dirname(entry), common_dir
 
 
 def _part(part: Part, worktree: Worktree, user: UserConfig) -> PartCondition:
@@ -478,6 +518,8 @@ def _examined(git: JailedGit, part: Part, worktree: Worktree) -> PartCondition:
     ahead = 0
     if head is not None and head != part.base:
         ahead = int(git.text("rev-list", "--count", head, f"^{part.base}", "--"))
+    ignored = _ignored([os.fsdecode(record[2:]) for record in records if record[:2] == b"! "], part, worktree)
+    hidden = (*hidden, *ignored.repositories)
     operation = next((word for name, word in OPERATIONS.items() if os.path.lexists(f"{git.git_dir}/{name}")), "")
     strangers = at_stake.in_places_of_submodules(gitlinks, part, worktree)
     return PartCondition(
@@ -486,7 +528,7 @@ def _examined(git: JailedGit, part: Part, worktree: Worktree) -> PartCondition:
         strangers=tuple(strangers), hidden=tuple(entry for entry in hidden if os.path.dirname(entry) not in strangers),
         operation=operation, loose=at_stake.loose(part), kept=at_stake.beside(git, part, worktree, head),
         lagging=lagging,
-        ignored=_ignored([os.fsdecode(record[2:]) for record in records if record[:2] == b"! "], part, worktree),
+        ignored=ignored,
         problem=f"{UNREAD}: {printable(closed)}" if closed else "",
     )  # fmt: skip
 

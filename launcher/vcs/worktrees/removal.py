@@ -247,7 +247,8 @@ class Removal:
                 directory), when it is locked, and when its directory is missing.
             keep_branch: keep a branch that has no commits of its own, too.
 
-        Refusals: worktree-busy, worktree-in-use, session-running, worktree-locked, worktree-missing, worktree-dirty.
+        Refusals: worktree-busy, worktree-in-use, session-running, worktree-locked, worktree-missing, worktree-dirty;
+            worktree-obstructed: there are other worktrees in it.
         """
         with ExitStack() as stack:
             own = stack.enter_context(self._store.worktree_lock(worktree.worktree_id))
@@ -262,6 +263,7 @@ class Removal:
                 for line in module_stores.mend(common_dir):  # git could not delete branches of such a submodule
                     self._say(line)
             now = condition.look(worktree, self._unharvested, self._user, self._state)
+            _check_inner(now)
             if not force:
                 _check(now, worktree)
             backups: list[tuple[str, str]] = []
@@ -519,6 +521,13 @@ def _no_session(state: str, worktree: Worktree) -> Iterator[None]:
         yield
     finally:
         os.close(descriptor)
+
+
+def _check_inner(now: Condition) -> None:
+    if now.inner:
+        ways = (("git", "--git-dir", store, "worktree", "move", root) for root, store in now.inner)
+        raise Refusal("worktree-obstructed", f"other worktrees are in {now.path}", context=in_rows(*now.others()),
+                      hint=in_rows(*(f"move or remove each: {joined(way)} DIR" for way in ways)))  # fmt: skip
 
 
 def _check(now: Condition, worktree: Worktree) -> None:
