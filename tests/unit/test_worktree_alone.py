@@ -1,5 +1,6 @@
 """Work that a worktree's own git directory alone leads to: it is named, and a forced removal keeps it."""
 
+import subprocess
 from pathlib import Path
 
 import pytest
@@ -7,7 +8,7 @@ import pytest
 from launcher.vcs.worktrees.models import Worktree
 from policy.errors import Refusal
 from tests.support import repository
-from tests.support.repository import Place, committed, git
+from tests.support.repository import ENV, Place, committed, git
 
 
 @pytest.fixture
@@ -52,3 +53,66 @@ def test_a_commit_that_a_ref_of_the_worktrees_alone_leads_to_is_at_stake(
     git("branch", "-q", "-D", "saved", at=root)
     kept = [ref for where, ref in place.service.remove(made, force=True).backups if Path(where) == place.app / store]
     assert oid in git("for-each-ref", "--format=%(objectname)", *kept, at=place.app / store).splitlines()
+
+
+def failing(*words: str, at: Path) -> None:
+    """Runs a git command that stops for its user."""
+    ended = subprocess.run(
+        ["git", *words], cwd=at, env=ENV | {"GIT_SEQUENCE_EDITOR": "true"}, capture_output=True, check=False
+    )
+    assert ended.returncode, ended.stdout
+
+
+def in_conflict(place: Place) -> tuple[Worktree, Path]:
+    """A worktree whose branch changes what another one, `other`, changes; something else is changed, not committed."""
+    made = place.service.add(place.app, "T")
+    root = Path(made.path)
+    (root / "file").write_text("base\n")
+    (root / "beside").write_text("beside\n")
+    git("add", "-A", at=root)
+    git("commit", "-q", "-m", "base", at=root)
+    git("checkout", "-q", "-b", "other", at=root)
+    committed(root, file="theirs\n")
+    git("checkout", "-q", "-", at=root)
+    committed(root, file="ours\n")
+    (root / "beside").write_text("uncommitted\n")
+    return made, root
+
+
+@pytest.mark.parametrize("words", ["rebase --autostash", "merge --autostash", "rebase --apply --autostash"])
+def test_what_a_rebase_or_merge_has_put_aside_is_kept(place: Place, words: str) -> None:
+    """The files do not have it, and no ref: it comes back only when the operation ends."""
+    made, root = in_conflict(place)
+    failing(*words.split(), "other", at=root)
+    assert (root / "beside").read_text() == "beside\n"
+    assert "commits on no branch" in refused(place, made).context
+    refs = [ref for where, ref in place.service.remove(made, force=True).backups if Path(where) == place.app / ".git"]
+    assert "uncommitted" in [git("show", f"{ref}:beside", at=place.app) for ref in refs]
+
+
+def test_a_side_of_a_conflict_that_no_commit_has_is_kept(place: Place) -> None:
+    """What was changed and not committed is one, once `git checkout -m` has merged it; the file may be gone since."""
+    made, root = in_conflict(place)
+    (root / "file").write_text("precious\n")
+    git("checkout", "-q", "-m", "other", at=root)
+    (root / "file").unlink()
+    refused(place, made)
+    refs = [ref for _, ref in place.service.remove(made, force=True).backups if ref.endswith("-staged")]
+    sides = [git("show", f"{refs[0]}:paddock-backup/stage-{number}/file", at=place.app) for number in (1, 2, 3)]
+    assert sides == ["ours", "theirs", "precious"]
+
+
+def test_the_mails_that_an_am_has_not_applied_are_kept(place: Place) -> None:
+    """Their files may be gone; nothing says to commit, which does not end it."""
+    made, root = in_conflict(place)
+    git("checkout", "-q", "beside", at=root)
+    patches = git("format-patch", "-1", "-o", str(place.root / "mails"), "other", at=root)
+    failing("am", patches, at=root)
+    refusal = refused(place, made)
+    assert refusal.context == "a rebase or am in progress"
+    assert refusal.hint.startswith(
+        f"how the rebase or am in progress goes on or is given up, says: git -C {root} status\n"
+    )
+    assert "commit" not in refusal.hint
+    refs = [ref for _, ref in place.service.remove(made, force=True).backups if ref.endswith("-staged")]
+    assert "+theirs" in git("show", f"{refs[0]}:paddock-backup/rebase-apply/0001", at=place.app).splitlines()

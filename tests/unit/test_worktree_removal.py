@@ -196,7 +196,8 @@ def test_work_that_is_nowhere_else_is_not_removed(place: Place, kind: str) -> No
     assert refusal.hint == f"git -C {root} {way}\n{kept}"
     removed = place.service.remove(made, force=True)
     assert not root.exists()
-    ((store, ref),) = removed.backups
+    (store, ref), *sides = [*removed.backups]
+    assert [one.removeprefix(ref) for _, one in sides] == ["-staged"] * (kind == "merge")
     assert ref.startswith(f"refs/paddock/backup/{made.worktree_id}/")
     content = git("ls-tree", "-r", "--name-only", ref, at=Path(store)).splitlines()
     assert ("file" in content) is (kind != "deleted")

@@ -2,6 +2,7 @@
 
 import errno
 import os
+import re
 import stat
 import time
 from collections.abc import Iterator
@@ -14,7 +15,7 @@ from launcher.safefs.remove import remove_tree
 from launcher.vcs import checkout, gitlinks, jailed_git, written
 from launcher.vcs.added_packs import Held
 from launcher.vcs.disk import Present
-from launcher.vcs.git import EMPTY_TREE, Completed, Git, GitFailed, parsed_differences
+from launcher.vcs.git import EMPTY_TREE, Completed, Difference, Git, GitFailed, parsed_differences
 from launcher.vcs.git_config import UserConfig
 from launcher.vcs.harvest import crossing, outstanding
 from launcher.vcs.jailed_git import JailedGit
@@ -43,8 +44,9 @@ def keep_work(worktree: Worktree) -> list[tuple[str, str]]:
 
     A backup is a commit on top of HEAD that holds the files as they are: changed ones, new ones, and those of
     repositories that somebody put inside; not what is ignored. Where nothing differs the ref holds HEAD itself. What
-    only the index has gets a ref of its own: as a second parent, as stashes have it, it would have git-show(1) leave
-    out of the backup what is in it. Git directories that lie among the files are never read.
+    only the index or a rebase, `am` or the like has gets a ref of its own: as a second parent, as stashes have it, it
+    would have git-show(1) leave out of the backup what is in it. So does each commit that nothing else holds. Git
+    directories that lie among the files are never read.
     """
     worktree = at_stake.with_populated(worktree)
     jailed_git.check_obstacles(worktree.path)
@@ -64,11 +66,12 @@ def keep_work(worktree: Worktree) -> list[tuple[str, str]]:
                 continue
             commits[part.name] = commit
             ref = f"{PREFIX}/{worktree.worktree_id}/{stamp}-{os.urandom(2).hex()}"
-            for name, oid in ((f"{ref}-staged", staged), (ref, commit)) if staged else ((ref, commit),):
+            refs = {f"{ref}-staged": staged, ref: commit} if staged else {ref: commit}
+            for name, oid in refs.items():
                 words = ("update-ref", "-m", "paddock: backup", name, oid, "0" * len(oid))
                 git.variant(hold=held.locks).run(*words, environment=IDENTITY)
-                made.append((git.common_dir, name))
-            made += _kept_loose(part, worktree, ref)
+            made += _kept_loose(part, worktree, *refs)
+            made += [(git.common_dir, name) for name in refs]
     return made[::-1]
 
 
@@ -86,7 +89,7 @@ def _head(git: Git) -> str | None:
 
 
 def _commits(git: JailedGit, part: Part, worktree: Worktree, commits: dict[str, str], held: Held) -> tuple[str, str]:
-    """A commit of the files, and one of what is staged; "" where the first has all of that."""
+    """A commit of the files, and one of what only the git directory has; "" where the first has all of that."""
     head = _head(git)
     with Scratch() as scratch:
         index, objects = scratch.path("index"), scratch.path("objects")
@@ -136,11 +139,12 @@ def _commits(git: JailedGit, part: Part, worktree: Worktree, commits: dict[str, 
 
 
 def _tree_of_index(git: JailedGit, head: str, tree: str, environment: dict[str, str]) -> str:
-    """The tree of the index, if content of it is neither in `head` nor in `tree`; else ""."""
+    """The tree of the index and of `_beside`, if content of it is neither in `head` nor in `tree`; else ""."""
     words = ("diff-index", "--cached", "--raw", "--no-abbrev", "--no-renames", "-z", "--ignore-submodules=all")
+    beside = {one.path: one for one in _beside(git)}
     staged, since = (
         {one.path: one for one in parsed_differences(_seen(git, environment["GIT_OBJECT_DIRECTORY"], *words, old, "--"))
-         if one.kind != b"U"}  # a conflict's sides are of commits
+         if one.kind != b"U"} | beside
         for old in (head, tree)
     )  # fmt: skip
     new = [path for path, one in staged.items() if one.new.strip("0")]
@@ -153,6 +157,28 @@ def _tree_of_index(git: JailedGit, head: str, tree: str, environment: dict[str, 
     git.run("read-tree", head, environment=environment)
     git.run("update-index", "--replace", "-z", "--index-info", input=b"".join(lines), environment=environment)
     return git.run("write-tree", environment=environment).out.decode("ascii").strip()
+
+
+_OPERATIONS = ("rebase-merge", "rebase-apply", "sequencer")
+
+
+def _beside(git: JailedGit) -> Iterator[Difference]:
+    """What a git directory has and no tree has a place for: the sides of conflicts, and the files of operations.
+
+    The sides are of commits mostly. One of `git checkout -m` is what nobody has committed.
+    """
+    for side in git.run("ls-files", "--unmerged", "-z").out.split(b"\0")[:-1]:
+        mode, oid, stage, path = re.split(rb"[ \t]", side, maxsplit=3)
+        yield _added(mode, oid.decode(), b"stage-%s/%s" % (stage, path))
+    found = [f"{name}/{path}" for name in _OPERATIONS for path, _ in walk.files(git.git_dir, at=name)]
+    lines = b"".join(os.fsencode(f"{git.git_dir}/{name}\n") for name in found)
+    words = ("hash-object", "-w", "--no-filters", "--stdin-paths")
+    for name, oid in zip(found, git.repository.run(*words, input=lines).out.split() if found else (), strict=True):
+        yield _added(b"100644", oid.decode(), os.fsencode(name))
+
+
+def _added(mode: bytes, oid: str, path: bytes) -> Difference:
+    return Difference(b"", mode, "", oid, b"A", b"%s/%s" % (os.fsencode(written.BACKUP), path))
 
 
 def _seen(git: JailedGit, objects: str, *words: str) -> bytes:
@@ -556,6 +582,10 @@ def _forced(worktree: Worktree) -> str:
     return f"paddock worktree remove {quoted(worktree.ticket)} --force"
 
 
+_COMMITTED = ("merge", "cherry-pick", "revert")
+"""Operations that `git commit` ends."""
+
+
 def _ways(now: Condition, worktree: Worktree) -> Iterator[str]:
     """What to do about work that is at stake: whole commands, and at the end the one that removes it all the same."""
     yield from now.opening()
@@ -586,8 +616,10 @@ def _ways(now: Condition, worktree: Worktree) -> Iterator[str]:
             yield way
     yield from now.lagging()  # first, or a commit would take the submodule back
     for part in now.parts:
-        if part.modified or part.untracked or part.operation:
-            git = joined(("git", "-C", place.get(part.name, now.path)))
+        git = joined(("git", "-C", place.get(part.name, now.path)))
+        if part.operation not in ("", *_COMMITTED):
+            yield f"how the {part.operation} in progress goes on or is given up, says: {git} status"
+        elif part.modified or part.untracked or part.operation:
             yield f"{git} add -A && {git} commit"
     kept = ["files are kept under refs/paddock/backup"] if len(now.at_stake()) > len(beside) + len(now.waiting) else []
     kept += [f"repositories are moved to .git/{written.BACKUP}"] if strange or now.own_stores else []
