@@ -1,11 +1,12 @@
 """Work that a worktree's own git directory alone leads to: it is named, and a forced removal keeps it."""
 
+import shutil
 import subprocess
 from pathlib import Path
 
 import pytest
 
-from launcher.vcs.worktrees.models import Worktree
+from launcher.vcs.worktrees.models import State, Worktree
 from policy.errors import Refusal
 from tests.support import repository
 from tests.support.repository import ENV, Place, committed, git
@@ -31,6 +32,55 @@ def aside(root: Path) -> str:
     oid = git("rev-parse", "HEAD", at=root)
     git("checkout", "-q", "-", at=root)
     return oid
+
+
+@pytest.mark.parametrize("way", ["removed", "repaired", "back", "forgotten"])
+@pytest.mark.parametrize("inner", ["", "lib/outer"])
+def test_what_the_git_directory_of_a_missing_worktree_alone_has_is_kept(place: Place, way: str, inner: str) -> None:
+    """It is told, `git worktree prune` leaves it alone once Paddock knows, and a forced removal keeps it."""
+    made = place.service.add(place.app, "T")
+    root, there, lock = Path(made.path), place.root / "there", Path(made.main.git_dir, "locked")
+    at = Path(made.path, inner)
+    part = next(part for part in made.parts if part.path == at)
+    store = Path(part.common_dir)
+    (at / "new").write_text("staged\n")
+    git("add", "new", at=at)
+    loose = git("commit-tree", "-m", "loose", "-p", "HEAD", "HEAD^{tree}", at=at)
+    git("update-ref", "refs/worktree/mine", loose, at=at)
+    root.rename(there)
+    prefix = "submodule outer: " if inner else ""
+    (row,) = place.service.of_repository(place.app)
+    assert place.service.status(row).at_stake() == [f"{prefix}1 modified", f"{prefix}commits on no branch"]
+    git("worktree", "prune", at=store)
+    (row,) = place.service.of_repository(place.app)
+    assert (row.state, lock.exists(), place.service.status(row).locked) == (State.MISSING, True, None)
+    if way == "removed":
+        refs = [ref for where, ref in place.service.remove(row, force=True).backups if Path(where) == store]
+        assert [git("show", f"{ref}:new", at=store) for ref in refs if ref.endswith("-staged")] == ["staged"]
+        assert "loose" in [git("log", "-1", "--format=%s", ref, at=store) for ref in refs]
+    elif way == "forgotten":
+        git("worktree", "unlock", str(root), at=place.app)
+        git("worktree", "prune", at=place.app)
+        assert place.service.of_repository(place.app) == []
+    else:
+        if way == "repaired":
+            place.service.repair(there)
+        else:
+            there.rename(root)
+        (row,) = place.service.of_repository(place.app)
+        assert (row.state, lock.exists()) == (State.READY, False)
+        assert git("show", ":new", at=Path(row.path, inner)) == "staged"
+    assert way in ("repaired", "back") or repository.leftovers(place) == []
+
+
+def test_a_missing_worktree_without_work_is_left_to_git(place: Place) -> None:
+    """Whoever has deleted one has `git worktree prune` forget it; no lock is in the way, and the user's own stays."""
+    made = place.service.add(place.app, "T")
+    shutil.rmtree(made.path)
+    assert [row.state for row in place.service.of_repository(place.app)] == [State.MISSING]
+    assert not Path(made.main.git_dir, "locked").exists()
+    git("worktree", "prune", at=place.app)
+    assert place.service.of_repository(place.app) == []
 
 
 @pytest.mark.parametrize("ref", ["refs/worktree/mine", "refs/bisect/bad", "refs/rewritten/mine"])

@@ -100,6 +100,12 @@ def unlock(part: "Part") -> None:
             git_dir.remove(LOCKED)
 
 
+def lock(part: "Part", owner: str) -> None:
+    """Locks a worktree that is missing, so that nobody prunes what it has, unless it is locked."""
+    if not os.path.lexists(f"{part.git_dir}/{LOCKED}"):
+        relock(part, owner)
+
+
 def relock(part: "Part", owner: str) -> None:
     """Locks a worktree that is about to vanish, so that nobody prunes it halfway."""
     if os.path.isdir(part.git_dir):

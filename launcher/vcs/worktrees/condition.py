@@ -14,7 +14,7 @@ from launcher.safefs import walk
 from launcher.safefs.guarded_files import Inside
 from launcher.vcs import checkout, jailed_git
 from launcher.vcs.disk import Present, readable
-from launcher.vcs.git import Git, GitFailed, in_gits_words
+from launcher.vcs.git import EMPTY_TREE, Git, GitFailed, in_gits_words
 from launcher.vcs.git_config import UserConfig
 from launcher.vcs.harvest import further, lfs
 from launcher.vcs.harvest.outstanding import BRANCHES, COMMITS, JAILED, OPERATIONS, REPOSITORY
@@ -282,7 +282,7 @@ class PartCondition(NamedTuple):
         branch: branch that is checked out now; None with a detached HEAD.
         head: the commit that is checked out; None before the first one.
         ahead: commits since the base.
-        modified: tracked paths that differ from HEAD.
+        modified: tracked paths that differ from HEAD, where files are missing: those that are staged.
         untracked: paths that git neither knows nor ignores, but for files that are as in the parent; a directory
             counts once.
         uncommitted: the first of those two, by name, relative to the worktree's root.
@@ -430,7 +430,7 @@ def look(worktree: Worktree, unharvested: Unharvested, user: UserConfig, state: 
     there = worktree.state is State.READY
     worktree = at_stake.with_populated(worktree) if there else worktree
     waits = unharvested(worktree.main.path)
-    parts = tuple(_part(part, worktree, user) if there else _without_files(part, worktree) for part in worktree.parts)
+    parts = tuple(_part(part, worktree, user) for part in worktree.parts)
     return Condition(
         worktree_id=worktree.worktree_id,
         path=path,
@@ -461,9 +461,11 @@ def _part(part: Part, worktree: Worktree, user: UserConfig) -> PartCondition:
     git_dir, place = os.fspath(part.git_dir), os.fspath(part.path)
     if not os.path.isdir(git_dir):
         return PartCondition(name=part.name, problem=f"its git directory {git_dir} is missing")
-    if os.path.realpath(place) != place or not os.path.isdir(place):
-        return PartCondition(name=part.name, problem=f"{place} is missing, or was replaced")
     try:
+        if worktree.state is State.MISSING:
+            return _without_files(part, worktree)
+        if os.path.realpath(place) != place or not os.path.isdir(place):
+            return PartCondition(name=part.name, problem=f"{place} is missing, or was replaced")
         # The git directory is named, never found by the `.git` in the files: that one an agent may have replaced.
         return _examined(JailedGit(git_dir, place, settings=user.ignores), part, worktree)
     except GitFailed as failure:
@@ -473,20 +475,36 @@ def _part(part: Part, worktree: Worktree, user: UserConfig) -> PartCondition:
 
 
 def _without_files(part: Part, worktree: Worktree) -> PartCondition:
-    """The condition of a part without files: branch, work in refs, and whether a ref holds the commit of HEAD."""
+    """The condition of a part without files, as its git directory tells it."""
     git_dir = os.fspath(part.git_dir)
-    if not admin_files.head(git_dir):
-        return PartCondition(name=part.name, problem=f"its git directory {git_dir} is missing")
     git = Git(git_dir)
     head = git.ref("HEAD", ok=(0, 1, 128))
+    with Scratch() as scratch, Scratch() as none:  # for a sparse index git writes trees
+        words = ("diff-index", "--cached", "--name-only", "-z", "--ignore-submodules=all")
+        tree = head or EMPTY_TREE[len(part.base)]
+        done = JailedGit(git_dir, none.name).run(*words, tree, "--", environment={"GIT_OBJECT_DIRECTORY": scratch.name})
+        staged = done.out.split(b"\0")[:-1]
     return PartCondition(
         name=part.name,
         branch=admin_files.branch(git_dir),
         head=head or None,
         ahead=_ahead(git, head, part),
+        modified=len(staged),
+        uncommitted=tuple(map(os.fsdecode, staged[:_MOST_NAMED])),
+        operation=_operation(git_dir),
         loose=at_stake.loose(part),
         kept=at_stake.beside(git, part, worktree, head if head and _is_there(git, head) else None),
     )
+
+
+def alone(worktree: Worktree) -> bool:
+    """Whether only the git directories of a worktree have something that `git worktree prune` would remove."""
+    parts = (_part(part, worktree, UserConfig()) for part in worktree.parts if part.linked)
+    return any(part.modified or part.operation or part.loose for part in parts)
+
+
+def _operation(git_dir: str) -> str:
+    return next((word for name, word in OPERATIONS.items() if os.path.lexists(f"{git_dir}/{name}")), "")
 
 
 def _is_there(git: Git, oid: str) -> bool:
@@ -520,13 +538,12 @@ def _examined(git: JailedGit, part: Part, worktree: Worktree) -> PartCondition:
         ahead = int(git.text("rev-list", "--count", head, f"^{part.base}", "--"))
     ignored = _ignored([os.fsdecode(record[2:]) for record in records if record[:2] == b"! "], part, worktree)
     hidden = (*hidden, *ignored.repositories)
-    operation = next((word for name, word in OPERATIONS.items() if os.path.lexists(f"{git.git_dir}/{name}")), "")
     strangers = at_stake.in_places_of_submodules(gitlinks, part, worktree)
     return PartCondition(
         name=part.name, branch=branch, head=head, ahead=ahead, modified=len(modified), untracked=len(new),
         uncommitted=tuple(os.path.normpath(f"{inside}/{name}") for name in (modified + new)[:_MOST_NAMED]),
         strangers=tuple(strangers), hidden=tuple(entry for entry in hidden if os.path.dirname(entry) not in strangers),
-        operation=operation, loose=at_stake.loose(part), kept=at_stake.beside(git, part, worktree, head),
+        operation=_operation(git.git_dir), loose=at_stake.loose(part), kept=at_stake.beside(git, part, worktree, head),
         lagging=lagging,
         ignored=ignored,
         problem=f"{UNREAD}: {printable(closed)}" if closed else "",

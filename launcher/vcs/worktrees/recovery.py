@@ -14,7 +14,7 @@ from launcher.vcs import written
 from launcher.vcs.disk import Present
 from launcher.vcs.git import Git
 from launcher.vcs.private import lock, planted, record, swap
-from launcher.vcs.worktrees import admin_files, at_stake, models, module_stores
+from launcher.vcs.worktrees import admin_files, at_stake, condition, models, module_stores
 from launcher.vcs.worktrees.creation import Creation
 from launcher.vcs.worktrees.models import Part, State, Step, Worktree
 from launcher.vcs.worktrees.removal import Removal, if_missing
@@ -198,8 +198,12 @@ class Recovery:
         there = self._is_there(row)
         wanted = State.READY if there else State.MISSING
         if row.state is not wanted:
+            now = row.with_state(wanted)
+            locks = not there and condition.alone(now)
+            for part in filter(lambda part: part.linked, row.parts):
+                admin_files.lock(part, row.worktree_id) if locks else admin_files.unlock(part)
             self._step("state")
-            self._store.save(row.with_state(wanted))
+            self._store.save(now)
             return [f"{row.path} is there again" if there else f"{row.path} is missing"]
         return []
 
@@ -230,6 +234,8 @@ class Recovery:
     def _follow(self, row: Worktree, now: Worktree) -> None:
         """Updates everything that depends on places: submodules' pointers, ids, private state, the record."""
         admin_files.note_place(os.fspath(now.main.git_dir), row.path)
+        for part in now.parts:
+            admin_files.unlock(part)
         for old, new in zip(row.submodules, now.submodules, strict=True):
             if new.linked and os.path.isdir(new.git_dir) and not os.path.lexists(f"{old.path}/.git"):
                 admin_files.repoint(os.fspath(new.git_dir), f"{new.path}/.git")

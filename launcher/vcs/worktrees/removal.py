@@ -54,19 +54,17 @@ def keep_work(worktree: Worktree) -> list[tuple[str, str]]:
     made: list[tuple[str, str]] = []
     commits: dict[str, str] = {}
     for part in reversed(worktree.parts):  # inner ones first: the outer backup names the inner
-        if not os.path.isdir(part.git_dir):
+        if not admin_files.head(os.fspath(part.git_dir)):
             continue
         place = os.fspath(part.path)
         gone = os.path.realpath(place) != place or not os.path.isdir(place)
         git = Git(os.fspath(part.git_dir))
-        with Held(f"backup of {worktree.worktree_id}, until a ref points to it") as held:
-            jailed = None if gone else JailedGit(git.git_dir, place)
-            commit, staged = _commits(jailed, part, worktree, commits, held) if jailed else (_head(git), "")
-            if commit is None:
-                continue
-            commits[part.name] = commit
+        with Held(f"backup of {worktree.worktree_id}, until a ref points to it") as held, Scratch() as empty:
+            jailed = JailedGit(git.git_dir, empty.name if gone else place)
+            commit, staged = _commits(jailed, part, worktree, commits, held, gone=gone)
+            commits |= {part.name: commit} if commit else {}
             ref = f"{PREFIX}/{worktree.worktree_id}/{stamp}-{os.urandom(2).hex()}"
-            refs = {f"{ref}-staged": staged, ref: commit} if staged else {ref: commit}
+            refs = {name: oid for name, oid in ((f"{ref}-staged", staged), (ref, "" if gone else commit)) if oid}
             for name, oid in refs.items():
                 words = ("update-ref", "-m", "paddock: backup", name, oid, "0" * len(oid))
                 git.variant(hold=held.locks).run(*words, environment=IDENTITY)
@@ -85,57 +83,69 @@ def _kept_loose(part: Part, worktree: Worktree, *held: str) -> list[tuple[str, s
 
 
 def _head(git: Git) -> str | None:
-    return git.ref("HEAD", ok=(0, 1, 128)) or None
+    words = ("rev-parse", "--verify", "--quiet", "HEAD^{commit}")  # a damaged repository may not have it
+    return git.run(*words, ok=(0, 1, 128)).out.decode("ascii").strip() or None
 
 
-def _commits(git: JailedGit, part: Part, worktree: Worktree, commits: dict[str, str], held: Held) -> tuple[str, str]:
-    """A commit of the files, and one of what only the git directory has; "" where the first has all of that."""
+def _commits(
+    git: JailedGit, part: Part, worktree: Worktree, commits: dict[str, str], held: Held, *, gone: bool
+) -> tuple[str, str]:
+    """A commit of the files, or HEAD where they are `gone`, and one of what only the git directory has.
+
+    "" for each where there is nothing of that, or the first has it all.
+    """
     head = _head(git)
     with Scratch() as scratch:
         index, objects = scratch.path("index"), scratch.path("objects")
         for directory in (index, objects):
             os.mkdir(directory)
-        own = {"GIT_INDEX_FILE": f"{index}/index"}
-        seen = condition.status(git, part, worktree)
-        odd = next(
-            (f"{cited(name)}: {condition.NO_NAME}" for name in seen.hidden if os.path.basename(name) != NAME), ""
-        )
-        if closed := seen.closed or odd:
-            raise _unreadable(git.work_tree, closed)
-        git.repository.run("read-tree", head or "--empty", environment=own)
-        links: set[bytes] = set()
-        changed: list[bytes] = []
-        entries = condition.unwatched_index(git)
-        if head:
-            links = set(map(os.fsencode, gitlinks.of_tree(git, head)))
-            # Without the end of revisions a file called HEAD would be as good an answer.
-            asked = ("diff-index", "--name-only", "-z", "--ignore-submodules=all", "HEAD", "--")
-            names = _seen(git, objects, *asked).split(b"\0")
-            changed = [
-                name for name in (*names, *condition.unwatched_changed(git, entries)) if name and name not in links
-            ]
-        for place in at_stake.in_places_of_submodules(condition.unwatched_gitlinks(entries), part, worktree):
-            changed += _inside(part, os.fsencode(place))
-        others = _seen(git, objects, "ls-files", "--others", "--exclude-standard", "-z").split(b"\0")
-        for name in filter(None, others):
-            changed += _below(part, name, links) if name.endswith(b"/") else [name]
-        own["GIT_OBJECT_DIRECTORY"] = objects
-        _record(git, changed, own)
-        for inner in worktree.submodules:
-            relative = os.path.relpath(inner.path, part.path)
-            if inner.name in commits and os.fsencode(relative) in links:
-                entry = f"160000 {commits[inner.name]}\t{relative}\0"
-                git.run("update-index", "-z", "--index-info", input=os.fsencode(entry), environment=own)
+        own = {"GIT_INDEX_FILE": f"{index}/index", "GIT_OBJECT_DIRECTORY": objects}
+        git.repository.run("read-tree", head or "--empty", environment={"GIT_INDEX_FILE": f"{index}/index"})
+        if not gone:
+            _add_files(git, part, worktree, commits, head, own)
         tree = git.run("write-tree", environment=own).out.decode("ascii").strip()
         before = head or EMPTY_TREE[len(tree)]
         staged = _tree_of_index(git, before, tree, own | {"GIT_INDEX_FILE": f"{index}/staged"})
-        made = {"": "", **({git.text("rev-parse", f"{head}^{{tree}}"): head} if head else {})}
+        made = {"": "", **({git.text("rev-parse", f"{head}^{{tree}}"): head} if head else {tree: ""} if gone else {})}
         for each, what in ((tree, worktree.path), (staged, f"what is staged in {worktree.path}")):
             if each not in made:
                 words = ["commit-tree", "-m", f"paddock: backup of {what}", *(["-p", head] if head else []), each]
                 made[each] = git.run(*words, environment=_AUTHOR | own).out.decode("ascii").strip()
                 crossing.adopt(git, objects, made[each], scratch.path(f"quarantine-{each}"), held)
     return made[tree], made[staged]
+
+
+def _add_files(
+    git: JailedGit, part: Part, worktree: Worktree, commits: dict[str, str], head: str | None, own: dict[str, str]
+) -> None:
+    """Puts what differs from `head` among the files of a part into the index of `own`.
+
+    Refusals: worktree-unreadable.
+    """
+    seen = condition.status(git, part, worktree)
+    odd = next((f"{cited(name)}: {condition.NO_NAME}" for name in seen.hidden if os.path.basename(name) != NAME), "")
+    if closed := seen.closed or odd:
+        raise _unreadable(git.work_tree, closed)
+    links: set[bytes] = set()
+    changed: list[bytes] = []
+    entries = condition.unwatched_index(git)
+    if head:
+        links = set(map(os.fsencode, gitlinks.of_tree(git, head)))
+        # Without the end of revisions a file called HEAD would be as good an answer.
+        asked = ("diff-index", "--name-only", "-z", "--ignore-submodules=all", "HEAD", "--")
+        names = _seen(git, own["GIT_OBJECT_DIRECTORY"], *asked).split(b"\0")
+        changed = [name for name in (*names, *condition.unwatched_changed(git, entries)) if name and name not in links]
+    for place in at_stake.in_places_of_submodules(condition.unwatched_gitlinks(entries), part, worktree):
+        changed += _inside(part, os.fsencode(place))
+    others = _seen(git, own["GIT_OBJECT_DIRECTORY"], "ls-files", "--others", "--exclude-standard", "-z").split(b"\0")
+    for name in filter(None, others):
+        changed += _below(part, name, links) if name.endswith(b"/") else [name]
+    _record(git, changed, own)
+    for inner in worktree.submodules:
+        relative = os.path.relpath(inner.path, part.path)
+        if inner.name in commits and os.fsencode(relative) in links:
+            entry = f"160000 {commits[inner.name]}\t{relative}\0"
+            git.run("update-index", "-z", "--index-info", input=os.fsencode(entry), environment=own)
 
 
 def _tree_of_index(git: JailedGit, head: str, tree: str, environment: dict[str, str]) -> str:
@@ -294,13 +304,10 @@ class Removal:
                 _check(now, worktree)
             backups: list[tuple[str, str]] = []
             beside = now.beside()
-            if len(now.at_stake()) > len(beside) and worktree.state is State.READY:
+            if len(now.at_stake()) > len(beside):
                 self._step("backup")
                 self._say("keeping uncommitted work")
                 backups = keep_work(worktree)
-            elif now.at_stake():
-                self._step("backup")
-                backups = [one for part in worktree.parts if part.linked for one in _kept_loose(part, worktree)]
             with self._store.repository_lock(common_dir):
                 self._step("record")
                 leaving = worktree.with_state(State.REMOVING)
