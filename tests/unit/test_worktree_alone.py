@@ -161,7 +161,7 @@ def test_the_mails_that_an_am_has_not_applied_are_kept(place: Place) -> None:
     refusal = refused(place, made)
     assert refusal.context == "a rebase or am in progress"
     assert refusal.hint.startswith(
-        f"how the rebase or am in progress goes on or is given up, says: git -C {root} status\n"
+        f"how the rebase or am in progress is continued or given up, says: git -C {root} status\n"
     )
     assert "commit" not in refusal.hint
     refs = [ref for _, ref in place.service.remove(made, force=True).backups if ref.endswith("-staged")]

@@ -625,7 +625,7 @@ def _ways(now: Condition, worktree: Worktree) -> Iterator[str]:
     for part in now.parts:
         git = joined(("git", "-C", place.get(part.name, now.path)))
         if part.operation not in ("", *_COMMITTED):
-            yield f"how the {part.operation} in progress goes on or is given up, says: {git} status"
+            yield f"how the {part.operation} in progress is continued or given up, says: {git} status"
         elif part.modified or part.untracked or part.operation:
             yield f"{git} add -A && {git} commit"
     kept = ["files are kept under refs/paddock/backup"] if len(now.at_stake()) > len(beside) + len(now.waiting) else []
