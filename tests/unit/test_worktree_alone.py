@@ -83,6 +83,23 @@ def test_a_missing_worktree_without_work_is_left_to_git(place: Place) -> None:
     assert place.service.of_repository(place.app) == []
 
 
+@pytest.mark.parametrize("damaged", ["index", "HEAD"])
+def test_a_missing_worktree_whose_git_directory_is_damaged_is_removed_by_force(place: Place, damaged: str) -> None:
+    """What only it had cannot be read any more; a commit that something else of it leads to is kept."""
+    made = place.service.add(place.app, "T")
+    loose = git("commit-tree", "-m", "loose", "-p", "HEAD", "HEAD^{tree}", at=Path(made.path))
+    git("update-ref", "refs/worktree/mine", loose, at=Path(made.path))
+    Path(made.path).rename(place.root / "there")
+    Path(made.main.git_dir, damaged).write_text("a" * 40 + "\n")
+    (row,) = place.service.of_repository(place.app)
+    assert place.service.status(row).at_stake()
+    kept = [
+        git("log", "-1", "--format=%s", ref, at=place.app) for _, ref in place.service.remove(row, force=True).backups
+    ]
+    assert kept == ["loose"]
+    assert place.service.of_repository(place.app) == []
+
+
 @pytest.mark.parametrize("ref", ["refs/worktree/mine", "refs/bisect/bad", "refs/rewritten/mine"])
 @pytest.mark.parametrize(("inner", "store"), [("", ".git"), ("lib/outer", ".git/modules/outer")])
 def test_a_commit_that_a_ref_of_the_worktrees_alone_leads_to_is_at_stake(

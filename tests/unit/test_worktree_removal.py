@@ -59,6 +59,16 @@ def test_a_worktree_without_work_goes_with_its_branch(place: Place) -> None:
     assert not Path(place.state, "locks", f"worktree-{made.worktree_id}").exists()
 
 
+def test_the_lock_of_a_launch_that_was_killed_goes_with_the_worktree(place: Place) -> None:
+    """It stays beside the ref that pins what a private git directory borrows."""
+    made = place.service.add(place.app, "T")
+    lock = place.app / ".git" / f"{record.pin(made.worktree_id)}.lock"
+    lock.parent.mkdir(parents=True, exist_ok=True)
+    lock.touch()
+    place.service.remove(made)
+    assert not lock.exists()
+
+
 @pytest.mark.parametrize(("mode", "closed"), [(0, "deep"), (0o444, "deep/below"), (0o111, "deep"), (0o111, "new")])
 def test_what_is_closed_is_at_stake(place: Place, closed: str, mode: int) -> None:
     """Git passes over a directory that it may not enter, as if it were as before; forced, nothing is lost either."""

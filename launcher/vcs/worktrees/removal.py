@@ -6,7 +6,7 @@ import re
 import stat
 import time
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 
 from launcher.jail import syscalls
 from launcher.safefs import walk
@@ -61,7 +61,12 @@ def keep_work(worktree: Worktree) -> list[tuple[str, str]]:
         git = Git(os.fspath(part.git_dir))
         with Held(f"backup of {worktree.worktree_id}, until a ref points to it") as held, Scratch() as empty:
             jailed = JailedGit(git.git_dir, empty.name if gone else place)
-            commit, staged = _commits(jailed, part, worktree, commits, held, gone=gone)
+            try:
+                commit, staged = _commits(jailed, part, worktree, commits, held, gone=gone)
+            except GitFailed:
+                if not gone:
+                    raise
+                commit = staged = ""  # it is damaged, and there are no files by which anything could be told
             commits |= {part.name: commit} if commit else {}
             ref = f"{PREFIX}/{worktree.worktree_id}/{stamp}-{os.urandom(2).hex()}"
             refs = {name: oid for name, oid in ((f"{ref}-staged", staged), (ref, "" if gone else commit)) if oid}
@@ -413,6 +418,8 @@ class Removal:
         """Removes the ref that pins what the private git directory borrows."""
         git = Git(os.fspath(part.common_dir))
         ref = record.pin(worktree.worktree_id)
+        with suppress(FileNotFoundError):
+            os.unlink(f"{git.common_dir}/{ref}.lock")  # of a launch that was killed when it set the ref
         if git.ref(ref):
             git.run("update-ref", "-d", ref)
 
