@@ -44,8 +44,10 @@ _AGAIN = 10.0
 
 _MOST = 1 << 40
 _ERROR = 400
-_WIDTH = 200
+_WIDTH = 300
 """Of the file's one line, so that a shorter one covers a longer one."""
+
+_COUNTS = ("requests", "input", "output", "estimated", "upload", "refused")
 
 _READING = (b"GET", b"HEAD")
 _COUNTING = re.compile(rb"(/messages/count_tokens|/responses/input_tokens|:countTokens)$")
@@ -110,7 +112,7 @@ class Spending:
     """
 
     def __init__(self, bounds: Mapping[str, int], path: str = "", clock: Callable[[], float] = time.monotonic) -> None:
-        """Opens the file, where one is given.
+        """Opens the file, where one is given, and goes on from what an earlier attempt at the session left there.
 
         Args:
             bounds: ``tokens``, ``requests`` (in a minute) and ``upload``, each where there is one.
@@ -119,12 +121,17 @@ class Spending:
         """
         self._bounds = dict(bounds)
         self._clock = clock
-        flags = os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW
-        self._fd = os.open(path, flags, 0o600) if path else -1
+        self._fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600) if path else -1
         self._recent: deque[float] = deque()
         self._aside = 0
         self._waiting: list[Signal] = []
         self.requests = self.input = self.output = self.estimated = self.upload = self.refused = 0
+        if earlier := json.loads((path and os.pread(self._fd, 4096, 0)) or b"{}"):
+            for name in _COUNTS:
+                setattr(self, name, earlier[name])
+            self.output += earlier["aside"]  # what was under way took all that it could
+            self.estimated += earlier["aside"]
+            self._recent.extend([clock()] * earlier["recent"])
 
     @property
     def bounded(self) -> bool:
@@ -175,11 +182,13 @@ class Spending:
         self._recent.append(self._clock())
         self.requests += 1
         self._aside += most
+        self._write()
         return most
 
     def end(self, aside: int) -> None:
         """A request is over, and what it took is counted."""
         self._aside -= aside
+        self._write()
         waiting, self._waiting = self._waiting, []
         for over in waiting:
             over.set()
@@ -217,6 +226,7 @@ class Spending:
     def sent(self, size: int) -> None:
         """Counts a request's head, or a piece of its content. Raises `Exceeded` in the middle of what is too much."""
         self.upload += size
+        self._write()
         if self.upload > (most := self._bounds.get("upload", _MOST)):
             self._refuse(f"the session's budget of {most:,} bytes to send is used up")
 
@@ -233,9 +243,9 @@ class Spending:
     def _write(self) -> None:
         if self._fd == -1:
             return
-        names = ("requests", "input", "output", "estimated", "upload", "refused")
         bound = {"budget": self._bounds["tokens"]} if self.counts_tokens else {}
-        text = json.dumps({name: getattr(self, name) for name in names} | bound)
+        rest = {"aside": self._aside, "recent": len(self._recent)}
+        text = json.dumps({name: getattr(self, name) for name in _COUNTS} | rest | bound)
         try:
             os.pwrite(self._fd, f"{text:<{_WIDTH}}\n".encode(), 0)
         except OSError:  # the disk is full: the counts hold all the same

@@ -227,7 +227,7 @@ class Usage(NamedTuple):
 def usage(directory: str) -> Usage:
     """What the proxy has counted so far. It reads an agent's words, so numbers are all that is taken of it."""
     try:
-        data = walk.read_regular(f"{directory}/{USAGE}", 4096)
+        data = walk.read_regular(f"{directory}/{USAGE}", 4096, follow=True)
     except OSError:
         return Usage()
     import json

@@ -15,6 +15,7 @@ from typing import Any
 import pytest
 import trustme
 
+from tests.support import served
 from tests.support.features import need
 from tests.support.identity import AS_A_USER
 from tests.support.paddock import Paddock, Session
@@ -402,6 +403,22 @@ def test_a_budget_ends_what_a_key_is_good_for(paddock: Paddock, api: Api, launch
     assert len(api.seen) <= 3  # the third was ended in the middle of its content
     assert "paddock: 3 requests with the key in TOKEN: 0 tokens in, 0 out" in ended.stderr
     assert "paddock: 2 more were refused by the session's budget" in ended.stderr
+
+
+def test_a_budget_is_for_all_attempts_at_a_session(api: Api) -> None:
+    """What is started again goes on from what was used, which is told at the end."""
+    need("landlock")
+    api.says = json.dumps({"usage": {"input_tokens": 3, "output_tokens": 4}}).encode() + b"\n"
+    script = f"for i in 1 2; do {CURL} -d {{}} $API_URL/chat/completions; done; exit 1"
+    with served.started(restart_seconds=0.05) as service:
+        environment = {"PATH": os.environ["PATH"], "HOME": str(service.paddock.who.home), "TOKEN": KEY}
+        service.create("sh", "-c", script, name="again", options=[api.option, "--budget", "tokens=20"],
+                       environment=environment, restart={"policy": "on-failure", "most": 2})  # fmt: skip
+        over = service.over("again")
+        assert over["attempt"] == 3, over
+        assert len(api.seen) == 3, service.log("again")
+        assert any("used up: 21 used" in line for line in service.log("again"))
+        assert "3 requests with the key in TOKEN: 9 tokens in, 12 out" in service.cli("show", "again").stdout
 
 
 @AS_A_USER

@@ -51,6 +51,8 @@ def test_a_budget_of_tokens_ends_with_a_clear_refusal(tmp_path: Path) -> None:
             "output": 100,
             "estimated": 0,
             "refused": 1,
+            "aside": 0,
+            "recent": 2,
             "budget": 200,
         }
         assert [line["reason"] for line in lines(tmp_path) if line["decision"] == "deny"] == [
@@ -196,6 +198,29 @@ def test_a_stream_is_over_with_its_last_event(tmp_path: Path, last: bytes, over:
             assert (counts.input, counts.output, counts.estimated) == (107, *made)
 
     run(test())
+
+
+def test_counts_go_on_where_an_earlier_attempt_left_them(tmp_path: Path) -> None:
+    """What was under way when it ended took all that it could; a rate holds across its end, too."""
+    path = str(tmp_path / "usage.json")
+
+    async def test() -> None:
+        first = Spending({"tokens": 500_000, "requests": 3, "upload": 100}, path)
+        for _ in range(2):
+            aside = await first.begin(b"POST", {b"content-length": b"10"})
+            first.sent(30)
+        first.end(aside)
+        second = Spending({"tokens": 500_000, "requests": 3, "upload": 100}, path)
+        assert (second.requests, second.output, second.estimated, second.upload) == (2, 128_010, 128_010, 60)
+        await second.begin(b"GET", {})
+        with pytest.raises(Exceeded, match="3 requests in a minute"):
+            await second.begin(b"GET", {})
+        with pytest.raises(Exceeded, match="100 bytes"):
+            second.sent(41)
+        with pytest.raises(Exceeded, match="tokens is used up: 128,010 used"):
+            await Spending({"tokens": 100_000}, path).begin(b"GET", {})
+
+    looped(test())
 
 
 @pytest.mark.parametrize("bounds", [{"tokens": 10**6}, {"upload": 10_000}, {"requests": 5}])

@@ -15,6 +15,7 @@ from launcher.jail.processes import is_below
 from launcher.lean import os
 from launcher.service.shim.streams import TERMINAL, Streams
 from policy.errors import Refusal
+from policy.keys import USAGE
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -110,6 +111,8 @@ def _run(launch: "dict[str, Any]", channel: int, run: "Callable[..., int]") -> i
         started = started or what == "started"
         if what == "ended" and isinstance(data, tuple):
             data = _bounded(data)
+        if what == "session" and isinstance(data, tuple):
+            os.symlink(launch["counts"], f"{data[1]}/{USAGE}")  # what keys are used for outlives the attempt
         send(_LETTERS[what], data)
 
     try:

@@ -19,6 +19,7 @@ from launcher.service.shim.attempt import SENDABLE, Attempt, Event, Launcher, fa
 from launcher.service.shim.clients import Client, client_for
 from launcher.service.shim.streams import TERMINAL, Streams
 from policy.errors import Refusal
+from policy.keys import USAGE
 
 _RETRY_SECONDS = 5.0
 _MOST_MOVES = 300
@@ -186,6 +187,7 @@ class ShimSession:
         self._move(STARTING, "a slot was free", attempt=number, pid=warm.pid)
         launch = {key: self._launch[key] for key in ("words", "environment", "open_files")}
         launch |= {"directory": self.request["directory"], "umask": self.request["umask"]}
+        launch["counts"] = f"{self._launch['directory']}/{USAGE}"
         try:
             attempt.launch(launch, self.request["stdin"])
         except OSError as error:
