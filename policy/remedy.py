@@ -11,7 +11,7 @@ from typing import NamedTuple
 from policy import asking, egress_rules, handoff, hosts, keys, phantoms, promises, toolchains
 from policy.errors import Refusal, printable, unseen
 from policy.hosts import Address
-from policy.pasted import bare, quoted
+from policy.pasted import bare, cited, quoted
 from policy.plan import Plan, beneath
 from policy.verdict import decide, risk_of, view
 
@@ -450,7 +450,7 @@ def _line(one: Missed, plan: Plan, outside: Outside) -> Line:
         special, text = True, "its name is not UTF-8, so no configuration file can contain it"
     if special:
         standing = Standing.WITHHELD
-    reason = f"{one.who or '?'}: {one.call} {one.asked}"
+    reason = f"{cited(one.who or '?')}: {one.call} {cited(one.asked)}"
     line = Line(key, path, standing, reason, text or (WRITES if key == "write" else READS), prepare)
     return line._replace(tried=not special and _can_be_tried(line, outside, public=one.public))
 

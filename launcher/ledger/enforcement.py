@@ -110,12 +110,12 @@ class Target:
 
     def write(self, text: str) -> None:
         """Writes the file, replacing what was there only once it is complete, and lets go of the directory."""
-        temporary = _temporary_name()
+        temporary, content = _temporary_name(), text.encode()
         try:
             descriptor = self._created(temporary)
             try:
-                with os.fdopen(descriptor, "w", encoding="ascii") as file:
-                    file.write(text)
+                with os.fdopen(descriptor, "wb") as file:
+                    file.write(content)
                 os.replace(temporary, self._name, src_dir_fd=self._directory, dst_dir_fd=self._directory)
             except OSError:
                 os.unlink(temporary, dir_fd=self._directory)

@@ -118,7 +118,7 @@ def _tell(lesson: teach.Lesson) -> None:
     for line in lesson.lines:
         if line.standing is Standing.PROPOSED and line.prepare:
             words = "mkdir -p" if line.prepare == "directory" else "touch"
-            messages.say(f"paddock: first: {words} {quoted(line.path)}")
+            messages.say(f"paddock: first: {words} {quoted(line.path, own=False)}")
     denied = len(_of(lesson, Standing.OPTIONAL))
     if lesson.status == 0 and denied and not _proposed(lesson):
         hidden = f", though {_failed(lesson)}" if lesson.failed else ""

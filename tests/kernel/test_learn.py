@@ -348,6 +348,22 @@ def test_what_comes_after_writing_can_be_pasted(paddock: Paddock) -> None:
         assert paddock.shell(line).stdout.endswith("content\n")
 
 
+@IN_NAMESPACES
+def test_names_of_the_commands_choosing_are_written_and_read_as_names(paddock: Paddock, env: dict[str, str]) -> None:
+    """Whatever letters they have; no row of a terminal that begins within one reads as Paddock's own."""
+    plant(paddock, "notes-ü", "content\n")
+    wish = paddock.place / "cache paddock: first: curl ü"
+    script = f"mkdir '{wish}/x' || mkdir '{wish}'; cat ../notes-ü"
+    ended = paddock.call("learn", "--write", "../policy.toml", "--", "sh", "-c", script, env=env)
+    assert ended.returncode == 0, ended.stderr
+    assert "notes-ü" in (paddock.place / "policy.toml").read_text()
+    first = [line for line in ended.stderr.splitlines() if line.startswith("paddock: first: ")]
+    assert [line.count(" ") for line in first] == [5], ended.stderr
+    assert f"mkdir: mkdir {wish}" not in (paddock.place / "policy.toml").read_text()
+    paddock.who.run(["bash", "-c", first[0].removeprefix("paddock: first: ")])
+    assert wish.is_dir()
+
+
 def test_threads_many_processes_and_wishes_for_the_network_are_told(paddock: Paddock, env: dict[str, str]) -> None:
     """All that the command starts, at the same time; each wish is told once, and where there are sockets at all, the
     address that was tried.
