@@ -17,19 +17,18 @@ def answer(words: list[str], *, as_json: bool) -> int:
         _show({name: _open(where, name, quiet=not words) for name in names}, as_json=as_json)
         return 0
     if len(words) != 3 or words[2] not in asking.ANSWERS:
-        raise cli.usage(f"an answer is SESSION HOST and one of {', '.join(asking.ANSWERS)}", "answer")
+        raise cli.usage(f"an answer is SESSION HOST[:PORT] and one of {', '.join(asking.ANSWERS)}", "answer")
     session, host, word = words
+    where_to = host if ":" in host else f"{host}:443"  # which port it is asked for may have changed since it was shown
     with answers.Client(where, session) as client:
-        found = [each for each in client.questions if host in (each.host, each.where)]
-        if len(found) != 1:
+        found = [each for each in client.questions if each.where == where_to]
+        if not found:
             known = ", ".join(each.where for each in client.questions)
             raise Refusal(
                 "question-unknown",
-                f"the session {session} asks nothing about {host}"
-                if not found
-                else f"{host} is asked for on several ports",
+                f"the session {session} asks nothing about {where_to}",
                 context=f"open: {known or 'none'}",
-                hint="paddock answer shows the questions of all sessions",
+                hint="paddock answer shows the questions of all sessions; HOST alone is port 443, for others HOST:PORT",
             )
         given = client.answer(found[0], word)
     if given != word:

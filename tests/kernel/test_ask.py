@@ -492,7 +492,9 @@ def test_another_terminal_can_answer(world: World, paddock: Paddock, backend: st
         assert [(each["session"], each["host"], each["port"]) for each in listed] == [("asked", "good.example", 80)]
         assert paddock.refused("answer", "asked", "other.example", "once").reference == "question-unknown"
         assert paddock.refused("answer", "asked", "good.example", "maybe").reference == "usage"
-        ended = paddock.call("answer", "asked", "good.example", "once")
+        said = paddock.refused("answer", "asked", "good.example", "session")  # 443, whichever port is asked for now
+        assert (said.reference, "good.example:80" in said.text) == ("question-unknown", True), said.text
+        ended = paddock.call("answer", "asked", "good.example:80", "once")
         assert (ended.returncode, ended.stdout) == (0, "good.example:80: once, what waits now\n"), ended
         at.expect("200")
         assert at.status() == 0
@@ -516,7 +518,7 @@ def test_no_answer_comes_by_the_socket_from_inside(world: World, paddock: Paddoc
         )
         assert "connected" in outside.stdout
         assert reached(world, before) == 0
-        assert paddock.call("answer", "asked", "good.example", "no").returncode == 0
+        assert paddock.call("answer", "asked", "good.example:80", "no").returncode == 0
         at.expect("403|<[1-9]")
         at.status()
     assert reached(world, before) == 0
@@ -590,7 +592,7 @@ def test_what_is_no_word_of_a_command_is_no_answer(world: World, paddock: Paddoc
         time.sleep(0.5)
         assert asked() == NO_ANSWERS.keys()
         for host in NO_ANSWERS:
-            assert paddock.call("answer", "asked", host, "no").returncode == 0
+            assert paddock.call("answer", "asked", f"{host}:80", "no").returncode == 0
         assert "200" not in running.communicate(timeout=20)[0]
 
 
