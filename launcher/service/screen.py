@@ -19,6 +19,7 @@ import select
 import time
 import unicodedata
 from collections import deque
+from itertools import groupby
 from typing import NoReturn
 
 from launcher.jail import cell
@@ -182,25 +183,28 @@ class Screen:
     # Text
 
     def _draw(self, text: str) -> None:
-        if self._graphics[self._set]:
-            text = text.translate(_LINES)
         self._last = text[-1]
         if text.isascii():
-            while text:
-                self._wrap(1)
-                part = text[: self.columns - self.x]
-                text = text[len(part) :]
-                if text and not self._wraps:  # the last cell is written again and again
-                    part, text = part[:-1] + text[-1], ""
-                self._put(part)
+            self._run(text, 1)
             return
-        for char in text:
-            width = _width(char)
-            if width == 0:
+        for width, run in groupby(text, _width):
+            self._run("".join(run), width)
+
+    def _run(self, text: str, width: int) -> None:
+        """Characters of one width, as much of a row at once as there is room for: a few bytes make many (REP)."""
+        if self._graphics[self._set]:
+            text = text.translate(_LINES)
+        if width == 0:
+            for char in text[:_MOST_MARKS]:
                 self._mark(char)
-                continue
+            return
+        cells = text if width == 1 else [cell for char in text for cell in (char, "")]
+        at = 0
+        while at < len(cells):
             self._wrap(width)
-            self._put((char,) if width == 1 else (char, ""))
+            until = at + (self.columns - self.x) // width * width
+            self._put(cells[at:until])
+            at = until if self._wraps else max(until, len(cells) - width)  # the last cell is written again and again
 
     def _wrap(self, width: int) -> None:
         if self.x + width > self.columns:
@@ -211,7 +215,7 @@ class Screen:
             else:
                 self.x = self.columns - width
 
-    def _put(self, cells: "str | tuple[str, ...]") -> None:
+    def _put(self, cells: str | list[str]) -> None:
         row = self.rows[self.y]
         row.time, row.joined = self.now, False
         have = row.cells
@@ -299,8 +303,7 @@ class Screen:
             self._up()
         elif what == "c":
             self._leave()
-            for row in self.rows:
-                row.erase(0, self.columns)
+            self._erase(2)
             self._reset()
         elif what[0] in "()" and len(what) == 2:
             self._graphics[what[0] == ")"] = what[1] == "0"
@@ -346,7 +349,7 @@ class Screen:
         elif final == "T":
             self._insert(self._top, count)
         elif final == "b" and self._last:
-            self._draw(self._last * min(count, self.columns))
+            self._run(self._last * min(count, self.columns), _width(self._last))
         elif final == "r" and not private:
             top, bottom = count - 1, min((given[1] if len(given) > 1 else 0) or len(self.rows), len(self.rows)) - 1
             if top < bottom:
@@ -366,7 +369,8 @@ class Screen:
             self.rows[self.y].erase(0, self.x + 1)
         begin, end = {0: (self.y + 1, len(self.rows)), 1: (0, self.y), 2: (0, len(self.rows))}.get(what, (0, 0))
         for row in self.rows[begin:end]:
-            row.erase(0, self.columns)
+            if row.cells or row.joined:
+                row.erase(0, self.columns)
 
     def _mode(self, private: str, given: list[int], *, on: bool) -> None:
         if not private:

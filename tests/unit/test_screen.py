@@ -4,6 +4,7 @@ import json
 import os
 import resource
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 import pyte
@@ -237,6 +238,24 @@ def test_hostile_output_costs_little(kind: str) -> None:
     assert status == 0
     assert after.ru_utime - before.ru_utime < 60
     assert confined(record("still\r\n") * 2) == (0, b"still\nstill\n")
+
+
+@pytest.mark.parametrize("text", ["é\x1b[80b", "漢\x1b[80b", "e\u0301\x1b[80b", "\x1bc", "x\x1b[2J"])
+def test_a_few_bytes_are_little_work(monkeypatch: pytest.MonkeyPatch, text: str) -> None:
+    """However many cells they fill or erase: rows are written as wholes, and blank ones are left alone."""
+    done: list[object] = []
+
+    def counting(before: Callable[..., object]) -> Callable[..., object]:
+        def counted(*given: object) -> object:
+            done.append(before)
+            return before(*given)
+
+        return counted
+
+    for what, name in ((Screen, "_put"), (Screen, "_mark"), (screen.Row, "erase"), (screen, "_width")):
+        monkeypatch.setattr(what, name, counting(getattr(what, name)))
+    Screen(24, 80).feed(text * 100)
+    assert len(done) <= 15 * 100
 
 
 def test_it_is_confined_before_it_reads(tmp_path: Path) -> None:
