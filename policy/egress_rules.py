@@ -249,7 +249,7 @@ def canonical_path(target: str) -> str | None:
 
     Ambiguous are encoded slashes, backslashes and percent signs, dot segments, empty segments, parameters behind dots,
     characters that do not belong into a URL (RFC 3986 section 3.3), and encoded bytes that are no UTF-8, such as a
-    dot's in more bytes than it needs.
+    dot's in more bytes than it needs; in wide forms of these characters, too.
     """
     path = target.partition("?")[0]
     if not path.startswith("/") or not path.isascii() or any(not "!" <= char <= "~" for char in path) or "#" in path:
@@ -265,11 +265,19 @@ def canonical_path(target: str) -> str | None:
             return None
         decoded += char + part[2:]
     try:
-        decoded.encode("latin-1").decode()
+        text = decoded.encode("latin-1").decode()
     except UnicodeDecodeError:
         return None
-    segments = decoded.split("/")[1:]
-    if "\\" in decoded or any(_is_dotted(part) for segment in segments for part in segment.split(";")):
+    if not text.isascii():
+        from unicodedata import normalize  # a launch does without
+
+        text = normalize("NFKC", text)  # as some servers read it: a wide dot or slash as a plain one
+    segments = text.split("/")[1:]
+    if (
+        text.count("/") > decoded.count("/")
+        or {"\\", "%"} & {*text}
+        or any(_is_dotted(part) for segment in segments for part in segment.split(";"))
+    ):
         return None
     return None if "" in segments[:-1] else decoded
 
@@ -437,7 +445,7 @@ def _described(rule: EgressRule, wanted: Request) -> str:
     if not wanted.method:
         return "tunnels"
     if wanted.restated:
-        return f"a request that repeats its method or path, in {cited(wanted.restated)}"
+        return f"a request that repeats its method, host or path, in {cited(wanted.restated)}"
     if wanted.content and wanted.method in rule.methods and wanted.method in WITHOUT_CONTENT:
         return f"{wanted.method} with content"
     return f"{cited(wanted.method)} {cited(wanted.path.partition('?')[0])}"

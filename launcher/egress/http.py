@@ -42,13 +42,13 @@ _HOP_BY_HOP = frozenset(
 ) | {b"proxy-authorization", b"proxy-authenticate", b"proxy-authentication-info"}
 _PORT = 80
 
-# No standard has them, and frameworks and gateways obey them: another method, or another path, than the request line's.
+# Frameworks and gateways obey them: another method, host or path than the request's.
 _RESTATING = re.compile(
     rb"x-(forwarded|original|rewrite|override|envoy-original|ms-original|waws)-.*|x-real-path|x-(http-|rest-)?method.*"
-    rb"|.*-method-override|_method|(x-)?request-uri|destination"
+    rb"|.*-(method|host|path)-override|_method|(x-)?request-uri|x-(host|path|uri)|forwarded|destination"
 )
 _TOLD = frozenset((b"x-forwarded-for", b"x-forwarded-proto", b"x-forwarded-port"))
-"""Of these, what says neither."""
+"""Of these, what says none of it."""
 _RESTATING_QUERY = re.compile(
     rb"(?:^|[&;])([^0-9a-z&;=]*(?:(?:x-)?http-?(?:method|headers)[^&;=]*|(?<=-)method(?=[&;=]|$)))"
 )
@@ -270,7 +270,7 @@ def _plain(request: h11.Request, target: str) -> Head:
 
 
 def _restates(name: bytes) -> bool:
-    """Whether a header states a method or a path once more; servers take `_` and `-` for the same."""
+    """Whether a header states a method, a host or a path once more; servers take `_` and `-` for the same."""
     return (
         _RESTATING.fullmatch(name if name == b"_method" else name.replace(b"_", b"-")) is not None and name not in _TOLD
     )

@@ -247,6 +247,15 @@ def test_of_cookies_only_those_of_the_front_end_remain(sent: bytes, kept: bytes)
         (request("/v1/x", "X-Goog-Method-Override: DELETE"), 403),
         (request("/v1/x", "Destination: /v2"), 403),
         (request("/v1/x", "X-Forwarded-For: 10.0.0.1"), 200),
+        *(
+            (request("/v1/x", f"{name}: /v2/x"), 403)
+            for name in ("Forwarded", "X-Host", "X-HTTP-Host-Override", "X_HTTP_Path_Override", "X-Path", "X-Uri")
+        ),
+        *(
+            (request(f"/v1/{path}/v2/x"), 403)
+            for path in ("%EF%BC%8E%EF%BC%8E", "%E2%80%A5", "a%EF%BC%8F..", "%EF%BC%85")
+        ),
+        (request("/v1/%C3%A9%E2%80%A6/x"), 200),
         (request("/v1/x", method="GET", body=""), 200),
         (request("/v1/x", "Transfer-Encoding: chunked", body="5"), 400),
         (request("/v1/x", "Host: elsewhere"), 400),
