@@ -232,6 +232,14 @@ def test_a_copy_without_an_interpreter_says_so(environment: Environment, tmp_pat
     ]
 
 
+@pytest.mark.parametrize("stream", ["<", "1<"])
+def test_a_directory_as_a_standard_stream_is_refused(environment: Environment, stream: str) -> None:
+    """Python itself would end with a dump of its own state."""
+    ended = call(["sh", "-c", f'"$0" {stream} /', environment.paddock])
+    assert (ended.returncode, ended.stdout) == (125, "")
+    assert ended.stderr.startswith("paddock: a standard stream is a directory [stream-unusable]\n  why: ")
+
+
 def test_a_link_that_leads_nowhere_is_not_started(tmp_path: Path) -> None:
     """sh itself reports a dangling link, and nothing is run."""
     (tmp_path / "paddock").symlink_to("gone")
