@@ -21,7 +21,7 @@ from tests.support.install import ROOT
 SCRIPT = ROOT / "launcher/paddock"
 
 STAND_IN = """
-import json, sys
+import json, os, sys
 from launcher import start
 
 start.write_bundle = lambda: None  # there are no modules to be bundled
@@ -33,7 +33,8 @@ def main(argv):
         import a_module_that_does_not_exist
     words = [word.encode("utf-8", "surrogateescape").hex() for word in argv]
     print(json.dumps({"words": words, "path": sys.path, "prefix": sys.prefix, "file": __file__,
-                      "same": argv is sys.argv, "isolated": sys.flags.isolated, "site": "site" in sys.modules}))
+                      "same": argv is sys.argv, "isolated": sys.flags.isolated, "site": "site" in sys.modules,
+                      "environment": dict(os.environ)}))
     return 42
 """
 
@@ -118,6 +119,14 @@ def test_every_word_arrives_as_it_was_written(environment: Environment) -> None:
     """Empty words, options of Python's, line feeds and bytes that are no UTF-8 pass unchanged."""
     words = [b"", b" ", b"-c", b"--", b"-I", b"$HOME `id` 'x' \"y\"", b"a\nb\n", b"\xff\xfe", "世界".encode()]
     assert reached(call([environment.paddock, *words])) == (str(environment.paddock), words)
+
+
+def test_no_variable_of_the_callers_is_changed(environment: Environment, tmp_path: Path) -> None:
+    """The shell would hand on its own value of an exported one of the same name."""
+    (tmp_path / "link").symlink_to(environment.paddock)
+    given = dict.fromkeys(("self", "python", "real", "readlink"), "mine")
+    said = json.loads(call([tmp_path / "link"], env=given).stdout)
+    assert given.items() <= said["environment"].items()
 
 
 @pytest.mark.parametrize("depth", [1, 2])
