@@ -26,7 +26,7 @@ from launcher.engines.row import OF_TICKETS, Job, Row
 from launcher.jail import init
 from launcher.ledger import ledgers
 from launcher.service.packets import ENGINE_END as END
-from launcher.vcs import checkout
+from launcher.vcs import checkout, worktree_words
 from launcher.vcs.disk import Present
 from launcher.vcs.git import Git
 from launcher.vcs.private import copied_settings
@@ -170,7 +170,8 @@ class Home:
 
     def _job(self, name: str) -> tuple[Job, list[str]]:
         asked = self._asked
-        trunk = checkout.find(asked["repository"], Present(), exact=False).root  # one mirror for all of its tickets
+        place = worktree_words.directory(asked["repository"], "/")
+        trunk = checkout.find(place, Present(), exact=False).root  # one mirror for all of its tickets
         git = Git.open(asked["worktree"])
         commit = git.run("rev-parse", "--verify", "--end-of-options", "HEAD^{commit}").out.decode("ascii").strip()
         head = git.run("symbolic-ref", "-q", "HEAD", ok=(0, 1)).out.decode("utf-8", "replace").strip()

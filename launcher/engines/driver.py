@@ -17,6 +17,7 @@ from typing import NamedTuple, Protocol, Self
 from launcher.engines import row
 from launcher.engines.row import RESULTS, Cause, Job, Outcome, Row
 from launcher.safefs import walk
+from launcher.vcs import worktree_words
 from policy.errors import Refusal
 
 _LOOK = 0.5
@@ -100,9 +101,10 @@ class Results:
         """Opens it, and reads what is there.
 
         Raises:
-            Refusal: results-unusable, results-invalid, batch-running.
+            Refusal: results-unusable, results-invalid, batch-running, worktree-behind-link.
         """
-        self.path = os.path.realpath(path)
+        directory, name = os.path.split(path)
+        self.path = os.path.join(worktree_words.directory(directory or ".", os.getcwd()), name)
         self.prefix = f"{row.PREFIX}{hashlib.sha256(os.fsencode(self.path)).hexdigest()[:10]}"
         self.last: dict[str, Outcome] = {}
         self.begun: Counter[str] = Counter()
@@ -110,8 +112,8 @@ class Results:
         self._log = -1
         try:
             # Sessions may write the directory: no link that appears there leads the way.
-            directory = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
-            self._directory = walk.open_canonical(os.path.dirname(self.path), directory)
+            flags = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
+            self._directory = walk.open_canonical(os.path.dirname(self.path), flags)
             self._files.append(self._directory)
             self._file = self._opened("")
             try:

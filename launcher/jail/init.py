@@ -83,9 +83,47 @@ def unblock_signals(*, held: tuple[int, ...] = ()) -> None:
     _signal.pthread_sigmask(_signal.SIG_SETMASK, mask.union(held))
 
 
+def ending() -> tuple[int, ...]:
+    """The signals of `ENDING` that the caller does not ignore, as nohup(1) does."""
+    return tuple(number for number in ENDING if _signal.getsignal(number) not in (None, _signal.SIG_IGN))
+
+
 def take_ending() -> int:
-    """Takes the signals of `ENDING` that are held back; returns one of them, 0 when there is none."""
-    return max((taken.si_signo for taken in iter(lambda: _signal.sigtimedwait(ENDING, 0), None)), default=0)
+    """Takes the signals of `ending` that are held back; returns one of them, 0 when there is none."""
+    return max((taken.si_signo for taken in iter(lambda: _signal.sigtimedwait(ending(), 0), None)), default=0)
+
+
+class Patience:
+    """A long step of the end: of `ENDING`, which are blocked around it, the first signal waits until it is over.
+
+    The next one ends this process in the middle, as it would have without all this.
+    """
+
+    def __init__(self, first: "Callable[[], None]") -> None:
+        """`first` is called at the first signal, to say so."""
+        self._first = first
+        self._taken = 0
+
+    def __enter__(self) -> None:
+        """Takes the signals that the caller does not ignore."""
+        self._before = {number: _signal.getsignal(number) for number in ending()}
+        for number in self._before:
+            _signal.signal(number, self._take)
+        _signal.pthread_sigmask(_signal.SIG_UNBLOCK, self._before)
+
+    def __exit__(self, *_: object) -> None:
+        """Blocks them again, with the first one among those that wait."""
+        _signal.pthread_sigmask(_signal.SIG_BLOCK, self._before)
+        for number, handler in self._before.items():
+            _signal.signal(number, handler)
+        if self._taken:
+            os.kill(os.getpid(), self._taken)
+
+    def _take(self, number: int, _: object) -> None:
+        self._taken = number
+        for each in self._before:
+            _signal.signal(each, _signal.SIG_DFL)
+        self._first()
 
 
 def open_signals(signals: tuple[int, ...] = BLOCKED) -> int:

@@ -123,7 +123,7 @@ class Carrier:
         except BrokenPipeError:
             pass  # it was killed
         why = "the process that carries the bytes was killed"
-        signals = init.open_signals(init.ENDING)
+        signals = init.open_signals(init.ending())
         poll = select.poll()
         for fd in (self._answering, signals):
             poll.register(fd, select.POLLIN)

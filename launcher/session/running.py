@@ -165,6 +165,7 @@ def run(
     return status_code
 
 
+WAITS = "paddock: taking the work over; one more signal leaves that for later: paddock worktree harvest"
 NO_NETWORK = "the command wanted the network, and this jail has none: --allow-domain HOST (paddock help network)"
 
 
@@ -472,13 +473,14 @@ class _Parts(terminal.Listener):
         if self._git is not None:
             from launcher.session import private_git
 
-            finished = private_git.finish(
-                self._git,
-                self._plan,
-                strict=self._strict,
-                hold=handoff_changes.refused(self.changes) if self._strict and self.changes else None,
-                nothing=self._nothing_to_harvest,
-            )
+            with init.Patience(lambda: messages.say(WAITS)):
+                finished = private_git.finish(
+                    self._git,
+                    self._plan,
+                    strict=self._strict,
+                    hold=handoff_changes.refused(self.changes) if self._strict and self.changes else None,
+                    nothing=self._nothing_to_harvest,
+                )
             self.lines += finished.lines
             self.harvested, self.refused = finished.data, finished.refusal
         if made := submodule_places.made_in(submodule_places.open_places(self._plan)):

@@ -15,7 +15,7 @@ from launcher.engines.local import Local
 from launcher.engines.row import RESULTS, Cause, Row
 from launcher.service.ticket_schema import check_for_nodes
 from launcher.session import messages, places
-from launcher.vcs import checkout
+from launcher.vcs import checkout, worktree_words
 from launcher.vcs.disk import Present
 from launcher.vcs.git import Git
 from launcher.verbs import table
@@ -227,7 +227,7 @@ def resolved(rows: list[tuple[int, Row]], path: str) -> list[tuple[int, Row]]:
 
 def _commit(repository: str, name: str) -> tuple[str, str] | Refusal:
     try:
-        root = checkout.find(repository, Present(), exact=False).root
+        root = checkout.find(worktree_words.directory(repository, "/"), Present(), exact=False).root
         commit = Git.open(root).commit_of(name)
     except Refusal as refusal:
         return refusal

@@ -3,8 +3,8 @@
 import os
 
 from launcher import cli
-from launcher.session import inputs, messages, places
-from launcher.vcs import checkout
+from launcher.session import messages, places
+from launcher.vcs import checkout, worktree_words
 from launcher.verbs import forms
 from policy.errors import Refusal
 from policy.pasted import cited
@@ -54,8 +54,7 @@ def _sessions(named: list[str], cwd: str) -> tuple[dict[str, str], list[str]]:
         if not name or name in found or name in live or bool(equals) is not bool(directory):
             raise cli.usage(f"--session {item} does not name another session: ID or ID=DIR", "files")
         if directory:
-            path = os.path.join(cwd, directory)
-            found[name] = inputs.resolved(path) or os.path.normpath(path)
+            found[name] = worktree_words.directory(directory, cwd)
         else:
             live.append(name)
     return found, live
@@ -86,5 +85,5 @@ def _worktree(options: cli.Parsed, cwd: str) -> str:
     from launcher.session.machine import Machine
 
     named = options.get("--worktree")
-    start = os.path.join(cwd, named) if isinstance(named, str) else cwd
+    start = worktree_words.directory(named, cwd) if isinstance(named, str) else cwd
     return checkout.find(start, Machine(os.environ), exact=isinstance(named, str), hint=checkout.WITH_OPTION).root

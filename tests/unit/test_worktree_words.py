@@ -6,9 +6,10 @@ from pathlib import Path
 
 import pytest
 
+from launcher.engines.driver import Results
 from launcher.vcs import written
 from launcher.vcs.merge.target import find
-from launcher.verbs import forms, run, worktree
+from launcher.verbs import batch, files, forms, run, worktree
 from policy.errors import Refusal
 from tests.support import repository
 from tests.support.repository import Place, committed, git
@@ -79,6 +80,32 @@ def test_no_link_in_a_checkout_leads_to_another_directory(place: Place, verb: st
         assert refused.value.reference == "worktree-behind-link"
         assert f"through {place.app}/linked it resolves to {place.root}/mine" in refused.value.context
     assert DIRECTORIES[verb]("../way/mine") == 0
+
+
+def test_no_link_in_a_checkout_leads_tools_rows_or_worktrees_elsewhere(place: Place, tmp_path: Path) -> None:
+    """Nor are results written through one: a shell may read that file. The user's own link leads on."""
+    own = tmp_path / "own"
+    own.symlink_to(place.root)
+    (place.app / "linked").symlink_to(place.root)
+    asked: dict[str, Verb] = {
+        "files --session": lambda word: files._sessions([f"a={word}/app-A"], str(place.app)),
+        "batch": lambda word: Results(f"{word}/rows.results.jsonl").close(),
+        "worktree add --path": lambda word: forms.call(["worktree", "add", "C", "--path", f"{word}/there"]),
+    }
+    for act in asked.values():
+        with pytest.raises(Refusal) as refused:
+            act("linked")
+        assert refused.value.reference == "worktree-behind-link"
+        act(str(own))
+    row = batch._commit(f"{place.app}/linked/app-A", "HEAD")
+    assert isinstance(row, Refusal)
+    assert row.reference == "worktree-behind-link"
+    assert isinstance(batch._commit(f"{own}/app-A", "HEAD"), tuple)
+    (place.app / "rows.results.jsonl").symlink_to(tmp_path / "aliases")
+    with pytest.raises(Refusal) as refused:
+        Results("rows.results.jsonl")
+    assert refused.value.reference == "results-unusable"
+    assert not (tmp_path / "aliases").exists()
 
 
 @pytest.mark.parametrize("verb", VERBS)

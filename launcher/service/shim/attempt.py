@@ -111,7 +111,7 @@ def _run(launch: "dict[str, Any]", channel: int, run: "Callable[..., int]") -> i
         started = started or what == "started"
         if what == "ended" and isinstance(data, tuple):
             data = _bounded(data)
-        if what == "session" and isinstance(data, tuple):
+        if what == "session" and isinstance(data, tuple) and "counts" in launch:
             os.symlink(launch["counts"], f"{data[1]}/{USAGE}")  # what keys are used for outlives the attempt
         send(_LETTERS[what], data)
 

@@ -5,14 +5,14 @@ import re
 import time
 from pathlib import Path
 
-from launcher.vcs import written
+from launcher.vcs import worktree_words
 from launcher.vcs.checkout import Checkout
 from launcher.vcs.disk import Names
 from launcher.vcs.git import Git
 from launcher.vcs.refs import AGENTS
 from launcher.vcs.worktrees import admin_files, models, module_stores
 from launcher.vcs.worktrees.models import Options, Part, State, Unpopulated, Worktree
-from policy.errors import Refusal, in_rows, printable
+from policy.errors import Refusal, in_rows
 from policy.launch import worktree_id
 from policy.pasted import cited, quoted
 from policy.plan import beneath
@@ -84,23 +84,17 @@ def _supported(git: Git, parent: Checkout) -> None:
 
 
 def place(parent: Checkout, wanted: str | None, name: str) -> str:
-    """Where a new worktree will be, canonical: `wanted`, or beside the parent (worktree-place, worktree-exists)."""
+    """Where a new worktree will be, canonical: `wanted`, or beside the parent.
+
+    Refusals: worktree-place, worktree-exists, worktree-behind-link.
+    """
     path = os.path.abspath(wanted) if wanted is not None else models.sibling(parent.root, parent.common_dir, name)
     above = os.path.dirname(path)
     trail = Names().walk(above)
     if trail.canonical is None or not os.path.isdir(trail.canonical):
         raise Refusal("worktree-place", f"{above} is not a directory", hint="make it first, or name another --path")
-    for link, target in trail.links:
-        tree = written.agents_tree(os.path.dirname(link))
-        if tree:
-            itself = os.path.join(trail.canonical, os.path.basename(path))
-            raise Refusal(
-                "worktree-place",
-                f"{path} is reached through a link that a session could have set",
-                context=f"{printable(link)} points to {printable(target)}, and commands in jails could write {tree}",
-                hint=f"name the place itself, if you mean it: --path {quoted(itself)}",
-            )
     canonical = os.path.join(trail.canonical, os.path.basename(path))
+    worktree_words.refuse_link(path, trail, canonical)
     if os.path.lexists(canonical):
         raise Refusal(
             "worktree-exists",
