@@ -96,9 +96,10 @@ while head := socket.recv_fds(asked, 8, 3):
     for fd in (*streams, modules):
         os.close(fd)
     print(json.dumps([status, *said]), file=answers, flush=True)
-    for name in {*imported.split()} - {*sys.modules}:
-        with contextlib.suppress(ImportError):
-            importlib.import_module(name)
+    for name in imported.split():  # in its order: asyncio's compiled half, imported before asyncio, is of two minds
+        if name not in sys.modules:
+            with contextlib.suppress(ImportError):
+                importlib.import_module(name)
     gc.freeze()
 """
 
