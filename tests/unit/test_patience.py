@@ -2,7 +2,6 @@
 
 import os
 import signal
-from collections.abc import Callable
 
 import pytest
 
@@ -33,12 +32,11 @@ def test_the_first_signal_waits_and_the_next_one_ends_it(number: signal.Signals)
 def test_a_signal_from_before_is_the_first_one_and_an_ignored_one_is_none() -> None:
     """As behind nohup(1)."""
 
-    def waiting(number: int, before: Callable[[], object]) -> tuple[int, int]:
-        before()
+    def waiting(number: int, handler: signal.Handlers) -> tuple[int, int]:
+        signal.signal(number, handler)
         init.block_signals()
         os.kill(os.getpid(), number)
         return _sent()
 
-    ignored = lambda: signal.signal(signal.SIGHUP, signal.SIG_IGN)  # noqa: E731  # a name for what it does
-    assert forked.run(lambda: waiting(signal.SIGTERM, dict)) == (signal.SIGTERM, 1)
-    assert forked.run(lambda: waiting(signal.SIGHUP, ignored)) == (0, 0)
+    assert forked.run(lambda: waiting(signal.SIGTERM, signal.SIG_DFL)) == (signal.SIGTERM, 1)
+    assert forked.run(lambda: waiting(signal.SIGHUP, signal.SIG_IGN)) == (0, 0)

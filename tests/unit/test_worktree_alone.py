@@ -3,26 +3,21 @@
 import shutil
 import subprocess
 from pathlib import Path
+from typing import NoReturn
 
 import pytest
 
+from launcher.vcs.git import GitFailed
+from launcher.vcs.worktrees import removal
 from launcher.vcs.worktrees.models import State, Worktree
-from policy.errors import Refusal
 from tests.support import repository
 from tests.support.repository import ENV, Place, committed, git
+from tests.unit.test_worktree_removal import refused
 
 
 @pytest.fixture
 def place(tmp_path: Path) -> Place:
     return repository.nested(tmp_path)
-
-
-def refused(place: Place, made: Worktree) -> Refusal:
-    """What a removal says that is not forced; nothing is gone."""
-    with pytest.raises(Refusal) as raised:
-        place.service.remove(made)
-    assert Path(made.path).exists()
-    return raised.value
 
 
 def aside(root: Path) -> str:
@@ -98,6 +93,26 @@ def test_a_missing_worktree_whose_git_directory_is_damaged_is_removed_by_force(p
     ]
     assert kept == ["loose"]
     assert place.service.of_repository(place.app) == []
+
+
+def test_a_missing_worktree_whose_work_cannot_be_written_stays(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As on a full disk: what can be read is not given up."""
+    made = place.service.add(place.app, "T")
+    (Path(made.path) / "new").write_text("staged\n")
+    git("add", "new", at=Path(made.path))
+    Path(made.path).rename(place.root / "there")
+    (row,) = place.service.of_repository(place.app)
+
+    def full(*_: object, **__: object) -> NoReturn:
+        raise GitFailed("git-failed", ["write-tree"], made.path, "No space left on device", status=128)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(removal, "_commits", full)
+        with pytest.raises(GitFailed):
+            place.service.remove(row, force=True)
+    (there,) = place.service.of_repository(place.app)
+    refs = [ref for _, ref in place.service.remove(there, force=True).backups]
+    assert [git("show", f"{ref}:new", at=place.app) for ref in refs] == ["staged"]
 
 
 @pytest.mark.parametrize("ref", ["refs/worktree/mine", "refs/bisect/bad", "refs/rewritten/mine"])

@@ -497,6 +497,15 @@ def _without_files(part: Part, worktree: Worktree) -> PartCondition:
     )
 
 
+def is_damaged(part: Part, worktree: Worktree) -> bool:
+    """Whether git cannot read what the git directory of a part alone has."""
+    try:
+        _without_files(part, worktree)
+    except GitFailed:
+        return True
+    return False
+
+
 def alone(worktree: Worktree) -> bool:
     """Whether only the git directories of a worktree have something that `git worktree prune` would remove."""
     parts = (_part(part, worktree, UserConfig()) for part in worktree.parts if part.linked)

@@ -64,9 +64,9 @@ def keep_work(worktree: Worktree) -> list[tuple[str, str]]:
             try:
                 commit, staged = _commits(jailed, part, worktree, commits, held, gone=gone)
             except GitFailed:
-                if not gone:
+                if not gone or not condition.is_damaged(part, worktree):
                     raise
-                commit = staged = ""  # it is damaged, and there are no files by which anything could be told
+                commit = staged = ""  # nothing could be told of it by its files either
             commits |= {part.name: commit} if commit else {}
             ref = f"{PREFIX}/{worktree.worktree_id}/{stamp}-{os.urandom(2).hex()}"
             refs = {name: oid for name, oid in ((f"{ref}-staged", staged), (ref, "" if gone else commit)) if oid}
