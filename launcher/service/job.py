@@ -112,21 +112,17 @@ def _write(line: dict[str, Any]) -> None:
         stream.write(json.dumps(line) + "\n")
 
 
-def harvest(worktree: str, strict: bool) -> dict[str, Any]:
+def harvest(worktree: str) -> dict[str, Any]:
     """Takes over what waits in a worktree's private git directory; {} when it never had one.
 
-    Args:
-        strict: refuse commits that change hand-off files.
-
-    Refusals: as `paddock worktree harvest` does.
+    Refusals: as a session's end does.
     """
     from launcher.session import places
-    from launcher.vcs.harvest.outstanding import is_strict
 
     where = record.directory_of(places.places(os.environ).state, worktree_id(worktree))
     if not os.path.isdir(where):
         return {}
-    return _taken(where, worktree, strict=strict or is_strict(where)).as_dict()
+    return _taken(where, worktree).as_dict()
 
 
 def harvest_waiting(later: Sequence[str] = ()) -> dict[str, Any]:
@@ -153,10 +149,7 @@ def harvest_waiting(later: Sequence[str] = ()) -> dict[str, Any]:
         try:
             if each.damage is not None:
                 raise each.damage
-            if each.held:
-                hint = "read them, then: paddock worktree harvest"
-                raise Refusal("handoff-strict", "a strict session left it to you", context=each.refusal, hint=hint)
-            result = _taken(each.directory, each.worktree, strict=each.strict)
+            result = _taken(each.directory, each.worktree)
             answer.update(state=result.state, lines=harvesting.report_lines(result, place=each.worktree))
         except Refusal as refusal:
             answer["refusal"] = refusal.as_dict()
@@ -169,7 +162,7 @@ def harvest_waiting(later: Sequence[str] = ()) -> dict[str, Any]:
     return {"worktrees": found}
 
 
-def _taken(directory: str, worktree: str, *, strict: bool) -> "HarvestResult":
+def _taken(directory: str, worktree: str) -> "HarvestResult":
     """A harvest of a private git directory, by the hand-off patterns of its worktree."""
     from launcher.session import configuration, harvesting
     from launcher.vcs.worktrees import recovery
@@ -177,7 +170,7 @@ def _taken(directory: str, worktree: str, *, strict: bool) -> "HarvestResult":
     patterns = configuration.handoff_patterns(worktree, os.environ)
     known = record.read(directory)
     with recovery.stand_in(directory, known) if known is not None else nullcontext():
-        return harvesting.take(directory, patterns, strict=strict)
+        return harvesting.take(directory, patterns)
 
 
 def collect(roots: dict[str, str], bounds: dict[str, Any], gone_days: float) -> dict[str, Any]:
@@ -342,13 +335,12 @@ def harvest_worktree(name: str) -> dict[str, Any]:
     Refusals: worktree-unknown, and those of a harvest.
     """
     from launcher.session import harvesting
-    from launcher.vcs.harvest.outstanding import is_strict
 
     worktree = os.fspath(_known(name).path)
     directory = record.directory_of(_state(), name)
     if not os.path.isdir(directory):
         return {"state": "nothing", "lines": []}
-    result = _taken(directory, worktree, strict=is_strict(directory))
+    result = _taken(directory, worktree)
     return {"state": result.state, "lines": harvesting.report_lines(result, place=worktree)}
 
 

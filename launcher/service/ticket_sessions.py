@@ -251,7 +251,7 @@ class TicketSessions:
         result: dict[str, Any] | None = None
         for _ in range(_BUSY_LOOKS):
             try:
-                result = await self._jobs.run("harvest", {"worktree": worktree, "strict": False}) or None
+                result = await self._jobs.run("harvest", {"worktree": worktree}) or None
             except Refusal as refusal:
                 return dict(refusal.as_dict())
             if result is None or result.get("state") != "busy":

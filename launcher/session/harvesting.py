@@ -13,10 +13,11 @@ from launcher.session.machine import Machine
 from launcher.session.places import Places
 from launcher.vcs import checkout
 from launcher.vcs.disk import Present
-from launcher.vcs.harvest import further, outstanding
+from launcher.vcs.harvest import further
 from launcher.vcs.harvest.harvest import harvest
 from launcher.vcs.harvest.parts import FileChange, HarvestResult, Limits
 from launcher.vcs.private import record as records
+from launcher.vcs.private import withheld
 from policy.errors import Refusal, printable
 from policy.handoff import PROTECT, Patterns
 from policy.pasted import cited, quoted
@@ -35,7 +36,7 @@ def take(
     directory: str,
     patterns: Iterable[tuple[str, str]],
     *,
-    strict: bool = False,
+    strict: bool | None = None,
     sign: bool | None = None,
     limits: Limits | None = None,
     branches: Mapping[str, str] | None = None,
@@ -47,7 +48,8 @@ def take(
     Args:
         directory: `record.directory_of` the worktree.
         patterns: hand-off patterns with their modes, as `Plan.handoff_patterns` has them.
-        strict: refuse commits that change hand-off files.
+        strict: refuse commits that change hand-off files. A user who harvests by hand decides; None for what the
+            sessions that left the work were told (see `harvest.harvest`).
         sign: with the user's own signature; None for what the sessions that made the work were told.
         limits: bounds; the default ones when None.
         branches, dismiss: see `harvest.harvest`.
@@ -90,7 +92,7 @@ def take(
 def _note(directory: str, reason: str) -> None:
     """Keeps why a harvest was refused, unless the disk is full: who asks next finds the work itself."""
     with suppress(OSError):
-        outstanding.note(directory, reason)
+        withheld.note(directory, reason)
 
 
 def _obeyed(directory: str) -> tuple[tuple[str, str], ...]:

@@ -4,7 +4,7 @@ Launch path: `os`. What looks for something to harvest is loaded at the end, whe
 """
 
 from launcher.lean import os
-from launcher.session import inputs, messages
+from launcher.session import handoff_changes, inputs, messages
 from launcher.session.places import Places, made
 from launcher.vcs.private import lease, lock, record
 from launcher.vcs.private.lease import Lease
@@ -16,6 +16,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
 
+    from launcher.session.handoff_changes import Change
 
 STRICT_REFUSAL = "handoff-strict"
 BUSY = "another session is running in this worktree: commits are harvested when the last one ends"
@@ -55,9 +56,8 @@ def take(places: Places, plan: Plan, slots: dict[str, str], own: str, *, strict:
         _make_room(places.state, plan)
         made(directory)
     slots["git"] = inputs.resolved(directory) or directory
-    before = [name for name, wanted in ((SIGN, plan.sign), (STRICT, strict)) if not wanted]
-    if any(os.path.lexists(f"{slots['git']}/{name}") for name in before):
-        _unless_waiting(slots["git"], sign=not plan.sign, strict=not strict)
+    if any(os.path.lexists(f"{slots['git']}/{name}") for name in (STRICT, *(() if plan.sign else (SIGN,)))):
+        _unless_waiting(slots["git"], sign=plan.sign, strict=strict)
     taken = lease.take(slots["git"], plan)
     try:
         if plan.follow:
@@ -68,13 +68,13 @@ def take(places: Places, plan: Plan, slots: dict[str, str], own: str, *, strict:
         taken.close()
         raise record.unusable(slots["git"], error) from None
     if plan.sign or strict:
-        from launcher.vcs.harvest import outstanding
+        from launcher.vcs.private import withheld
 
         try:
             if plan.sign:
                 record.note(slots["git"], SIGN)
-            if strict and not outstanding.is_held(slots["git"]):
-                outstanding.demand_strictness(slots["git"])
+            if strict:
+                taken.mark = withheld.demand_strictness(slots["git"])
         except OSError as error:
             taken.close()
             raise record.unusable(slots["git"], error) from None
@@ -106,16 +106,20 @@ def _make_room(state: str, plan: Plan) -> None:
 
 
 def _unless_waiting(directory: str, *, sign: bool, strict: bool) -> None:
-    """Forgets that a session wanted signatures or a strict hand-off, where nothing of it waits and none lives."""
+    """Forgets that sessions wanted signatures or a strict hand-off, where nothing of them waits and none lives.
+
+    Not so where this one wants the same, or is strict and a strict one has refused: its files may still lie there.
+    """
     from launcher.vcs.harvest import agent_refs
+    from launcher.vcs.private import withheld
 
     try:
         descriptor = lock.opened(directory)
         try:
             if lock.alone(descriptor, wait=False) and not agent_refs.harvest_due(directory):
-                if sign:
+                if not sign:
                     record.forget(directory, SIGN)
-                if strict:
+                if not (strict and withheld.has_refused(directory)):
                     record.forget(directory, STRICT)
         finally:
             os.close(descriptor)
@@ -134,19 +138,25 @@ def nothing_new(taken: Lease) -> bool:
 
 
 def finish(
-    taken: Lease, plan: Plan, *, strict: bool = False, hold: Refusal | None = None, nothing: bool = False
+    taken: Lease, plan: Plan, *, strict: bool = False, changes: "tuple[Change, ...]" = (), nothing: bool = False
 ) -> Finished:
     """Ends the use of the private git directory; the last session in the worktree harvests. For after the jail's end.
 
     A harvest that is refused is no failure of the session: the work stays where it is.
 
     Args:
-        strict: commits that change hand-off files are not taken over.
-        hold: why nothing is taken over.
+        strict: nothing is taken over when hand-off files have changed. So it is for a session that is not, too, where
+            strict ones have left some of the work.
+        changes: of hand-off files in the worktree.
         nothing: there is nothing to take over, as `nothing_new` said when the jail was empty.
     """
     lines: list[str] = []
+    bound = not plan.review and (strict or (not nothing and os.path.lexists(f"{taken.directory}/{STRICT}")))
+    hold = handoff_changes.refused(changes) if bound and changes else None
     try:
+        # Before another one's end, which may be at this moment, can harvest.
+        if hold is not None or taken.record.form != SWAPPED:
+            _note_end(taken, hold)
         taken.close()
     except Refusal as refusal:
         messages.say(str(refusal))
@@ -159,18 +169,21 @@ def finish(
             "git there before: paddock worktree repair DIR"
         ]
     if replaced := [docked for docked in taken.docked if docked.aside]:
-        from launcher.session import handoff_changes
         from launcher.vcs.private import swap
 
         lines += swap.report_lines(replaced)
-        if strict:
+        if bound and hold is None:
             changed = [f"{docked.path}/.git"[len(plan.worktree) + 1 :] for docked in replaced]
             hold = handoff_changes.refused(tuple(("changed", path, "protect") for path in changed))
-            _hold(taken.directory, hold)
+            _note_end(taken, hold)
+    if hold is not None:
+        if strict:
             return Finished(lines, None, hold)
-    if hold is not None and not nothing:
-        _hold(taken.directory, hold)
-    if hold is not None or nothing:
+        messages.say(str(hold))
+        return Finished(lines, hold.as_dict())
+    if taken.record.form == SWAPPED:
+        _note_end(taken, None)
+    if nothing:
         return Finished(lines, None)
     from launcher.vcs.harvest import agent_refs
 
@@ -182,22 +195,29 @@ def finish(
         packages.enable()
         from launcher.session import harvesting
 
-        result = harvesting.take(taken.directory, plan.handoff_patterns, strict=strict)
+        result = harvesting.take(taken.directory, plan.handoff_patterns)
         lines += [BUSY] if result.state == "busy" else []
         return Finished([*lines, *harvesting.report_lines(result, once=True)], result.as_dict())
     except Refusal as refusal:
-        if refusal.reference == STRICT_REFUSAL:
+        if strict and refusal.reference == STRICT_REFUSAL:
             return Finished(lines, refusal.as_dict(), refusal)
         messages.say(str(refusal))
         return Finished(lines, refusal.as_dict())
 
 
-def _hold(directory: str, refusal: Refusal) -> None:
-    """Keeps the service from taking over later what a strict session has refused."""
-    from launcher.vcs.harvest import outstanding
+def _note_end(taken: Lease, hold: Refusal | None) -> None:
+    """Notes what keeps others from taking over the work of a strict session, or that nothing does.
+
+    Where that cannot be noted, the session counts as one that was killed.
+    """
+    if hold is None and not taken.mark:
+        return
+    from launcher.vcs.private import withheld
 
     try:
-        outstanding.demand_strictness(directory, held=True)
-        outstanding.note(directory, f"{refusal.message} [{refusal.reference}]")
+        if hold is not None:
+            withheld.hold(taken.directory, hold)
+        else:
+            withheld.release(taken.directory, taken.mark)
     except OSError as error:
-        messages.say(f"paddock: warning: {directory}: {error.strerror}")
+        messages.say(f"paddock: warning: {taken.directory}: {error.strerror}")

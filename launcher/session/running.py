@@ -478,7 +478,7 @@ class _Parts(terminal.Listener):
                     self._git,
                     self._plan,
                     strict=self._strict,
-                    hold=handoff_changes.refused(self.changes) if self._strict and self.changes else None,
+                    changes=self.changes,
                     nothing=self._nothing_to_harvest,
                 )
             self.lines += finished.lines

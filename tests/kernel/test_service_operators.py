@@ -168,7 +168,8 @@ def test_a_refused_harvest_degrades_the_service_until_it_is_made(service: Served
     assert re.search(r'^paddock_harvests_total\{result="refused"\} [1-9]', metrics, re.MULTILINE)
     assert re.search(r'^paddock_refusals_total\{id="handoff-strict"\} [1-9]', metrics, re.MULTILINE)
     assert "WARNING paddock.service: harvest of " in service.said.read_text()
-    service.create("true", name="harvests-again")
+    assert service.paddock.call("worktree", "harvest").returncode == 0
+    service.create("sh", "-c", f"echo x >plain && {commit}", name="harvests-again")
     service.over("harvests-again")
     until(lambda: "harvest-refused" not in reasons(service))
     assert 'paddock_harvests_total{result="harvested"}' in service.get("/v1/metrics").raw.decode()

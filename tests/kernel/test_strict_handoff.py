@@ -5,7 +5,7 @@ import json
 import pytest
 
 from tests.support.features import need
-from tests.support.paddock import Paddock
+from tests.support.paddock import Paddock, Session
 
 COMMIT = "git add -A && git commit -qm 'agent: Work.'"
 
@@ -46,14 +46,61 @@ def test_hand_off_files_in_commits_are_told_and_refused_when_strict(here: Paddoc
     assert said.reference == "handoff-strict"
     assert "changed sub/.envrc" in said.text
     assert _host(here, "rev-parse", "HEAD") == before
-    # A later session changes nothing about that; by hand it is taken, and told.
+    # A later session changes nothing about that, strict or not; by hand it is taken, and told.
     said = here.refused("run", *options, "true")
     assert (said.reference, "created sub/.envrc" in said.text) == ("handoff-strict", True)
     ended = here.run("--git", "private", "--", "true")
-    assert "commits have created sub/.envrc" in ended.stderr
+    assert (ended.returncode, "handoff-strict" in ended.stderr, "created sub/.envrc" in ended.stderr) == (0, True, True)
+    assert _host(here, "rev-parse", "HEAD") == before
+    assert "commits have created sub/.envrc" in here.call("worktree", "harvest").stdout
     assert _host(here, "rev-parse", "HEAD") != before
     assert here.run(*options, "sh", "-c", f"echo x >x; {COMMIT}").returncode == 0
     assert _host(here, "status", "--porcelain") == ""
+
+
+CLEAN = "echo x >>fine; git add fine; git commit -qm fine"
+
+
+def _is_held(here: Paddock, before: str, named: str) -> None:
+    """Neither a strict session nor a plain one hands the work over, and each says so; by hand it comes."""
+    said = here.refused("run", "--git", "private", "--strict-handoff", "--", "true")
+    assert (said.reference, named in said.text) == ("handoff-strict", True), said.text
+    ended = here.run("--git", "private", "--", "sh", "-c", CLEAN)
+    assert (ended.returncode, "handoff-strict" in ended.stderr, named in ended.stderr) == (0, True, True), ended.stderr
+    assert _host(here, "rev-parse", "HEAD") == before
+    assert " harvested to one" in here.call("worktree", "harvest").stdout
+    ended = here.run("--git", "private", "--strict-handoff", "--", "sh", "-c", CLEAN)
+    assert (ended.returncode, "1 commit harvested to one" in ended.stderr) == (0, True), ended.stderr
+
+
+def test_what_a_strict_session_leaves_is_handed_over_by_hand_alone(here: Paddock) -> None:
+    """It has refused, for a file that no commit has, or was killed, or lived beside another that looked away."""
+    before = _host(here, "rev-parse", "HEAD")
+    options = ("--git", "private", "--strict-handoff")
+    for script in ("echo x >.envrc", CLEAN):
+        assert "created .envrc" in here.refused("run", *options, "--", "sh", "-c", script).text
+    _is_held(here, before, "created .envrc")
+    # The twin: one that was ended before it had done anything keeps nothing back.
+    for script, options_of in (("echo ready; exec cat", options), (f"{CLEAN}; echo ready; exec cat", ())):
+        with Session(here, command=("sh", "-c", script), options=options_of) as session:
+            session.kill()
+    ended = here.run("--git", "private", "--strict-handoff", "--", "true")
+    assert (ended.returncode, "1 commit harvested" in ended.stderr) == (0, True), ended.stderr
+    before = _host(here, "rev-parse", "HEAD")
+    with Session(here, command=("sh", "-c", f"{CLEAN}; echo ready; exec cat"), options=options) as session:
+        session.kill()
+    _is_held(here, before, "before it had looked")
+    # Beside a plain one, which ends last, and has seen the file come.
+    before = _host(here, "rev-parse", "HEAD")
+    with Session(here, options=("--git", "private")):
+        assert "created .vimrc" in here.refused("run", *options, "--", "sh", "-c", f"echo x >.vimrc; {CLEAN}").text
+    _is_held(here, before, "created .vimrc")
+    # And the file may be the plain one's.
+    before = _host(here, "rev-parse", "HEAD")
+    made = ("sh", "-c", "echo x >.exrc; echo ready; exec cat")
+    with Session(here, command=made, options=("--git", "private")):
+        assert here.run(*options, "--", "sh", "-c", CLEAN).returncode == 0
+    _is_held(here, before, "created .exrc")
 
 
 def test_hooks_in_the_directory_that_the_user_named_are_told(here: Paddock) -> None:

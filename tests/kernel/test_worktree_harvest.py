@@ -287,9 +287,17 @@ def test_the_service_does_not_take_what_a_strict_session_would_refuse(here: Padd
     (said,) = _job(here)
     assert (said["state"], said["refusal"]["errorType"]) == ("refused", "handoff-strict")
     assert _host(here, "rev-parse", "HEAD") == before
+    # Nor what one has left in the worktree that was killed before it could look.
+    assert here.call("worktree", "harvest").returncode == 0
+    before = _host(here, "rev-parse", "HEAD")
+    _killed(here, "git commit -q --allow-empty -m more; echo x >.exrc", "--strict-handoff")
+    (said,) = _job(here)
+    assert (said["state"], said["refusal"]["errorType"]) == ("refused", "handoff-strict")
+    assert _host(here, "rev-parse", "HEAD") == before
     # The twin: a session that asks for nothing of the kind, after one that left nothing.
     assert here.call("worktree", "harvest").returncode == 0
     shutil.rmtree(here.worktree / ".vscode")
+    (here.worktree / ".exrc").unlink()
     assert here.run("--git", "private", "--strict-handoff", "--", "true").returncode == 0
     _killed(here, "mkdir sub; echo y >sub/.envrc; git add -A; git commit -qm last")
     (said,) = _job(here)

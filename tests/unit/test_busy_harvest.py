@@ -19,7 +19,7 @@ class Jobs:
 
     async def run(self, name: str, arguments: dict[str, Any]) -> dict[str, Any]:
         """As `launcher.service.jobs.Jobs.run`."""
-        assert (name, arguments) == ("harvest", {"worktree": "/w", "strict": False})
+        assert (name, arguments) == ("harvest", {"worktree": "/w"})
         self.busy -= 1
         return {"worktree": "/w", "state": "busy" if self.busy >= 0 else "harvested"}
 

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from launcher.vcs.harvest import further, outstanding
-from launcher.vcs.private import contents, record
+from launcher.vcs.harvest import further
+from launcher.vcs.private import contents, record, withheld
 from launcher.vcs.worktrees.models import Options, State, Worktree
 from launcher.vcs.worktrees.worktree_service import WorktreeService
 from policy import launch
@@ -16,7 +16,7 @@ from policy.errors import Refusal
 from tests.support import forked, repository
 from tests.support.repository import Place, committed, git
 
-OWN = ("lock", record.NAME, record.SIGN, further.TAKEN, outstanding.NOTE, contents.GIVEN)
+OWN = ("lock", record.NAME, record.SIGN, further.TAKEN, withheld.NOTE, contents.GIVEN)
 
 
 @pytest.fixture

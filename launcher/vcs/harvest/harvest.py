@@ -29,7 +29,7 @@ from launcher.vcs.harvest.agent_refs import HEADS, TAGS, plausible
 from launcher.vcs.harvest.gather import Found
 from launcher.vcs.harvest.parts import Handoff, HarvestResult, Limits, Part, PartResult
 from launcher.vcs.harvest.signing import Signatures
-from launcher.vcs.private import contents, lock, planted, swap, writers
+from launcher.vcs.private import contents, lock, planted, swap, withheld, writers
 from launcher.vcs.private import record as records
 from launcher.vcs.private.contents import reached
 from policy.errors import Refusal, printable
@@ -92,7 +92,7 @@ def harvest(
     limits: Limits | None = None,
     branches: Mapping[str, str] | None = None,
     handoff: Handoff = lambda change: None,
-    strict: bool = False,
+    strict: bool | None = False,
     sign: bool | None = None,
     follow: bool | None = None,
     dismiss: Sequence[str] = (),
@@ -105,7 +105,8 @@ def harvest(
         branches: further branches to take over: the agent's name for one -> its name in the main repository. In front
             of the agent's name may stand a submodule's, with a colon.
         handoff: finds hand-off files among the changes.
-        strict: refuse when it finds any.
+        strict: refuse when it finds any; None where sessions demanded it (`withheld.is_strict`), and then also what
+            they have left to the user (`withheld.held`).
         sign: commits are made anew with the user's signature; None for what the sessions were told that made them.
         follow: new branches and tags come along, and the checkout follows HEAD; None for what the session was told.
         dismiss: further branches of the agent's, named as in `branches`, that are not to be spoken of any more.
@@ -130,12 +131,15 @@ def harvest(
         looked = time.time_ns() - _TICK
         wanted = records.noted(directory, records.SIGN) is not None if sign is None else sign
         follows = records.noted(directory, records.KEEP) is None if follow is None else follow
-        run = _Run(directory, limits or Limits(), handoff, strict=strict, sign=wanted, follow=follows,
+        held = None
+        if strict is None:
+            strict, held = withheld.is_strict(directory), withheld.held(directory)
+        run = _Run(directory, limits or Limits(), handoff, strict=strict, held=held, sign=wanted, follow=follows,
                    ended=use is writers.Use.ENDED, step=step)  # fmt: skip
         result = run.all(branches or {}, dismiss)
         if not (result.branches or run.unsigned):  # nothing waits any more
             records.forget(directory, records.SIGN)
-        if use is writers.Use.ENDED and result.state != "gone":
+        if use is writers.Use.ENDED and result.state != "gone" and held is None:
             records.forget(directory, records.STRICT)
         outstanding.settle(directory, looked)
         return replace(result, notes=(*result.notes, *run.notes, *released))
@@ -149,6 +153,7 @@ class _Run:
         handoff: Handoff,
         *,
         strict: bool,
+        held: Refusal | None,
         sign: bool,
         follow: bool,
         ended: bool,
@@ -160,6 +165,7 @@ class _Run:
         self._limits = limits
         self._handoff = handoff
         self._strict = strict
+        self._held = held
         self._follow = follow
         self._ended = ended
         self._sign = sign
@@ -207,6 +213,8 @@ class _Run:
         if told and self._strict:
             hint = "read them, then: paddock worktree harvest; the work stays in the private git directory until then"
             raise refused(told, "not harvested", hint)
+        if self._held is not None and (gathered or any(found.follow for found in founds)):
+            raise self._held
         self._signatures.put(founds, gathered, record.worktree)
         for found in gathered:
             notes += [note for where in found.added for note in self._added(found, where)]

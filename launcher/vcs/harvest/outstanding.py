@@ -19,58 +19,12 @@ from launcher.vcs.git import EMPTY_TREE, Git, parsed_differences
 from launcher.vcs.harvest import agent_refs, further, gather, jail
 from launcher.vcs.harvest.agent_refs import STASH
 from launcher.vcs.harvest.decide import kept_places
-from launcher.vcs.private import lock
+from launcher.vcs.private import lock, withheld
 from launcher.vcs.private import record as records
 from launcher.vcs.private.contents import given_oids, given_place, reached, unreached
-from launcher.vcs.private.record import STRICT
 from launcher.vcs.scratch import Scratch
 from policy.errors import Refusal
 from policy.pasted import cited
-
-# Why work was left in a private git directory, and what a later harvest has to respect: kept beside it.
-#
-# A session with a strict hand-off is remembered from its start until its work has been taken over, whatever kills it,
-# so that nobody hands over by himself what it would have refused. A user who harvests by hand, or whose next session
-# is not strict, has decided otherwise.
-
-NOTE = "refused"
-"""Name of the file."""
-
-_MOST = 4096
-_HELD = b"held"
-
-
-def note(directory: str, reason: str) -> None:
-    """Keeps the reason, a line; with none forgets it, because a harvest has taken the work over (OSError)."""
-    if reason:
-        records.note(directory, NOTE, reason.encode("utf-8", "surrogateescape")[:_MOST])
-    else:
-        records.forget(directory, NOTE)
-
-
-def why(directory: str) -> str:
-    """The reason in one line, "" when there is none."""
-    return (records.noted(directory, NOTE) or b"").decode("utf-8", "surrogateescape")
-
-
-def demand_strictness(directory: str, *, held: bool = False) -> None:
-    """Notes that a strict session is at work there; or that it is over, and has refused to hand over (OSError).
-
-    Args:
-        held: for what is in the worktree, which a harvest of commits does not see.
-    """
-    records.note(directory, STRICT, _HELD if held else b"")
-
-
-def is_strict(directory: str) -> bool:
-    """Whether a strict session left what waits there."""
-    return records.noted(directory, STRICT) is not None
-
-
-def is_held(directory: str) -> bool:
-    """Whether a strict session has refused to hand over what waits there, for files that no commit has."""
-    return records.noted(directory, STRICT) == _HELD
-
 
 _MOST_NAMED = 5
 _SHORT = re.compile("^refs/(heads/)?")
@@ -99,8 +53,6 @@ class Unharvested(NamedTuple):
         worktree: root of its worktree, which may have gone; "" where `damage` is why that cannot be told.
         directory: see `record`.
         strict: a session with a strict hand-off left it.
-        held: such a session has refused to hand it over, for files that no commit has.
-        refusal: why the last harvest was refused, in one line; "" when none was.
         damage: why its record cannot be read.
         busy: a session lives there after all, whose end brings the work home.
     """
@@ -108,8 +60,6 @@ class Unharvested(NamedTuple):
     worktree: str
     directory: str
     strict: bool = False
-    held: bool = False
-    refusal: str = ""
     damage: Refusal | None = None
     busy: bool = False
 
@@ -128,11 +78,11 @@ def unharvested(state: str) -> Iterator[Unharvested]:
         try:
             record = records.read(directory)
             if record is not None and _is_due(directory, record):
-                strict, held = is_strict(directory), is_held(directory)
-                busy = not _is_free(directory)
-                yield Unharvested(record.worktree, directory, strict, held, why(directory), busy=busy)
+                yield Unharvested(
+                    record.worktree, directory, withheld.is_strict(directory), busy=not _is_free(directory)
+                )
         except Refusal as refusal:
-            yield Unharvested("", directory, refusal=refusal.message, damage=refusal)
+            yield Unharvested("", directory, damage=refusal)
         except (FileNotFoundError, NotADirectoryError):
             continue  # somebody else was quicker
 

@@ -9,11 +9,10 @@ from launcher.vcs.gitlinks import gitlinks_of
 from launcher.vcs.harvest import agent_refs
 from launcher.vcs.harvest.decide import join
 from launcher.vcs.harvest.outstanding import beside_branches, outstanding
-from launcher.vcs.harvest.outstanding import why as why_refused
 from launcher.vcs.harvest.parts import HarvestResult
 from launcher.vcs.merge.descriptors import Source
 from launcher.vcs.merge.target import Place
-from launcher.vcs.private import lock, swap, writers
+from launcher.vcs.private import lock, swap, withheld, writers
 from launcher.vcs.private import record as records
 from policy.errors import Refusal, in_rows
 from policy.launch import worktree_id
@@ -145,7 +144,7 @@ def _of_agents(head: str, why: str, root: str, directory: str) -> list[str]:
     ]
     if said and not outstanding(directory):
         return said
-    reason = why_refused(directory)
+    reason = withheld.why(directory)
     because = f", because {reason}" if reason else ""
     return [*said, f"{head}{why}{because}: paddock worktree harvest {quoted(root)}"]
 

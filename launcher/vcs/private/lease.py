@@ -33,15 +33,17 @@ class Lease:
         record: as it was when the session started.
         warnings: what the user should know.
         docked: what was done with the `.git` files when it ended, where they were swapped and no other session lives.
+        mark: of a strict session (`withheld.demand_strictness`); "" for none.
     """
 
-    __slots__ = ("_lock", "directory", "docked", "record", "warnings")
+    __slots__ = ("_lock", "directory", "docked", "mark", "record", "warnings")
 
     def __init__(self, directory: str, record: Record, warnings: tuple[str, ...], descriptor: int) -> None:
         self.directory = directory
         self.record = record
         self.warnings = warnings
         self.docked: tuple[Docked, ...] = ()
+        self.mark = ""
         self._lock = descriptor
 
     def close(self) -> None:

@@ -9,8 +9,8 @@
     store/     only in jails, where object stores are shown whose own place is covered
     given/     of `contents`: which refs were shown, to distinguish the agent's own
     harvest/   of the harvest: its journal, and what came in
-    refused    of `harvest.outstanding`: why the last harvest was refused
-    strict     of `harvest.outstanding`: that a strict session left what waits
+    refused    of `withheld`: why the last harvest was refused
+    strict     of `withheld`: what strict sessions have refused, or were killed before they could
     settled    of `harvest.outstanding`: what a harvest has seen that could do no more
     stashed    of `harvest.further`: which of the agent's stashes have been taken over
     sign       that what waits is to be signed
@@ -44,7 +44,7 @@ SIGN = "sign"
 because its end may be a SIGKILL; forgotten when nothing waits any more."""
 
 STRICT = "strict"
-"""Note that a session with a strict hand-off left what waits there, or refused to hand it over."""
+"""Note that sessions with a strict hand-off left what waits there, or refused to hand it over."""
 KEEP = "keep"
 """Note that the last session was told that further branches of the agent's stay inside, and the checkout as it is."""
 

@@ -14,9 +14,9 @@ from launcher.safefs.remove import remove_tree
 from launcher.vcs import checkout, gitlinks, written
 from launcher.vcs.disk import Present
 from launcher.vcs.git import Git
-from launcher.vcs.harvest import further, outstanding
+from launcher.vcs.harvest import further
 from launcher.vcs.harvest.decide import join, kept_places
-from launcher.vcs.private import contents, lock, planted, record, ref_files, swap, writers
+from launcher.vcs.private import contents, lock, planted, record, ref_files, swap, withheld, writers
 from launcher.vcs.private.pointer import NAME, Holder
 from launcher.vcs.worktrees import admin_files
 from launcher.vcs.worktrees.models import Part, Unharvested, Worktree
@@ -331,7 +331,7 @@ _ORDINARY = {
         record.SIGN,
         record.KEEP,
     ),
-    *(record.STRICT, record.SETTLED, lock.LOCK, contents.GIVEN, record.NAME, further.TAKEN, outstanding.NOTE),
+    *(record.STRICT, record.SETTLED, lock.LOCK, contents.GIVEN, record.NAME, further.TAKEN, withheld.NOTE),
     *(further.MADE, further.DISMISSED),
 }
 """What lies beside a private git directory; anything else has been put there to be kept."""
