@@ -48,17 +48,19 @@ class Watch:
     """The hand-off files of a worktree as they were when it was made; `changes` says what is different now."""
 
     __slots__ = (
-        "_before", "_known", "_nested", "_own", "_patterns", "_pointers", "_root", "_since", "_started", "searched",
+        "_before", "_known", "_nested", "_own", "_patterns", "_pointers", "_root", "_session", "_since", "_started",
+        "searched",
     )  # fmt: skip
 
-    def __init__(self, plan: Plan, own: str) -> None:
+    def __init__(self, plan: Plan, own: str, session: str = "") -> None:
         """Looks at the worktree of `plan`; what cannot be read counts as absent.
 
         Args:
             plan: of the session.
             own: the worktree's directory in Paddock's state.
+            session: the session's own directory there, beside those of others.
         """
-        self._own = own
+        self._own, self._session = own, session
         self.searched = False
         self._root = plan.worktree
         self._patterns = plan.handoff_patterns
@@ -74,7 +76,7 @@ class Watch:
     def begin(self) -> None:
         """Has the next session that looks see to this one, should it not look itself. Refusals: state-unusable."""
         try:
-            state.note_unsearched(self._own, self._since)
+            state.note_unsearched(self._own, self._since, session=os.path.basename(self._session))
         except OSError as error:
             raise unusable(self._own, error) from None
 
@@ -106,7 +108,10 @@ class Watch:
         if self.searched:
             from policy.handoff import Patterns
 
-            spans = [*state.unsearched(self._own, take=True), (self._since, time.time_ns())]
+            sessions = os.path.dirname(self._session)
+            earlier = state.unsearched(self._own, take=True, lives=lambda name: state.is_locked(f"{sessions}/{name}"))
+            found += self._of_killed(after, earlier)
+            spans = [*earlier, (self._since, time.time_ns())]
             since = min(begun for begun, _ in spans)
             made, deeper, unknown = made_since(
                 self._root, self._known, since, Patterns(self._patterns), frozenset(self._nested)
@@ -135,6 +140,35 @@ class Watch:
             elif after[path] != self._before[path]:
                 found.append(("changed", path, mode))
         return tuple(found)
+
+    def _of_killed(self, after: dict[str, tuple[str, Stamp]], earlier: list[tuple[int, int]]) -> tuple[Change, ...]:
+        """What has changed since the first of those earlier sessions began that could not look themselves.
+
+        It was so already when this one began. What its user has changed since is among it: nobody knows whose it is.
+        """
+        ended = {begun for begun, over in earlier if over > begun}
+        since = min([begun for begun, _ in earlier if begun not in ended], default=self._since)
+        if since >= self._since:
+            return ()
+        found = tuple(
+            ("changed", path, mode)
+            for path, (mode, stamp) in after.items()
+            if self._before.get(path, ("", ()))[1] == stamp and self._is_later(path, since)
+        )
+        return found + tuple(
+            ("changed", f"{root}/.git"[len(self._root) + 1 :], "protect")
+            for root, stamp in self._pointers.items()
+            if len(stamp) > 1 and stamp[-1] >= since
+        )
+
+    def _is_later(self, path: str, since: int) -> bool:
+        """Whether a file has changed, or a directory on the way to it: when that is moved, what lies in it is not."""
+        above = path
+        while above not in ("", "/"):
+            if _is_changed(os.path.join(self._root, above), since):
+                return True
+            above = "" if path.startswith("/") else os.path.dirname(above)
+        return False
 
     def _pointing(self) -> dict[str, Stamp]:
         """Where git on this machine is sent from the worktree's own `.git` and its submodules' ones.

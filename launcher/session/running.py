@@ -198,7 +198,7 @@ class _Parts(terminal.Listener):
         self._places = places
         self._strict = strict
         self._thorough = thorough
-        self._watch = handoff_changes.Watch(plan, os.path.dirname(session.slots["home"]))
+        self._watch = handoff_changes.Watch(plan, os.path.dirname(session.slots["home"]), session.directory)
         self._emptied = False
         self._trouble: Exception | None = None
         self._nothing_to_harvest = False  # also where nobody has looked

@@ -21,6 +21,10 @@ from policy import promises
 from policy.errors import Refusal, printable, unusable
 from policy.plan import Plan, beneath
 
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
 # A temp directory with a short name, for jails without mounts of their own.
 #
 # Programmes put sockets there, and a socket's address has room for 107 bytes (unix(7)); the state directory's path
@@ -563,19 +567,23 @@ def last_session(places: Places) -> tuple[str, int]:
 # A walk over the worktree would be most of what a short command takes, and a launcher that is killed walks nowhere.
 # So each session notes at its start that it has begun, and a short one that it is over. Whoever searches takes the note
 # away, and looks at all that has changed since the first of them; what was made while one of them lasted is a session's
-# (`nested.by_sessions`). It lies beside the private home, where no jail reaches.
+# (`nested.by_sessions`). What sessions that still live have noted stays, because they may yet be killed. The note lies
+# beside the private home, where no jail reaches.
 
 UNSEARCHED_NOTE = "unsearched"
-"""File of lines: when a session began, and in a line of its own, again with when it was over. Of one whose launcher was
-killed nobody knows that: what it made counts as its user's."""
+"""File of lines: when a session began, with @ and its name, and in a line of its own, again with when it was over.
+Of one whose launcher was killed nobody knows that: what it made counts as its user's."""
 MOST_NOTED = 64 << 10
 """Bytes of the note from which on a short session searches, too."""
 
 _ADDING = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC | os.O_NOFOLLOW
 
 
-def note_unsearched(directory: str, *times: int) -> int:
+def note_unsearched(directory: str, *times: int, session: str = "") -> int:
     """Notes when a session began, or when it began and was over, in nanoseconds since the epoch.
+
+    Args:
+        session: its name, as long as it lives.
 
     Returns:
         The size of the note.
@@ -584,7 +592,7 @@ def note_unsearched(directory: str, *times: int) -> int:
         fd = os.open(f"{directory}/{UNSEARCHED_NOTE}", _ADDING, 0o600)
         try:
             os.fchmod(fd, 0o600)  # whatever the umask
-            os.write(fd, " ".join(map(str, times)).encode() + b"\n")
+            os.write(fd, " ".join((*map(str, times), *((f"@{session}",) if session else ()))).encode() + b"\n")
             found = os.fstat(fd)
         finally:
             os.close(fd)
@@ -593,13 +601,16 @@ def note_unsearched(directory: str, *times: int) -> int:
             return size
 
 
-def unsearched(directory: str, *, take: bool = False) -> list[tuple[int, int]]:
+def unsearched(
+    directory: str, *, take: bool = False, lives: "Callable[[str], bool]" = lambda name: False
+) -> list[tuple[int, int]]:
     """When the sessions since the last search began and were over; of those whose end is not known, twice the first.
 
     Args:
         directory: the worktree's in Paddock's state.
         take: the note is gone then, and the caller searches: not before, because a session that ends while it goes on
             writes it again.
+        lives: whether a session is alive. With `take`, these are left out, and noted again.
     """
     path = f"{directory}/{UNSEARCHED_NOTE}"
     try:
@@ -615,4 +626,17 @@ def unsearched(directory: str, *, take: bool = False) -> list[tuple[int, int]]:
         lines = os.read(fd, 2 * MOST_NOTED).splitlines()
     finally:
         os.close(fd)
-    return [(int(times[0]), int(times[-1])) for line in lines if (times := line.split()) and b"".join(times).isdigit()]
+    found = []
+    for line in lines:
+        times, _, name = line.partition(b"@")
+        numbers = times.split()
+        if not b"".join(numbers).isdigit():
+            continue
+        if take and name and lives(os.fsdecode(name)):
+            try:
+                note_unsearched(directory, int(numbers[0]), session=os.fsdecode(name))
+            except OSError:
+                pass  # it looks itself, unless it is killed
+            continue
+        found.append((int(numbers[0]), int(numbers[-1])))
+    return found

@@ -263,13 +263,23 @@ def test_protected_files_are_told_in_whatever_directory(here: Paddock) -> None:
 
 
 def test_what_nobody_has_searched_for_is_told_by_the_next_session(here: Paddock) -> None:
-    """After a session whose launcher was killed; once, and not what was there before it."""
-    with Session(here, command=("sh", "-c", "git init -q a/b; echo ready; exec cat")) as session:
-        session.kill()
+    """After a session whose launcher was killed; once, and not what was there before it.
+
+    In the root, too, moved there with the directory in which it lay; and if another one has ended meanwhile.
+    """
+    (here.worktree / "plain").mkdir()
+    (here.worktree / "plain/settings.json").touch()
+    (here.worktree / ".vimrc").touch()
+    here.who.give(here.worktree)
     report = here.place / "report.json"
-    for told in (["a/b/.git"], []):
+    made = "git init -q a/b; echo x >.envrc; mv plain .claude; echo ready; exec cat"
+    with Session(here, command=("sh", "-c", made)) as session:
         assert here.run("--git", "readonly", "--report", str(report), "--", "true").returncode == 0
-        assert [each["path"] for each in json.loads(report.read_text())["handoff"]] == told
+        assert json.loads(report.read_text())["handoff"] == []
+        session.kill()
+    for told in ([".claude/settings.json", ".envrc", "a/b/.git"], []):
+        assert here.run("--git", "readonly", "--report", str(report), "--", "true").returncode == 0
+        assert sorted(each["path"] for each in json.loads(report.read_text())["handoff"]) == told
 
 
 def test_what_the_repositorys_configuration_includes_is_protected(here: Paddock) -> None:
