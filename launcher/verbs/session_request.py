@@ -8,7 +8,7 @@ from typing import Any
 from launcher import cli
 from launcher.service.attaching import Attached, status_of
 from launcher.service.client import Client, session_path
-from launcher.session import messages, places
+from launcher.session import messages, places, state
 from policy.errors import Refusal, printable
 
 
@@ -89,7 +89,7 @@ def run_supervised(options: cli.Parsed, command: list[str], cwd: str) -> int:
     detached = "--detach" in options
     body = {
         **request(options, command, cwd, without=(*_OWN, "--session")),
-        "name": wanted if isinstance(wanted, str) else None,
+        "name": state.check_name(wanted) if isinstance(wanted, str) else None,
         "wait_for_client": not detached,
     }
     if all(os.isatty(fd) for fd in (0, 1, 2)):

@@ -252,6 +252,7 @@ def test_a_detached_run_is_left_to_itself(service: Served) -> None:
     assert (run.returncode, service.get(f"/v1/sessions/{name}").json["state"]) == (0, "running"), run
     service.post(f"/v1/sessions/{name}/stop", {"term_seconds": 0, "wait": 30})
     assert service.cli("run", "--detach", "--", "no-such-thing").returncode == 127
+    assert "[session-name]" in service.cli("run", "--detach", "--session", "<b>x", "--", "true").stderr
 
 
 # Not bash: its `read -t` forgets that it was in a trap when the time is over there, and runs none after that.
