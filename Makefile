@@ -59,13 +59,15 @@ bench: $(VENV)/.tools ## compare with what does less, as ratios, and write docs/
 # compile modules in a form that is checked by its content, which takes a launch twice as long.
 dist deb: export SOURCE_DATE_EPOCH ?= $(shell git log -1 --format=%ct 2>/dev/null || echo 1)
 BUILD ?= build
+# Of the bill of materials, by its own maker: --no-validate saves 4 seconds where the same was validated before.
+VALIDATION ?= --validate
 
 .PHONY: dist
 dist: $(VENV)/.tools ## build wheel, sdist and bill of materials, with their digests, in build/dist
 	@rm -rf $(BUILD)/dist
 	$(BIN)/python -I -m hatchling build -t wheel -t sdist -d $(BUILD)/dist >/dev/null 2>&1
 	$(BIN)/python -W ignore $(BIN)/cyclonedx-py requirements --pyproject pyproject.toml --output-reproducible \
-	    --output-file $(BUILD)/dist/paddock.cdx.json packaging/requirements.txt
+	    $(VALIDATION) --output-file $(BUILD)/dist/paddock.cdx.json packaging/requirements.txt
 	cd $(BUILD)/dist
 	sha256sum -- *.* >SHA256SUMS
 	echo "$(BUILD)/dist:" *

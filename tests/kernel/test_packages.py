@@ -136,7 +136,7 @@ def _same_bytes(built: Path, place: Path) -> None:
     """The second one in another place and time zone, for oneself alone, and without a network."""
     umask = os.umask(0o077)
     try:
-        again = make(place, TZ="Asia/Tokyo")
+        again = make(place, TZ="Asia/Tokyo", VALIDATION="--no-validate")
     finally:
         os.umask(umask)
     first, second = ({path.name: hashlib.sha256(path.read_bytes()).hexdigest() for path in place.iterdir()}
