@@ -19,7 +19,7 @@ from tests.support.cluster import ALONE, CLUSTER, QUICK, RAY, TRY, run
 from tests.support.features import need, need_backend
 from tests.support.programs.scene import SWITCHES
 
-TICKETS = int(os.environ.get("PADDOCK_TICKETS", "4"))
+TICKETS = int(os.environ.get("PADDOCK_TICKETS", "3"))
 """More than a few take minutes, most of it for jails and worktrees of this machine, which is both nodes."""
 _PROXY = ("--net", "proxy", "--allow-domain", "example.org")
 COMMIT = "git add -A && git commit -qm"
@@ -186,7 +186,7 @@ def test_killed_nodes_and_drivers_lose_nothing_and_leave_nothing(public_dir: Pat
     (strange / "METADATA").write_text("Metadata-Version: 2.1\nName: paddock-launcher\nVersion: 99\n")
     # They last, so that a node which joins late finds some even on a busy machine.
     command = "sleep 7.77; echo $0 >new; cat library/*"
-    work = [{"id": str(number), "command": ["sh", "-c", command, str(number)]} for number in range(8)]
+    work = [{"id": str(number), "command": ["sh", "-c", command, str(number)]} for number in range(6)]
     (home / "rows.jsonl").write_text(rows(*work))
     run(
         home,
