@@ -184,7 +184,8 @@ def derive(
             # Configuration is written for many worktrees and machines; what a flag names is meant now.
             warnings.append(f"{source} {path}: it does not exist, so there is nothing to grant")
             continue
-        granted = asked_for(path, trail, source, root, host, written)
+        trees = (*written, *ingredients.checkouts_around(trail, host))
+        granted = asked_for(path, trail, source, root, host, trees)
         if mounts and beneath(granted, "/dev/shm"):
             warnings.append(f"{source} {path}: a jail has its own /dev/shm, which shows nothing of the machine's")
             del grants[-1]

@@ -290,11 +290,22 @@ def asked_for(path: str, trail: Trail, source: str, root: str, host: Host, writt
             raise Refusal(
                 "grant-leaves-written-tree",
                 f"{path} resolves outside {tree}, to {canonical}",
-                context=f"requested by {source}; commands in jails could write that tree, so a link in it may be an "
-                "agent's work and grants nothing",
+                context=f"requested by {source}; a link in it may be an agent's work, written in a jail or merged, "
+                "so it grants nothing",
                 hint=hint,
             )
     return canonical
+
+
+def checkouts_around(trail: Trail, host: Host) -> tuple[str, ...]:
+    """The innermost checkouts in which the links of a walk lie: what agents committed comes there with a merge."""
+    found = []
+    for link, _ in trail.links:
+        here = link.rpartition("/")[0]
+        while here and host.kind(f"{here}/.git") is None:
+            here = here.rpartition("/")[0]
+        found += [here] if here else []
+    return tuple(found)
 
 
 def behind_link(path: str, canonical: str, source: str) -> Refusal:

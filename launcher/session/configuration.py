@@ -11,7 +11,7 @@ from launcher.safefs import guarded_files
 from launcher.safefs.guarded_files import Inside
 from launcher.session.places import Places, places
 from launcher.session.trust_store import Trust
-from launcher.vcs import checkout, disk, written
+from launcher.vcs import checkout, disk, worktree_words, written
 from launcher.vcs.private import swap
 from policy import config
 from policy.config.layer import Kind, Layer, parse, shipped
@@ -258,6 +258,7 @@ def _explicit(config_file: str, root: str, own: Places, trust: Trust) -> Layer:
     content = None if canonical is None else guarded_files.read(canonical, follow=False)
     if canonical is None or content is None:
         raise missing(config_file)
+    worktree_words.refuse_link(config_file, trail, canonical)
     _check_owner(canonical, content, (0, os.geteuid()))
     return parse(content.data, Kind.FILE, canonical, Base(root, own.home))
 

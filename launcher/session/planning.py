@@ -363,7 +363,9 @@ def with_image(
             context=f"the backend is {backend}",
             hint="paddock doctor says what namespaces need here",
         )
-    image = ingredients.asked_for(given, machine.trail(given), "--root", found.root, machine, recorded)
+    trail = machine.trail(given)
+    trees = (*recorded, *ingredients.checkouts_around(trail, machine))
+    image = ingredients.asked_for(given, trail, "--root", found.root, machine, trees)
     writable = (found.root, *filter(None, (machine.resolve(path) for path, _ in rules.write)))
     around = [
         path for path in (machine.home, found.root, *places.own()) if beneath(machine.resolve(path) or path, image)

@@ -26,5 +26,16 @@ def test_a_link_left_in_a_shared_directory_grants_nothing_to_others(user_paddock
     (shared / "tree").symlink_to(paddock.main)
     away = paddock.refused("run", "--worktree", str(shared / "tree"), "--", "true")
     assert (away.reference, str(paddock.main) in away.text) == ("worktree-behind-link", True)
+    other = paddock.place / "other"
+    (other / ".git").mkdir(parents=True)
+    (other / "merged").symlink_to(private)
+    for option in ("--rw", "--ro"):
+        error = paddock.refused("run", option, str(other / "merged"), "--", "true")
+        assert (error.reference, str(private) in error.text) == ("grant-leaves-written-tree", True)
+    (private / "rules.toml").write_text("schema = 1\n")
+    paddock.who.give(private)
+    assert paddock.run("--config", str(private / "rules.toml"), "--", "true").returncode == 0
+    error = paddock.refused("run", "--config", str(other / "merged/rules.toml"), "--", "true")
+    assert (error.reference, str(private) in error.text) == ("worktree-behind-link", True)
     for named in (private, paddock.place / "own"):
         assert paddock.run("--ro", str(named), "--", "cat", str(private / "file")).stdout == SECRET
