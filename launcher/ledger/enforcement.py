@@ -8,10 +8,11 @@ import errno
 from launcher.lean import os
 from policy import promises
 from policy.errors import Refusal
-from policy.plan import Plan, beneath
+from policy.plan import Plan
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from typing import Any
 
 
@@ -28,21 +29,20 @@ class Target:
 
     Args:
         path: of the file; it need not exist. Anything but a regular file is refused: root would replace /dev/null.
-        writable: canonical paths below which a command of a jail can write, now or in an earlier session. A symbolic
-            link there leads nowhere else.
+        is_agents: whether a symbolic link may be an agent's (`launcher.vcs.worktree_words`): that one leads nowhere.
 
     Refusals: report-unwritable.
     """
 
     __slots__ = ("_directory", "_name", "_path")
 
-    def __init__(self, path: str, writable: tuple[str, ...]) -> None:
+    def __init__(self, path: str, is_agents: "Callable[[str], bool]") -> None:
         """See the class."""
         self._path = path
         directory, self._name = os.path.split(path)
         self._check_kind()
         try:
-            self._directory = self._opened(directory, writable)
+            self._directory = self._opened(directory, is_agents)
         except (OSError, ValueError) as error:
             raise self._refusal(error) from None
         # Tried now: a report that cannot be written must not come out after an hour's work.
@@ -68,14 +68,14 @@ class Target:
         if kind != 0o100000:
             raise self._refusal("it is not a regular file")
 
-    def _opened(self, directory: str, writable: tuple[str, ...]) -> int:
+    def _opened(self, directory: str, is_agents: "Callable[[str], bool]") -> int:
         """The directory, as open(2) finds it; each link is judged where it lies, and what was read of it is followed.
 
         Step by step on descriptors: another session may work there at this moment.
         """
         at = os.open("/" if directory.startswith("/") else ".", _LOOK)
         try:
-            rest, followed, led = directory.split("/"), 0, ""
+            rest, followed = directory.split("/"), 0
             while rest:
                 part = rest.pop(0)
                 if part in ("", "."):
@@ -90,16 +90,15 @@ class Target:
                 followed += 1
                 if followed > _MOST_LINKS:
                     raise OSError(errno.ELOOP, os.strerror(errno.ELOOP))
-                if _lies_in(at, writable):
-                    led = led or f"{_place(at)}/{part}"
+                link = f"{os.readlink(f'/proc/self/fd/{at}')}/{part}".replace("//", "/", 1)
+                if is_agents(link):
+                    raise self._refusal(
+                        f"{link} is a symbolic link that a command in a jail may have made, and points to {text}"
+                    )
                 if text.startswith("/"):
                     os.close(at)
                     at = os.open("/", _LOOK)
                 rest = text.split("/") + rest
-            if led and not _lies_in(at, writable):
-                raise self._refusal(
-                    f"{led} is a symbolic link that a command in a jail may have made, and points to {_place(at)}"
-                )
             return os.open(".", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC, dir_fd=at)
         finally:
             os.close(at)
@@ -136,15 +135,6 @@ class Target:
 
 
 _LOOK = os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC
-
-
-def _place(descriptor: int) -> str:
-    return str(os.readlink(f"/proc/self/fd/{descriptor}"))
-
-
-def _lies_in(descriptor: int, trees: tuple[str, ...]) -> bool:
-    place = _place(descriptor)
-    return any(beneath(place, tree) for tree in trees)
 
 
 def _temporary_name() -> str:

@@ -90,9 +90,9 @@ def run(
     target = None
     if report is not None:
         from launcher.ledger import enforcement
+        from launcher.vcs import worktree_words
 
-        writable = tuple(path for path, access, where in plan.grants if "w" in access and where != promises.OWN_TMP)
-        target = enforcement.Target(report, writable)
+        target = enforcement.Target(report, worktree_words.is_agents)
     for warning in plan.warnings:
         _warn(warning)
     mounts = promises.has_mounts(plan.backend)

@@ -57,16 +57,17 @@ def meant(
 
 
 def directory(word: str, start: str) -> str:
-    """The directory that a word of the user's leads to.
+    """The directory, or file, that a word of the user's leads to; where nothing is there, the path as he means it.
 
     Args:
         start: the directory that relative paths begin at.
 
     Refusals: worktree-behind-link.
     """
-    root, trail = _walked(os.path.join(start, os.path.expanduser(word)))
+    path = os.path.join(start, os.path.expanduser(word))
+    root, trail = _walked(path)
     refuse_link(word, trail, root)
-    return root
+    return root if trail.canonical or not trail.links else path
 
 
 def refuse_link(word: str, trail: Trail, root: str) -> None:
@@ -79,7 +80,7 @@ def refuse_link(word: str, trail: Trail, root: str) -> None:
 
     Refusals: worktree-behind-link.
     """
-    if link := _agents_link(trail):
+    if link := _agents_among(trail):
         raise Refusal(
             "worktree-behind-link",
             f"{word} is reached through a symbolic link, which an agent may have made",
@@ -91,7 +92,21 @@ def refuse_link(word: str, trail: Trail, root: str) -> None:
 def canonical(root: str) -> str:
     """Where a worktree is that is on record, canonical; as it is written where an agent may have bent the way there."""
     reached, trail = _walked(root)
-    return root if _agents_link(trail) else reached
+    return root if _agents_among(trail) else reached
+
+
+def is_agents(link: str) -> bool:
+    """Whether a link may be an agent's: one in a checkout, or in another tree that sessions wrote.
+
+    Args:
+        link: canonical but for its last component.
+    """
+    state, here = written.user_state(), os.path.dirname(link)
+    if written.of_sessions(link, state) or any(beneath(link, tree) for tree in written.trees(state, link)):
+        return True
+    while here != "/" and not os.path.lexists(f"{here}/.git"):
+        here = os.path.dirname(here)
+    return here != "/"
 
 
 def _walked(path: str) -> tuple[str, Trail]:
@@ -99,14 +114,6 @@ def _walked(path: str) -> tuple[str, Trail]:
     return trail.canonical or (trail.reached if trail.links else os.path.abspath(path)), trail
 
 
-def _agents_link(trail: Trail) -> str:
+def _agents_among(trail: Trail) -> str:
     """The first link on a way that may be an agent's; "" for none."""
-    for link, _ in trail.links:
-        state, here = written.user_state(), os.path.dirname(link)
-        if written.of_sessions(link, state) or any(beneath(link, tree) for tree in written.trees(state, link)):
-            return link
-        while here != "/":
-            if os.path.lexists(f"{here}/.git"):
-                return link
-            here = os.path.dirname(here)
-    return ""
+    return next((link for link, _ in trail.links if is_agents(link)), "")

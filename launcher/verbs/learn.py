@@ -7,7 +7,7 @@ from launcher import cli
 from launcher.ledger import enforcement
 from launcher.session import cache, messages, own_terminal, places, teach
 from launcher.session.machine import Machine
-from launcher.vcs import checkout, disk, written
+from launcher.vcs import checkout, disk, worktree_words, written
 from launcher.verbs import forms
 from policy import remedy
 from policy.errors import printable
@@ -31,7 +31,7 @@ def learn(argv: list[str]) -> int:
             "with --root no grant of this machine's files is missing: the image is there as a whole", "learn"
         )
     written = options.get("--write")
-    target = enforcement.Target(written, (_root(options),)) if isinstance(written, str) else None
+    target = enforcement.Target(written, worktree_words.is_agents) if isinstance(written, str) else None
     _, given = cache.key_words(options, command)
     where = places.places(os.environ)
     own_options = {row.name for row in own} | set(cli.UNUSED)

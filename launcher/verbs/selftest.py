@@ -12,6 +12,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from launcher import cli, programmes
+from launcher.ledger import enforcement
 from launcher.safefs.remove import remove_tree
 from launcher.selftest import catalogue, results
 from launcher.selftest.catalogue import Trial
@@ -19,6 +20,7 @@ from launcher.selftest.results import Result
 from launcher.selftest.rounds import NAME, Outcome, Round, Sandbox
 from launcher.session import messages
 from launcher.session.places import made, places
+from launcher.vcs import worktree_words
 from launcher.verbs import style, table
 from policy import promises
 from policy.errors import Refusal
@@ -44,13 +46,14 @@ def selftest(
     sandboxes = _sandboxes(backend, prefix)
     if shutil.which("git", path=SYSTEM_PATH) is None:
         raise Refusal("git-missing", "the self-test needs git", hint="install git")
+    target = None if html is None else enforcement.Target(html, worktree_words.is_agents)
     trials = [trial for trial in catalogue.trials() if not concern or trial.concern in concern]
     line = table.Line(quiet=as_json and not os.isatty(2))
     with _scratch() as base:
         found = _rounds(base, sandboxes, trials, line)
     line.end()
-    if html is not None:
-        _write(html, results.page(found, _machine()))
+    if target is not None:
+        target.write(results.page(found, _machine()))
     if as_json:
         table.show_json(results.document(found))
     else:
@@ -147,14 +150,6 @@ def _print(found: Sequence[Result], verbose: bool) -> None:
         messages.show()
     for result in found:
         messages.show(style.styled(result.summary, style.GREEN if result.whole else style.RED))
-
-
-def _write(path: str, text: str) -> None:
-    try:
-        with open(path, "w", encoding="utf-8") as file:
-            file.write(text)
-    except OSError as error:
-        raise Refusal("unwritable", f"{path} cannot be written", context=error.strerror or "") from None
 
 
 def _machine() -> str:

@@ -7,8 +7,10 @@ from pathlib import Path
 import pytest
 
 from launcher.engines.driver import Results
+from launcher.ledger.enforcement import Target
 from launcher.vcs import written
 from launcher.vcs.merge.target import find
+from launcher.vcs.worktree_words import is_agents
 from launcher.verbs import batch, files, forms, run, worktree
 from policy.errors import Refusal
 from tests.support import repository
@@ -80,6 +82,34 @@ def test_no_link_in_a_checkout_leads_to_another_directory(place: Place, verb: st
         assert refused.value.reference == "worktree-behind-link"
         assert f"through {place.app}/linked it resolves to {place.root}/mine" in refused.value.context
     assert DIRECTORIES[verb]("../way/mine") == 0
+
+
+def test_no_link_in_a_checkout_leads_what_is_written_elsewhere(place: Place, tmp_path: Path) -> None:
+    """Nor does a merged one, in a repository in which no session has worked; the user's own link leads on."""
+    own = tmp_path / "own"
+    own.symlink_to(place.root)
+    (place.app / "linked").symlink_to(place.root)
+    (place.app / "page.html").symlink_to(tmp_path / "kept")
+    (tmp_path / "kept").write_text("mine")
+    written: list[Callable[[str], object]] = [
+        lambda word: Target(word, is_agents),
+        lambda word: run.main(["--report", word, "--", "true"]),
+        lambda word: forms.call(["learn", "--write", word, "--", "true"]),
+    ]
+    for act in written:
+        for word in ("linked/r", "page.html"):
+            with pytest.raises(Refusal) as refused:
+                act(word)
+            assert refused.value.reference == "report-unwritable"
+    with pytest.raises(Refusal):
+        forms.call(["selftest", "--html", "page.html"])
+    (tmp_path / "link.html").symlink_to(tmp_path / "kept")
+    with pytest.raises(Refusal) as refused:
+        forms.call(["selftest", "--html", str(tmp_path / "link.html")])
+    assert refused.value.reference == "report-unwritable"
+    assert (tmp_path / "kept").read_text() == "mine"
+    Target(f"{own}/r", is_agents).write("mine")
+    assert (place.root / "r").read_text() == "mine"
 
 
 def test_no_link_in_a_checkout_leads_tools_rows_or_worktrees_elsewhere(place: Place, tmp_path: Path) -> None:
