@@ -90,7 +90,7 @@ def _carry_out(name: str, connection: int, parent: int) -> NoReturn:
         arguments = json.load(stream)
     answer: dict[str, Any]
     try:
-        answer = {"result": TABLE[name](**arguments)}
+        answer = {"result": TABLE[name](**_unbent(arguments))}
     except Refusal as refusal:
         answer = {"refusal": refusal.as_dict()}
     except Exception as error:
@@ -100,6 +100,21 @@ def _carry_out(name: str, connection: int, parent: int) -> NoReturn:
         answer = {"refusal": init.failure(f"{name} failed unexpectedly", error).as_dict()}
     _write(answer)
     os._exit(0)  # not the interpreter's end: threads may still be at work for nothing
+
+
+PATHS = ("repository", "directory", "trunk")
+"""Arguments that are directories which a client of the service named."""
+
+
+def _unbent(arguments: dict[str, Any]) -> dict[str, Any]:
+    """The arguments with canonical directories; refused behind a link that may be an agent's.
+
+    Refusals: worktree-behind-link.
+    """
+    from launcher.vcs import worktree_words
+
+    named = {name: arguments[name] for name in PATHS if isinstance(arguments.get(name), str)}
+    return arguments | {name: worktree_words.directory(path, "/") for name, path in named.items()}
 
 
 def _say(step: dict[str, Any]) -> None:

@@ -1,7 +1,8 @@
 """`paddock completion`: prints what completes Paddock's command lines in a shell, made from the table of all forms.
 
 Sub-commands, options and the words that an option's value can be come from the table; other values are completed as
-files, or as directories where the table says ``DIR``. What stands behind ``--`` is completed as a command line.
+files, or as directories where the table says ``DIR`` or ``FOLDER``. What stands behind ``--`` is completed as a command
+line.
 """
 
 import re
@@ -124,7 +125,7 @@ def rows(form: Form) -> list[tuple[list[str], Option]]:
 def value_of(metavar: str) -> str:
     """The words that a value can be, separated by spaces; else `DIRECTORY` or `FILE`."""
     words = [word for word in metavar.split("|") if re.fullmatch("[a-z][a-z.-]*", word)] if "|" in metavar else []
-    return " ".join(words) or (DIRECTORY if "DIR" in re.split(r"\W", metavar) else FILE)
+    return " ".join(words) or (FILE if {"DIR", "FOLDER"}.isdisjoint(re.split(r"\W", metavar)) else DIRECTORY)
 
 
 def operand_of(form: Form) -> str | None:

@@ -23,6 +23,8 @@ def files(argv: list[str]) -> int:
     if address is not None and "--stdio" in options:
         raise cli.usage("--stdio and --http exclude each other", "files")
     cwd = places.current_directory()
+    if isinstance(address, str) and address.startswith("unix:"):
+        worktree_words.directory(address.removeprefix("unix:"), cwd)  # not used: a socket's name may not be long
     named = options.get("--session", [])
     directories, ids = _sessions(named if isinstance(named, list) else [], cwd)
     if "--root" in options:

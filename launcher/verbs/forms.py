@@ -34,6 +34,9 @@ PARAMETERS = {
 }
 """Options whose own name would hide something else in the function that takes them."""
 
+DIRECTORY, FILE = "DIR", "FILE"
+"""How values are shown that are paths: no link that may be an agent's leads one elsewhere (`_unbent`)."""
+
 _OPTION = re.compile(r"(--[a-z-]+)(?: (-\w))?(?: ([^\s{]+?)(\.\.\.)?)?(?: \{([^}]*)\})?  +(.*)")
 _OPERAND = re.compile(r"(\[?[A-Z|]+\]?(?:\.\.\.)?|[a-z]+(?:\|[a-z]+)+)  +(.*)")
 _RANGE = re.compile(r"([\d.]*)\.\.([\d.]*)")
@@ -81,7 +84,7 @@ class Option(NamedTuple):
         if self.choices and given not in self.choices:
             raise cli.usage(f"{self.name} is one of {', '.join(self.choices)}, not {given}", verb)
         if not self.number:
-            return given
+            return _unbent(self.metavar, given)
         try:
             found = int(given) if self.number == "int" else float(given)
         except ValueError:
@@ -93,6 +96,20 @@ class Option(NamedTuple):
             bounds += f" to {self.most:.9g}" if self.most is not None else ""
             raise cli.usage(f"{self.name} takes {what}{bounds}, not {given}", verb)
         return found
+
+
+def _unbent(metavar: str, word: str) -> str:
+    """A value that was given, a directory's as its canonical path; refused behind a link that may be an agent's.
+
+    Refusals: worktree-behind-link.
+    """
+    if metavar not in (DIRECTORY, FILE) or (metavar == FILE and word == "-"):
+        return word
+    from launcher.session import places
+    from launcher.vcs import worktree_words
+
+    found = worktree_words.directory(word, places.current_directory())
+    return found if metavar == DIRECTORY else word
 
 
 LAUNCH = tuple(Option(*row) for row in cli.OPTIONS)
@@ -288,6 +305,7 @@ def _operands(taken: Form, words: list[str]) -> list[str | list[str] | None]:
         return [words]
     if len(words) > (1 if name else 0):
         raise cli.usage(f"unexpected argument {words[-1]}", taken.name)
+    words = [_unbent(name.strip("[]"), word) for word in words]
     if name.islower() and words[0] not in name.split("|"):
         raise cli.usage(f"{words[0]} is not one of {', '.join(name.split('|'))}", taken.name)
     return [words[0] if words else None] if name else []

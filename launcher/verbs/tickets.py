@@ -16,6 +16,7 @@ from launcher.service.client import Client, run_path
 from launcher.service.schema import Reason, SessionState
 from launcher.service.ticket_schema import Agent, Merger, Orchestrator, Ticket, TicketRequest, TicketState
 from launcher.session import messages, places
+from launcher.vcs import worktree_words
 from launcher.verbs import session_request, style, table
 from launcher.verbs.table import ago, client, counted, show_json
 from policy.errors import Refusal, in_rows, printable
@@ -315,7 +316,8 @@ def tickets_run(
     """Exit status 0 when all went well; 1 when an agent failed, or its work conflicts."""
     body = read_file(file)
     named = repo or body.get("repository") or places.current_directory()
-    body["repository"] = os.path.abspath(named) if isinstance(named, str) else named
+    unbent = worktree_words.directory(named, places.current_directory()) if isinstance(named, str) else named
+    body["repository"] = unbent
     body.setdefault("environment", session_request.environment())
     given = {"parallel": parallel, "name": name, "on_conflict": on_conflict, "timeout": timeout, "engine": engine,
              "address": address}  # fmt: skip

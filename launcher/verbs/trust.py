@@ -10,7 +10,7 @@ from launcher.safefs import guarded_files, walk
 from launcher.session import configuration, places
 from launcher.session.machine import Machine
 from launcher.session.trust_store import Trust, digest_of
-from launcher.vcs import checkout, written
+from launcher.vcs import checkout, worktree_words, written
 from launcher.vcs.private import writers
 from launcher.verbs import table, trusted_git
 from policy.errors import Refusal, printable
@@ -88,6 +88,8 @@ def trust(file: str | None, *, forget: bool, show_list: bool, as_json: bool) -> 
     here = places.current_directory()  # or the name of the file could mean nothing
     if file is None:
         file = os.path.join(checkout.find(here, Machine(os.environ), exact=False).root, ".paddock.toml")
+    if not forget:
+        worktree_words.directory(file if os.path.isdir(file) else os.path.dirname(file), here)
     if os.path.isdir(file) and not forget:
         return _git_directory(trusted_git.named(file), as_json=as_json)
     if forget:

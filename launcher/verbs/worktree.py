@@ -52,7 +52,7 @@ def service(*, quiet: bool = False) -> WorktreeService:
 
 def start(repository: str | None) -> str:
     """The directory from which the repository is found."""
-    return os.path.abspath(repository) if repository is not None else places.current_directory()
+    return places.current_directory() if repository is None else repository
 
 
 def directory_named(word: str) -> str:
@@ -459,15 +459,14 @@ def worktree_remove(name: str, *, force: bool, keep_branch: bool, repo: str | No
 
 def worktree_adopt(directory: str, *, ticket: str | None, as_json: bool) -> int:
     """Exit status 0 when it is known from now on."""
-    adopted = service(quiet=as_json).adopt(worktree_words.directory(directory, places.current_directory()), ticket)
+    adopted = service(quiet=as_json).adopt(directory, ticket)
     print(json.dumps(adopted.document(), indent=2) if as_json else f"adopted {printable(adopted.path)}")
     return 0
 
 
 def worktree_repair(directory: str | None, *, as_json: bool) -> int:
     """Exit status 0."""
-    here = places.current_directory()
-    done = service(quiet=as_json).repair(worktree_words.directory(directory or here, here))
+    done = service(quiet=as_json).repair(directory or places.current_directory())
     if as_json:
         print(json.dumps({"done": done}, indent=2))
         return 0

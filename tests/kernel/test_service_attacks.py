@@ -257,6 +257,12 @@ def test_what_is_asked_for_is_checked(service: Served) -> None:
         answer = service.post("/v1/sessions", {**good, **change})
         assert answer.status == 422, (change, answer.raw)
         assert answer.json["errorType"] in ("request-malformed", "usage")
+    (service.paddock.worktree / "lib").symlink_to(service.paddock.main)
+    bent = str(service.paddock.worktree / "lib")
+    answer = service.post("/v1/worktrees", {"repository": bent, "ticket": "Z"})
+    assert answer.json["errorType"] == "worktree-behind-link", answer.raw
+    begun = service.post("/v1/sessions?wait=60", {**good, "directory": bent}).json
+    assert begun["outcome"]["refusal"]["errorType"] == "worktree-behind-link"
     for path in ("/v1/sessions/..%2f..%2fetc", "/v1/nothing", "/v1/sessions/x/attach"):
         assert service.get(path).status in (404, 422), path
     assert service.call("PATCH", "/v1/sessions").status == 405

@@ -1,6 +1,7 @@
 """What a word of the user's means to each verb: a worktree's name first, and no path that an agent has bent."""
 
 import os
+import re
 from collections.abc import Callable
 from pathlib import Path
 
@@ -8,6 +9,7 @@ import pytest
 
 from launcher.engines.driver import Results
 from launcher.ledger.enforcement import Target
+from launcher.service import job
 from launcher.vcs import written
 from launcher.vcs.merge.target import find
 from launcher.vcs.worktree_words import is_agents
@@ -33,6 +35,8 @@ DIRECTORIES: dict[str, Verb] = {
     "run --worktree": lambda word: run.main(["--dry-run", "--worktree", word, "--", "true"]),
     "adopt": lambda word: forms.call(["worktree", "adopt", word]),
     "repair": lambda word: forms.call(["worktree", "repair", word]),
+    "list --repo": lambda word: forms.call(["worktree", "list", "--repo", word]),
+    "add --repo": lambda word: forms.call(["worktree", "add", "C", "--repo", word]),
 }
 """What takes a directory alone."""
 
@@ -82,6 +86,85 @@ def test_no_link_in_a_checkout_leads_to_another_directory(place: Place, verb: st
         assert refused.value.reference == "worktree-behind-link"
         assert f"through {place.app}/linked it resolves to {place.root}/mine" in refused.value.context
     assert DIRECTORIES[verb]("../way/mine") == 0
+
+
+_PATH = re.compile(r"(?:--[a-z-]+ )?\S*\b(?:DIR|FILE|PATH|FOLDER)\b")
+"""What a synopsis, or the value of an option, shows as a path."""
+_OWN = "the verb looks at the links itself: "
+REASONS = {
+    "--worktree DIR": f"{_OWN}launcher.session.planning",
+    "--config FILE": f"{_OWN}launcher.session.configuration",
+    "--report FILE": f"{_OWN}launcher.ledger.enforcement.Target",
+    "--rw PATH": f"{_OWN}policy.ingredients.asked_for",
+    "--ro PATH": f"{_OWN}policy.ingredients.asked_for",
+    "--root DIR": f"{_OWN}policy.ingredients.asked_for",
+    "--bring agents|PATH": f"{_OWN}policy.bring",
+    "--deny PATH": "takes away from what is granted",
+    "learn --write FILE": f"{_OWN}launcher.ledger.enforcement.Target",
+    "files --session ID[=DIR]": f"{_OWN}launcher.verbs.files",
+    "files --http HOST:PORT|unix:PATH": f"{_OWN}launcher.verbs.files",
+    "exec --cwd DIR": "looked up in the jail",
+    "explain PATH": "is only spoken of",
+    "why PATH": "is only spoken of",
+    "worktree add --sparse FOLDER": "a pattern for paths in the repository",
+    "worktree harvest [DIR|NAME]": f"{_OWN}meant, which knows names",
+    "worktree dock [DIR|NAME]": f"{_OWN}meant, which knows names",
+    "trust [FILE|DIR]": f"{_OWN}launcher.verbs.trust; what has become a link can be forgotten",
+}
+"""Paths on command lines that the table of forms does not hold itself."""
+NO_PATHS = {
+    "ADDRESS", "BYTES", "CAUSE=N", "CHILD", "CMD", "COMMAND", "COMMIT", "HOST:PORT", "ID", "KEY", "KIND", "N", "NAME",
+    "NAME=VALUE", "NAME[=VALUE]", "PATTERN", "REMOTE", "RULE", "RUN", "SECONDS", "SESSION", "SUBMODULE", "TICKET",
+    "TRUNK", "USER", "VARIABLE=URL[,...]", "WORD", "[ADDRESS:]PORT", "[ADDRESS:]PORT[:PORT]", "127.0.0.1:PORT",
+    "auto|none|NAME",
+}  # fmt: skip
+"""Other values. Where one may mean a worktree's directory, too, it goes through `meant`."""
+
+
+def test_every_path_on_a_command_line_is_held_or_says_why_not(place: Place) -> None:
+    """The table of forms refuses a link of an agent's before a verb is called; other paths have their reason."""
+    (place.app / "linked").symlink_to(place.root)
+    others = set()
+    for name in forms.texts():
+        form, own = forms.form(name), name.split()
+        options = [(row.name, row.metavar, [row.name, "linked"]) for row in form.options if row.metavar]
+        options = [(f"{name} {option}", value, [*own, *words]) for option, value, words in options]
+        operands = [(name, operand, [*own, "linked"]) for operand, _ in form.operands]
+        paths = [found for found in _PATH.findall(form.usage) if not found.startswith("--")]
+        operands += [(name, path.strip("[]"), []) for path in paths]
+        launch: list[tuple[str, str, list[str]]] = [
+            (row.name, row.metavar, []) for row in forms.LAUNCH if row.metavar and name == "run"
+        ]
+        for label, value, words in (*options, *operands, *launch):
+            if not _PATH.search(value):
+                bare = value.removesuffix("...").strip("[]") if value.endswith(("]", "...")) else value
+                assert value.islower() or {value, bare} & NO_PATHS, f"is {label} {value} a path?"
+            elif f"{label} {value}" in REASONS:
+                others.add(f"{label} {value}")
+            else:
+                assert not form.usage, f"{label} {value}"
+                with pytest.raises(Refusal) as refused:
+                    forms.call(words)
+                assert refused.value.reference == "worktree-behind-link"
+    assert others == set(REASONS)
+
+
+def test_no_link_in_a_checkout_leads_what_the_service_is_asked_for(place: Place, tmp_path: Path) -> None:
+    """By a file of tickets, and by whoever speaks to the service; nor is a socket made behind one."""
+    (place.app / "linked").symlink_to(place.root)
+    file = tmp_path / "tickets.toml"
+    file.write_text('repository = "linked/app-A"\n[[tickets]]\nticket = "T"\ncommand = ["true"]\n')
+    asked: list[Callable[[], object]] = [
+        lambda: forms.call(["tickets", "run", str(file)]),
+        lambda: forms.call(["files", "--http", "unix:linked/socket"]),
+        lambda: job._unbent({"repository": f"{place.app}/linked/app-A", "name": "A"}),
+    ]
+    for act in asked:
+        with pytest.raises(Refusal) as refused:
+            act()
+        assert refused.value.reference == "worktree-behind-link"
+    given: dict[str, object] = {"trunk": str(root(place, "A")), "repository": None, "name": "linked"}
+    assert job._unbent(given) == given
 
 
 def test_no_link_in_a_checkout_leads_what_is_written_elsewhere(place: Place, tmp_path: Path) -> None:

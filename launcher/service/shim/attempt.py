@@ -117,6 +117,10 @@ def _run(launch: "dict[str, Any]", channel: int, run: "Callable[..., int]") -> i
 
     try:
         os.chdir(launch["directory"])
+        if os.getcwd() != launch["directory"]:  # by way of a link, perhaps
+            from launcher.vcs import worktree_words
+
+            os.chdir(worktree_words.directory(launch["directory"], "/"))
         return run(launch["words"], observer)
     except Refusal as error:
         refusal = error
