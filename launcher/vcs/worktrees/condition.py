@@ -21,7 +21,7 @@ from launcher.vcs.harvest.outstanding import BRANCHES, COMMITS, JAILED, OPERATIO
 from launcher.vcs.jailed_git import JailedGit
 from launcher.vcs.private.record import directory_of
 from launcher.vcs.scratch import Scratch
-from launcher.vcs.worktrees import admin_files, at_stake
+from launcher.vcs.worktrees import admin_files, at_stake, damage
 from launcher.vcs.worktrees.at_stake import Kept
 from launcher.vcs.worktrees.models import Part, State, Unharvested, Worktree
 from policy.errors import Refusal, printable
@@ -469,7 +469,9 @@ def _part(part: Part, worktree: Worktree, user: UserConfig) -> PartCondition:
         # The git directory is named, never found by the `.git` in the files: that one an agent may have replaced.
         return _examined(JailedGit(git_dir, place, settings=user.ignores), part, worktree)
     except GitFailed as failure:
-        return PartCondition(name=part.name, problem=(in_gits_words(failure.err) or [failure.message])[-1])
+        why = (in_gits_words(failure.err) or [failure.message])[-1]
+        damaged = [f"{git_dir}/{name} is damaged: paddock worktree repair" for name in damage.found(part)]
+        return PartCondition(name=part.name, problem=damaged[0] if damaged else why)
     except Refusal as refusal:
         return PartCondition(name=part.name, problem=f"{refusal.message}: {refusal.context}")
 

@@ -23,7 +23,7 @@ from launcher.vcs.private import lock as private_lock
 from launcher.vcs.private import record, swap, writers
 from launcher.vcs.private.pointer import NAME
 from launcher.vcs.scratch import Scratch
-from launcher.vcs.worktrees import admin_files, at_stake, condition, module_stores
+from launcher.vcs.worktrees import admin_files, at_stake, condition, damage, module_stores
 from launcher.vcs.worktrees.condition import Condition
 from launcher.vcs.worktrees.creation import IDENTITY, remove_staging
 from launcher.vcs.worktrees.models import Part, Removed, Say, State, Step, Unharvested, Worktree, kept_aside
@@ -54,7 +54,7 @@ def keep_work(worktree: Worktree) -> list[tuple[str, str]]:
     made: list[tuple[str, str]] = []
     commits: dict[str, str] = {}
     for part in reversed(worktree.parts):  # inner ones first: the outer backup names the inner
-        if not admin_files.head(os.fspath(part.git_dir)):
+        if not os.path.isdir(part.git_dir):
             continue
         place = os.fspath(part.path)
         gone = os.path.realpath(place) != place or not os.path.isdir(place)
@@ -136,10 +136,11 @@ def _add_files(
     entries = condition.unwatched_index(git)
     if head:
         links = set(map(os.fsencode, gitlinks.of_tree(git, head)))
-        # Without the end of revisions a file called HEAD would be as good an answer.
-        asked = ("diff-index", "--name-only", "-z", "--ignore-submodules=all", "HEAD", "--")
-        names = _seen(git, own["GIT_OBJECT_DIRECTORY"], *asked).split(b"\0")
-        changed = [name for name in (*names, *condition.unwatched_changed(git, entries)) if name and name not in links]
+    # Without the end of revisions a file called HEAD would be as good an answer.
+    before = "HEAD" if head else EMPTY_TREE[len(part.base)]
+    asked = ("diff-index", "--name-only", "-z", "--ignore-submodules=all", before, "--")
+    names = _seen(git, own["GIT_OBJECT_DIRECTORY"], *asked).split(b"\0")
+    changed = [name for name in (*names, *condition.unwatched_changed(git, entries)) if name and name not in links]
     for place in at_stake.in_places_of_submodules(condition.unwatched_gitlinks(entries), part, worktree):
         changed += _inside(part, os.fsencode(place))
     others = _seen(git, own["GIT_OBJECT_DIRECTORY"], "ls-files", "--others", "--exclude-standard", "-z").split(b"\0")
@@ -289,7 +290,7 @@ class Removal:
             keep_branch: keep a branch that has no commits of its own, too.
 
         Refusals: worktree-busy, worktree-in-use, session-running, worktree-locked, worktree-missing, worktree-dirty;
-            worktree-obstructed: there are other worktrees in it.
+            worktree-obstructed: there are other worktrees in it; git-head-unreadable: of its repository.
         """
         with ExitStack() as stack:
             own = stack.enter_context(self._store.worktree_lock(worktree.worktree_id))
@@ -299,9 +300,12 @@ class Removal:
             if not force and (live := writers.live(self._state, worktree.path)):
                 raise _writing(worktree, [each.name for each in live])
             common_dir = os.fspath(worktree.main.common_dir)
+            _check_repositories(worktree)
             with self._store.repository_lock(common_dir):
                 self._step("mend")
-                for line in module_stores.mend(common_dir):  # git could not delete branches of such a submodule
+                done = module_stores.mend(common_dir)  # git could not delete branches of such a submodule
+                done += [line for part in worktree.parts if force for line in damage.mend(part)]
+                for line in done:
                     self._say(line)
             now = condition.look(worktree, self._unharvested, self._user, self._state)
             _check_inner(now)
@@ -562,6 +566,15 @@ def _no_session(state: str, worktree: Worktree) -> Iterator[None]:
         yield
     finally:
         os.close(descriptor)
+
+
+def _check_repositories(worktree: Worktree) -> None:
+    """Refuses (git-head-unreadable) before anything is moved: no branch of theirs could be deleted then."""
+    for head in dict.fromkeys(f"{part.common_dir}/HEAD" for part in worktree.parts):
+        if os.path.lexists(head) and not damage.is_head(admin_files.head(os.path.dirname(head))):
+            raise Refusal("git-head-unreadable", f"{head} points to no commit",
+                          context="git does not take its directory for a repository any more",
+                          hint=f"have it name a branch: echo ref: refs/heads/BRANCH > {quoted(head)}")  # fmt: skip
 
 
 def _check_inner(now: Condition) -> None:

@@ -17,7 +17,7 @@ from launcher.vcs.git import Git
 from launcher.vcs.git_config import UserConfig
 from launcher.vcs.private import lock as private_lock
 from launcher.vcs.private import record, swap
-from launcher.vcs.worktrees import admin_files, at_stake, condition, models, request
+from launcher.vcs.worktrees import admin_files, at_stake, condition, damage, models, request
 from launcher.vcs.worktrees.condition import Condition
 from launcher.vcs.worktrees.creation import Creation
 from launcher.vcs.worktrees.models import (
@@ -234,6 +234,9 @@ class WorktreeService:
     def _repaired(self, common_dir: str) -> list[str]:
         done = self._recovery.settle(common_dir)
         for row in self.store.of(common_dir):
+            if row.state in (State.READY, State.MISSING):
+                with self.store.repository_lock(common_dir):
+                    done += [line for part in row.parts for line in damage.mend(part)]
             try:
                 for docked in self.restore_pointers(row, done.append):
                     aside = f"; what was there is now in {docked.aside}" if docked.aside else ""

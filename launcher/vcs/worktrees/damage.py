@@ -1,0 +1,59 @@
+"""Git directories of worktrees that git cannot use any more: their HEAD or `commondir` is empty, garbage or gone.
+
+No agent writes there, but disks fill up and machines lose power. Without a HEAD git finds no repository, and tells
+nothing of what is at stake.
+"""
+
+import os
+
+from launcher.safefs.guarded_files import Inside
+from launcher.vcs import checkout
+from launcher.vcs.disk import Present
+from launcher.vcs.git import Git
+from launcher.vcs.private import ref_files
+from launcher.vcs.worktrees import admin_files
+from launcher.vcs.worktrees.models import Part
+
+
+def is_head(text: str) -> bool:
+    """Whether git takes a git directory with this HEAD for one."""
+    return text.startswith("ref: refs/") or ref_files.is_oid(text)
+
+
+def found(part: Part) -> dict[str, str]:
+    """The files by which the git directory of a part leads to no repository, or to no commit -> what they should say.
+
+    HEAD is where its log has been last, or before that where this is no longer there. What is left without any of
+    these is a branch without commits: an index and files can be kept with that.
+    """
+    git_dir, common_dir = os.fspath(part.git_dir), os.fspath(part.common_dir)
+    if not (os.path.isdir(git_dir) and os.path.isdir(f"{common_dir}/objects")):
+        return {}
+    damaged: dict[str, str] = {}
+    if part.linked and os.path.realpath(checkout.common_dir(git_dir, Present())) != os.path.realpath(common_dir):
+        damaged["commondir"] = "../.."
+    git, text = Git(common_dir), admin_files.head(git_dir)
+    ref = text.removeprefix("ref: ")
+    oid = git.ref(ref) if ref != text and is_head(text) else text
+    if is_head(text) and (not oid or _is_commit(git, oid)):
+        return damaged
+    own = git.ref(part.ref) if part.ref else ""
+    log = (Present().read(f"{git_dir}/logs/HEAD", 16 << 20) or b"").splitlines()
+    logged = [line.split(b" ")[1].decode("ascii", "replace") for line in reversed(log) if line.count(b" ")]
+    last = next((oid for oid in dict.fromkeys((*logged, own, part.base)) if _is_commit(git, oid)), "")
+    damaged["HEAD"] = f"ref: {part.ref}" if last == own and part.ref else last or "ref: refs/heads/none"
+    return damaged
+
+
+def _is_commit(git: Git, oid: str) -> bool:
+    return ref_files.is_oid(oid) and [one.kind for one in git.objects([oid])] == ["commit"]
+
+
+def mend(part: Part) -> list[str]:
+    """Mends what is damaged; returns what was done."""
+    done = []
+    for name, text in found(part).items():
+        with Inside(os.fspath(part.git_dir)) as git_dir:
+            git_dir.write(name, os.fsencode(f"{text}\n"), mode=None)
+        done.append(f"repaired {part.git_dir}/{name}, which was damaged: it says {text} now")
+    return done

@@ -1,0 +1,97 @@
+"""A worktree with a damaged git directory: what it has is said to be at stake, mended by `repair`, kept by --force."""
+
+from pathlib import Path
+
+import pytest
+
+from launcher.vcs.worktrees.models import State
+from policy.errors import Refusal
+from tests.support import repository
+from tests.support.repository import Place, committed, git
+from tests.unit.test_worktree_removal import refused
+
+MISSING = "a" * 40
+
+
+@pytest.fixture
+def place(tmp_path: Path) -> Place:
+    return repository.nested(tmp_path)
+
+
+def damage(git_dir: Path, name: str, content: str | None) -> None:
+    """Has a file of a git directory say something else, or nothing, or removes it."""
+    (git_dir / name).unlink()
+    if content is not None:
+        (git_dir / name).write_text(content)
+
+
+DAMAGE = [("HEAD", ""), ("HEAD", None), ("HEAD", "garbage\n"), ("HEAD", f"{MISSING}\n"), ("commondir", "/nowhere\n")]
+
+
+@pytest.mark.parametrize(("name", "content"), DAMAGE)
+def test_a_forced_removal_keeps_the_files_of_a_damaged_worktree(place: Place, name: str, content: str | None) -> None:
+    """It was removed without a backup, or never; what its submodule has is kept as well."""
+    made = place.service.add(place.app, "T")
+    for part in made.parts[:2]:
+        (part.path / "file").write_text("precious\n")
+        damage(part.git_dir, name, content)
+    refusal = refused(place, made)
+    assert (refusal.reference, ": paddock worktree repair" in refusal.context) == ("worktree-dirty", True)
+    assert "submodule outer: " in refusal.context
+    kept = [git("show", f"{ref}:file", at=Path(at)) for at, ref in place.service.remove(made, force=True).backups]
+    assert kept[:2] == ["precious"] * 2
+    assert repository.leftovers(place) == []
+
+
+@pytest.mark.parametrize("detached", [False, True])
+def test_repair_finds_the_head_of_a_worktree_in_its_reflog(place: Place, detached: bool) -> None:
+    """The branch where that is what was checked out last, else the commit; what is staged stays staged."""
+    made = place.service.add(place.app, "T")
+    root = Path(made.path)
+    if detached:
+        git("checkout", "-q", "--detach", at=root)
+    committed(root, new="")
+    (root / "new").write_text("staged\n")
+    git("add", "new", at=root)
+    before = [git(*words, at=root) for words in (("status", "--branch", "--short"), ("rev-parse", "HEAD"))]
+    damage(made.main.git_dir, "HEAD", "")
+    assert str(made.main.git_dir / "HEAD") in "".join(place.service.repair(place.app))
+    assert [git(*words, at=root) for words in (("status", "--branch", "--short"), ("rev-parse", "HEAD"))] == before
+    assert place.service.repair(place.app) == []
+
+
+def test_what_a_missing_worktree_without_a_head_has_staged_is_kept(place: Place) -> None:
+    """Nothing was said of it, and it went with the git directory."""
+    made = place.service.add(place.app, "T")
+    (Path(made.path) / "new").write_text("staged\n")
+    git("add", "new", at=Path(made.path))
+    Path(made.path).rename(place.root / "there")
+    damage(made.main.git_dir, "HEAD", "")
+    (row,) = place.service.of_repository(place.app)
+    assert row.state is State.MISSING
+    assert place.service.status(row).at_stake()
+    ((_, ref),) = place.service.remove(row, force=True).backups
+    assert git("show", f"{ref}:new", at=place.app) == "staged"
+
+
+def test_what_was_changed_since_it_was_staged_is_kept_without_a_commit(place: Place) -> None:
+    """On a branch without a commit yet, the files are compared with nothing."""
+    made = place.service.add(place.app, "T")
+    root = Path(made.path)
+    git("checkout", "-q", "--orphan", "new", at=root)
+    (root / "file").write_text("precious\n")
+    kept = [git("show", f"{ref}:file", at=Path(at)) for at, ref in place.service.remove(made, force=True).backups]
+    assert "precious" in kept
+
+
+def test_a_repository_that_git_cannot_read_keeps_its_worktrees(place: Place) -> None:
+    """It is asked before anything is moved: the branch could not be deleted any more."""
+    made = place.service.add(place.app, "T")
+    damage(place.app / ".git", "HEAD", "")
+    for force in (False, True):
+        with pytest.raises(Refusal) as raised:
+            place.service.remove(made, force=force)
+        assert (raised.value.reference, f"{place.app}/.git/HEAD" in str(raised.value)) == ("git-head-unreadable", True)
+        assert Path(made.path, "file").exists()
+    (row,) = place.service.of_repository(place.app)
+    assert row.state is State.READY
