@@ -22,7 +22,9 @@ directory it is known which operations are not finished, by the names that are t
 annotated tag is compared with that of its ref (20 lines). Of an index
 of a jail's, it is looked which one it shares; of a repository there, whether it has objects (100 lines, with what
 stashes and moved submodules bring). Of ignored repositories the reflogs are looked at; what only a worktree's own git
-directory has, which no agent writes, is asked of git (80 lines)."""
+directory has, which no agent writes, is asked of git (80 lines). Repositories are found among ignored files by whatever
+name, and where a part's own pointer was; submodules are compared with what is staged, and each is asked what waits of
+its sessions (50 lines)."""
 
 
 def test_what_reads_an_agents_bytes_is_known_and_does_not_grow() -> None:

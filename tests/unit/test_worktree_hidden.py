@@ -47,7 +47,8 @@ def at_stake(place: Place, made: Worktree) -> str:
 
 
 def in_a_repository(top: Path) -> None:
-    """Commits something in a repository around files that the outer one has."""
+    """Commits something in a repository around files that the outer one has, or in place of it."""
+    (top / ".git").unlink(missing_ok=True)
     git("init", "-q", at=top)
     committed(top, work="precious\n")
     (top / "work").unlink()
@@ -67,6 +68,7 @@ def below(name: str) -> Callable[[Path], None]:
     ("inside", "make", "kept"),
     [
         ("deep", in_a_repository, "logs/HEAD"),
+        ("", lambda top: in_a_repository(top), "logs/HEAD"),
         ("deep", below(".git"), "work"),
         ("in\n  hint: trusted", lambda top: in_a_repository_of_its_own(top / "in\n  hint: trusted"), "logs/HEAD"),
         ("deep", lambda top: (top / ".git").write_text("precious\n"), "."),
@@ -81,11 +83,38 @@ def test_what_git_takes_for_its_own_directory_is_at_stake(
     top = Path(made.path)
     make(top / inside if inside == "deep" else top)
     (top / "deep/below/file").write_text("changed\n")
-    assert f"{cited(f'{inside}/.git')}, which no backup can hold" in at_stake(place, made)
+    assert f"{cited(os.path.join(inside, '.git'))}, which no backup can hold" in at_stake(place, made)
     backups = place.service.remove(made, force=True).backups
     assert not top.exists()
     assert git("show", f"{backups[0][1]}:deep/below/file", at=place.app) == "changed"
     assert Path("/".join(backups[-1]), kept).read_text()
+
+
+@pytest.mark.parametrize(
+    ("words", "at", "kept"),
+    [
+        ("init -q --separate-git-dir {}/store {}/x", "x", "store"),
+        ("init -q --bare {}/b.git", "", "b.git"),
+        ("-C elsewhere worktree add -q --detach {}/w", "w", "w/.git"),
+    ],
+)
+def test_an_ignored_repository_has_work_wherever_its_git_directory_is(
+    place: Place, made: Worktree, words: str, at: str, kept: str
+) -> None:
+    """Below a directory that is not called `.git`, in none at all, or in another repository."""
+    ignored = Path(made.path, "ignored")
+    ignored.mkdir()
+    git("clone", "-q", str(place.app), "elsewhere", at=place.root)
+    git(*words.replace("{}", str(ignored)).split(), at=place.root)
+    if at:
+        committed(ignored / at, work="precious\n")
+    else:
+        git("config", "core.logAllRefUpdates", "always", at=ignored / kept)
+        git("push", "-q", str(ignored / kept), "HEAD:refs/heads/other", at=place.root / "elsewhere")
+    assert at_stake(place, made) == f"ignored/{kept}, which no backup can hold"
+    backups = place.service.remove(made, force=True).backups
+    assert Path(*backups[-1]).exists()
+    assert at == "w" or list(Path(*backups[-1]).rglob("logs/refs/heads/*"))
 
 
 def in_a_repository_of_its_own(top: Path) -> None:
@@ -94,7 +123,7 @@ def in_a_repository_of_its_own(top: Path) -> None:
     in_a_repository(top)
 
 
-@pytest.mark.parametrize("name", ["deep/.GIT/work", "git~1/work", "new/.Git/work", "inner/a/.GIT/work"])
+@pytest.mark.parametrize("name", ["deep/.GIT/work", ".GIT/work", "git~1/work", "new/.Git/work", "inner/a/.GIT/work"])
 def test_a_name_that_git_does_not_take_is_not_removed(place: Place, made: Worktree, name: str) -> None:
     """Git passes over it where it records files; under another name it is kept like any other."""
     top = Path(made.path)

@@ -585,8 +585,10 @@ def test_nothing_that_an_agent_put_in_a_submodules_place_is_executed(tmp_path: P
     git("status", at=Path(made.path))
     assert mark.exists(), "plain git runs it"
     mark.unlink()
-    assert "submodule outer: 1 modified" in place.service.status(made).at_stake()
-    place.service.remove(made, force=True)
+    assert {"submodule outer: 1 modified", "submodule outer: .git, which no backup can hold"} <= {
+        *place.service.status(made).at_stake()
+    }
+    assert Path(*place.service.remove(made, force=True).backups[-1], "config").exists()
     assert not mark.exists()
 
 

@@ -97,10 +97,10 @@ class Holder:
         except FileNotFoundError:
             return None
 
-    def read(self) -> bytes | None:
-        """Content of the entry when it is a regular file of a pointer's size, else None."""
+    def read(self, name: str = NAME) -> bytes | None:
+        """Content of an entry when it is a regular file of a pointer's size, else None."""
         try:
-            return walk.read_regular(NAME, MOST_BYTES, dir_fd=self._fd)
+            return walk.read_regular(name, MOST_BYTES, dir_fd=self._fd)
         except OSError:
             return None  # absent, a link (ELOOP), or its mode was taken away: no pointer
 
@@ -124,27 +124,27 @@ class Holder:
         except FileNotFoundError:
             return
 
-    def put_aside(self, directory: str) -> str:
-        """Moves the entry, whatever it is, to where no git looks for it. Returns where it is; "" when it was nothing.
+    def put_aside(self, directory: str, name: str = NAME) -> str:
+        """Moves an entry, whatever it is, to where no git looks for it. Returns where it is; "" when it was nothing.
 
         Into `directory` where that is possible. On another file system a pointer's worth of text, or that of a link, is
         written anew there; what is larger gets another name where it is, and nobody may enter it; a FIFO goes.
         After an OSError it is where it was.
         """
-        found = self.stat()
+        found = self.stat(name)
         if found is None:
             return ""
         kind = found.st_mode & _TYPE
         if kind == _SUBDIRECTORY:
-            self._change_mode(NAME, 0o700)  # rename(2) of a directory writes its `..`
+            self._change_mode(name, 0o700)  # rename(2) of a directory writes its `..`
         aside = f"{directory}/docked-{os.urandom(5).hex()}"
         try:
-            os.rename(NAME, aside, src_dir_fd=self._fd)
+            os.rename(name, aside, src_dir_fd=self._fd)
             return aside
         except OSError as error:
             if error.errno != errno.EXDEV:
                 raise
-        content = os.fsencode(os.readlink(NAME, dir_fd=self._fd)) if kind == _LINK else self.read()
+        content = os.fsencode(os.readlink(name, dir_fd=self._fd)) if kind == _LINK else self.read(name)
         if content is not None:
             fd = os.open(aside, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
             try:
@@ -152,13 +152,13 @@ class Holder:
             finally:
                 os.close(fd)
         elif kind in (_FILE, _SUBDIRECTORY):
-            other = f"{NAME}.docked-{os.urandom(5).hex()}"
-            os.rename(NAME, other, src_dir_fd=self._fd, dst_dir_fd=self._fd)
+            other = f"{name}.docked-{os.urandom(5).hex()}"
+            os.rename(name, other, src_dir_fd=self._fd, dst_dir_fd=self._fd)
             self._change_mode(other, 0)
             return f"{self.path}/{other}"
         else:
             aside = ""
-        os.unlink(NAME, dir_fd=self._fd)
+        os.unlink(name, dir_fd=self._fd)
         return aside
 
     def _change_mode(self, name: str, mode: int) -> None:

@@ -17,7 +17,7 @@ from launcher.vcs.git import Git
 from launcher.vcs.harvest import further
 from launcher.vcs.harvest.decide import join, kept_places
 from launcher.vcs.private import contents, lock, planted, record, ref_files, swap, withheld, writers
-from launcher.vcs.private.pointer import NAME, Holder
+from launcher.vcs.private.pointer import Holder
 from launcher.vcs.worktrees import admin_files
 from launcher.vcs.worktrees.models import Part, Unharvested, Worktree
 from policy import launch
@@ -191,24 +191,27 @@ def with_populated(worktree: Worktree) -> Worktree:
     return worktree._replace(submodules=(*worktree.submodules, *found)) if found else worktree
 
 
-def put_aside(part: Part, places: list[str], directory: str) -> list[str]:
-    """Moves what lies at `.git` in such places out of the worktree, as it is. Returns where each is now."""
+def put_aside(part: Part, entries: list[str], directory: str) -> list[str]:
+    """Moves git directories and pointers out of a part, as they are. Returns where each is now."""
     root = os.fspath(part.path)
     done: list[str] = []
-    for place in places:
-        entry = f"{root}/{place}/{NAME}"
+    for entry in entries:
+        place, name = os.path.split(entry)
+        entry = f"{root}/{entry}"
         try:
             with Inside(root, place) as inside:
-                closed = [name for name in inside.names() if name.startswith(f"{NAME}.{DOCKED}")]
+                closed = [each for each in inside.names() if each.startswith(f"{name}.{DOCKED}")]
             if closed:  # nobody may enter it, so no backup has it
-                raise _stuck(f"{root}/{place}/{closed[0]}", "it was moved there from .git when a session ended")
-            with Holder(root, f"{root}/{place}") as holder:
-                if (found := holder.stat()) is None:
+                raise _stuck(
+                    os.path.join(root, place, closed[0]), f"it was moved there from {name} when a session ended"
+                )
+            with Holder(root, os.path.join(root, place)) as holder:
+                if (found := holder.stat(name)) is None:
                     continue
                 os.makedirs(directory, 0o700, exist_ok=True)
                 if found.st_dev != os.stat(directory).st_dev:  # it would only be renamed where it is, and go after all
                     raise _stuck(entry, f"it is on another file system than {directory}")
-                aside = holder.put_aside(directory)
+                aside = holder.put_aside(directory, name)
         except (FileNotFoundError, NotADirectoryError):
             continue  # no directory: the backup has it, as a file or a link
         except OSError as error:

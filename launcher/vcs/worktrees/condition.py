@@ -19,6 +19,7 @@ from launcher.vcs.git_config import UserConfig
 from launcher.vcs.harvest import further, lfs
 from launcher.vcs.harvest.outstanding import BRANCHES, COMMITS, JAILED, OPERATIONS, REPOSITORY
 from launcher.vcs.jailed_git import JailedGit
+from launcher.vcs.private import pointer
 from launcher.vcs.private.record import directory_of
 from launcher.vcs.scratch import Scratch
 from launcher.vcs.worktrees import admin_files, at_stake, damage
@@ -81,8 +82,11 @@ def unwatched_changed(git: JailedGit, entries: list[bytes]) -> list[bytes]:
 _NAMED = 5
 MOST_FILES = 20_000
 """Files that are looked at; the answer is known to be incomplete then."""
-_REFLOG = re.compile(r"(?s)(.*?/\.git)/(?:.*/)?logs/(?:HEAD|refs/stash)")
-_FETCHED = re.compile(rb"(?:[^\t\n]*\t(?:clone|checkout|reset|(?:pull|merge)[^:\n]*: Fast-forward)\b[^\n]*\n)*")
+_REFLOG = re.compile(r"(?s)(?:(.*?/\.git)/(?:.*/)?|(.*?)/)logs/(?:HEAD|refs/(?:stash|heads/.*))")
+"""Behind a directory called `.git`, or any other one."""
+_FETCHED = re.compile(
+    rb"(?:[^\t\n]*\t(?:clone|checkout|reset|fetch|branch|(?:pull|merge)[^:\n]*: Fast-forward)\b[^\n]*\n)*"
+)
 """A reflog without work: what it leads to was fetched."""
 
 
@@ -94,7 +98,8 @@ class Ignored(NamedTuple):
         files: how many files there are.
         size: their bytes.
         more: whether there are more than were looked at.
-        repositories: each `.git` among them in whose repository somebody has committed or stashed.
+        repositories: each git directory among them to which somebody has committed, stashed or pushed, and the `.git`
+            of each worktree of another repository.
     """
 
     names: tuple[str, ...] = ()
@@ -141,10 +146,25 @@ def _measured(root: str, name: str, most: int, repositories: dict[str, None]) ->
     sizes = []
     for path, entry in islice(found, most):
         sizes.append(_size(entry))
-        log = _REFLOG.fullmatch(f"{name}{path}") if entry.name in ("HEAD", "stash") else None
-        if log and log[1] not in repositories and _has_work(root, log[0]):
-            repositories[log[1]] = None
+        if "logs/" in path and (log := _REFLOG.fullmatch(f"{name}{path}")):
+            found_in = log[1] or log[2]
+            if found_in not in repositories and (log[1] or _is_git_dir(root, log[2])) and _has_work(root, log[0]):
+                repositories[found_in] = None
+        elif entry.name == pointer.NAME and _is_of_another(root, f"{name}{path}"):
+            repositories[f"{name}{path}"] = None
     return len(sizes), sum(sizes), bool(closed)
+
+
+def _is_git_dir(root: str, path: str) -> bool:
+    with Inside(root) as inside:
+        return inside.exists(f"{path}/HEAD") and inside.is_directory(f"{path}/objects")
+
+
+def _is_of_another(root: str, path: str) -> bool:
+    """Whether a `.git` leads to where repositories have their linked worktrees."""
+    with Inside(root) as inside:
+        place = pointer.text(inside.read(path, pointer.MOST_BYTES)) or ""
+    return os.path.basename(os.path.dirname(place)) == "worktrees"
 
 
 def _has_work(root: str, reflog: str) -> bool:
@@ -174,7 +194,7 @@ class Status(NamedTuple):
 
     Attributes:
         records: of git-status(1).
-        hidden: each `.git` in directories below the root, in whatever case: paths relative to it.
+        hidden: each `.git`, in whatever case, but for a file at the root: paths relative to it.
         closed: the first thing that could not be looked at; "" for none.
     """
 
@@ -200,7 +220,7 @@ def status(git: JailedGit, part: Part, worktree: Worktree) -> Status:
 
     def skip(path: str) -> bool:
         if jailed_git.is_git(path):
-            hidden.extend([path] if "/" in path else [])
+            hidden.append(path)
             return True
         if path in left_out:
             return True
@@ -209,7 +229,8 @@ def status(git: JailedGit, part: Part, worktree: Worktree) -> Status:
         return too_long
 
     files = walk.files(git.work_tree, skip, failed=failed)
-    hidden += [path for path, entry in files if jailed_git.is_git(entry.name) and "/" in path]
+    # At the root, a file is the part's own pointer: what takes its place leads elsewhere, where it stays.
+    hidden += [path for path, entry in files if jailed_git.is_git(entry.name) and path != pointer.NAME]
     return Status(records, tuple(sorted(hidden)), next(filter(None, (*closed, jailed_git.unread(done))), ""))
 
 

@@ -496,8 +496,8 @@ def _keep_strangers(worktree: Worktree, now: Condition) -> list[tuple[str, str]]
     parts = {part.name: part for part in at_stake.with_populated(worktree).parts}
     kept: list[str] = []
     for part in now.parts:
-        places = [*part.strangers, *map(os.path.dirname, part.hidden)]
-        kept += at_stake.put_aside(parts[part.name], places, _kept(worktree))
+        entries = [*(f"{place}/{NAME}" for place in part.strangers), *part.hidden]
+        kept += at_stake.put_aside(parts[part.name], entries, _kept(worktree))
     return [os.path.split(path) for path in kept]
 
 
