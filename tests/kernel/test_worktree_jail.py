@@ -58,6 +58,16 @@ def test_the_work_of_a_ticket_from_start_to_end(installed: Installed, repo: Repo
     assert not root.exists()
     assert repo.git("for-each-ref", "refs/paddock") == ""
 
+    # A session may have taken a submodule as its worktree: what it did not hand over is not lost with the outer one.
+    inner = Path(json.loads(paddock("worktree", "add", "T-2", "--json"))["main"]["path"], "library")
+    work = "echo x >.envrc; git add -A; git -c user.name=A -c user.email=a@example.invalid commit -qm precious"
+    paddock("run", "--git", "private", "--strict-handoff", "--", "sh", "-c", work, at=inner, status=125)
+    assert "submodule library: commits that were not harvested" in paddock("worktree", "status", "T-2", status=1)
+    paddock("worktree", "remove", "T-2", status=125)
+    gone = json.loads(paddock("worktree", "remove", "T-2", "--force", "--json"))
+    assert "precious" in Path(gone["set_aside"], "git/logs/HEAD").read_text()
+    assert not inner.exists()
+
 
 _IN_PLACE = """
 set -e

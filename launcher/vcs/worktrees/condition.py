@@ -362,6 +362,7 @@ class Condition(NamedTuple):
         state: as the store has it, after a look at the disk.
         parts: the main one first.
         unharvested: whether commits wait in a private git directory.
+        unharvested_in: roots of the parts that these belong to.
         waiting: what waits there, in words.
         stashes: the agent's, which harvests have taken over; the refs stay when the worktree goes.
         inner: other worktrees that git knows and that are inside this one: root and git directory of the repository.
@@ -378,6 +379,7 @@ class Condition(NamedTuple):
     state: State
     parts: tuple[PartCondition, ...] = ()
     unharvested: bool = False
+    unharvested_in: tuple[str, ...] = ()
     waiting: tuple[str, ...] = ()
     stashes: tuple[Kept, ...] = ()
     inner: tuple[tuple[str, str], ...] = ()
@@ -450,18 +452,27 @@ def look(worktree: Worktree, unharvested: Unharvested, user: UserConfig, state: 
         return Condition(worktree_id=worktree.worktree_id, path=path, state=worktree.state)
     there = worktree.state is State.READY
     worktree = at_stake.with_populated(worktree) if there else worktree
-    waits = unharvested(worktree.main.path)
+    private = {part.path: directory_of(state, part.worktree_id) for part in worktree.parts}
+    # A session may have taken a submodule as its worktree.
+    waits = {
+        part: unharvested(part.path) for part in worktree.parts if not part.name or os.path.isdir(private[part.path])
+    }
     parts = tuple(_part(part, worktree, user) for part in worktree.parts)
     return Condition(
         worktree_id=worktree.worktree_id,
         path=path,
         state=worktree.state,
         parts=parts,
-        unharvested=bool(waits),
-        waiting=waits if isinstance(waits, tuple) else (COMMITS,) * waits,
+        unharvested=any(waits.values()),
+        unharvested_in=tuple(os.fspath(part.path) for part, found in waits.items() if found),
+        waiting=tuple(
+            f"submodule {cited(part.name)}: {each}" if part.name else each
+            for part, found in waits.items()
+            for each in (found if isinstance(found, tuple) else (COMMITS,) * found)
+        ),
         stashes=tuple(one for part in worktree.parts for one in at_stake.stashed(part, worktree)),
         inner=tuple(_inner(worktree)) if there else (),
-        docked=at_stake.docked(directory_of(state, worktree.worktree_id)),
+        docked=tuple(path for directory in private.values() for path in at_stake.docked(directory)),
         own_stores=_own_stores(os.fspath(worktree.main.git_dir)),
         lost_pointers=tuple(part.name for part in at_stake.lost_pointers(worktree, state)) if there else (),
         in_use=processes_at_work(path),

@@ -296,7 +296,8 @@ class Removal:
             own = stack.enter_context(self._store.worktree_lock(worktree.worktree_id))
             if own is None:
                 raise Refusal("worktree-busy", f"another process is working on {worktree.path}", hint="try again later")
-            stack.enter_context(_no_session(self._state, worktree))
+            for part in at_stake.with_populated(worktree).parts:
+                stack.enter_context(_no_session(self._state, worktree, part))
             if not force and (live := writers.live(self._state, worktree.path)):
                 raise _writing(worktree, [each.name for each in live])
             common_dir = os.fspath(worktree.main.common_dir)
@@ -325,7 +326,8 @@ class Removal:
                     admin_files.relock(part, worktree.worktree_id)
                 # A repository in a submodule's place may have its git directory in the private one.
                 strange = any(part.strangers or part.hidden for part in now.parts)
-                aside = self._set_aside(worktree) if now.unharvested or now.docked or strange else ""
+                asides = self._set_aside(worktree) if now.unharvested or now.docked or strange else []
+                backups += map(os.path.split, asides[1:])
                 if strange:
                     self._step("keep strangers")
                     backups += _keep_strangers(worktree, now)
@@ -338,22 +340,22 @@ class Removal:
             self._emptied(leaving, failures)
             refs = [(one.store, one.ref) for one in beside if os.path.isdir(one.store)]  # or moved, with `own_stores`
             stashed = [(one.store, one.ref) for one in now.stashes if os.path.isdir(one.store)]
-            return Removed(worktree, backups, deleted, kept, aside, refs, stashed, now.ignored())
+            return Removed(worktree, backups, deleted, kept, "".join(asides[:1]), refs, stashed, now.ignored())
 
     def resume(self, worktree: Worktree) -> str:
         """Ends the removal that a dead process began, after the files left their place.
 
         Returns where the private git directory is set aside, which may happen only now; "" with nothing to keep.
         """
-        aside = self._set_aside(worktree) if self.waiting(worktree) else ""
+        asides = self._set_aside(worktree) if self.waiting(worktree) else []
         self.finish(worktree, keep_branch=True)
-        return aside
+        return ", ".join(asides)
 
     def replaced(self, worktree: Worktree) -> None:
         """Forgets a worktree at whose place git has made another one; the repository's lock is held."""
         aside = ""
         # Unless a session has started in the new one meanwhile, and made room for its own.
-        if private_lock.is_of_another(os.fspath(worktree.main.git_dir), self._homes(worktree)[0]):
+        if private_lock.is_of_another(os.fspath(worktree.main.git_dir), self._homes(worktree)[0][0]):
             self._step("set aside")
             aside = at_stake.clear_earlier(self._state, worktree.path, worktree.worktree_id, self._unharvested)
         self._step("forget")
@@ -362,14 +364,15 @@ class Removal:
             self._warn(f"git has made another worktree at {worktree.path}; {kept_aside(aside)}")
 
     def waiting(self, worktree: Worktree) -> str:
-        """The private git directory of a worktree, if commits that were not harvested are in it, or may be; else ""."""
-        home = self._homes(worktree)[0]
-        if not os.path.isdir(home):
-            return ""
-        try:
-            return home if self._unharvested(worktree.main.path) else ""
-        except Refusal:
-            return home  # what cannot be read is not for us to give up
+        """A private git directory of a worktree, if commits that were not harvested are in it, or may be; else ""."""
+        for part in worktree.parts:
+            home = record.directory_of(self._state, part.worktree_id)
+            try:
+                if os.path.isdir(home) and self._unharvested(part.path):
+                    return home
+            except Refusal:
+                return home  # what cannot be read is not for us to give up
+        return ""
 
     def finish(self, worktree: Worktree, *, keep_branch: bool) -> tuple[list[tuple[str, str]], list[tuple[str, str]]]:
         """Removes what is left of a worktree that is no longer at its place; the repository's lock is held.
@@ -388,7 +391,7 @@ class Removal:
         kept: list[tuple[str, str]] = []
         failures: list[str] = []
         parts = [part for part in worktree.parts if part.linked]  # others have gone, or been kept, with the main one
-        set_aside = os.path.isdir(self._homes(worktree)[1])
+        set_aside = any(os.path.isdir(aside) for _, aside in self._homes(worktree))
         for part in reversed(parts):
             self._step(f"metadata {part.name}")
             if not set_aside:  # what is kept there still borrows the objects
@@ -410,7 +413,8 @@ class Removal:
         failures += remove_staging(worktree)
         self._step("home")
         failures += remove_tree(f"{self._state}/worktrees/{worktree.worktree_id}")
-        failures += remove_tree(self._homes(worktree)[0])
+        for home, _ in self._homes(worktree):
+            failures += remove_tree(home)
         if failures:
             raise _unremovable(worktree, failures)
         self._step("forget")
@@ -419,13 +423,13 @@ class Removal:
         self._store.remove_worktree_lock(worktree.worktree_id)
 
     def _unpin(self, part: Part, worktree: Worktree) -> None:
-        """Removes the ref that pins what the private git directory borrows."""
+        """Removes the refs that pin what private git directories borrow."""
         git = Git(os.fspath(part.common_dir))
-        ref = record.pin(worktree.worktree_id)
-        with suppress(FileNotFoundError):
-            os.unlink(f"{git.common_dir}/{ref}.lock")  # of a launch that was killed when it set the ref
-        if git.ref(ref):
-            git.run("update-ref", "-d", ref)
+        for ref in dict.fromkeys(record.pin(each.worktree_id) for each in worktree.parts):
+            with suppress(FileNotFoundError):
+                os.unlink(f"{git.common_dir}/{ref}.lock")  # of a launch that was killed when it set the ref
+            if git.ref(ref):
+                git.run("update-ref", "-d", ref)
 
     def _delete_branch(self, part: Part, worktree: Worktree) -> bool:
         """Deletes a branch that Paddock made, if other refs reach its tip. Returns whether it is gone."""
@@ -445,15 +449,16 @@ class Removal:
         git.run("update-ref", "-d", "-m", "paddock: worktree removed", ref, tip, environment=IDENTITY)
         return True
 
-    def _set_aside(self, worktree: Worktree) -> str:
-        """Moves the private git directory away instead of removing it: commits are in it."""
-        source, target = self._homes(worktree)
+    def _set_aside(self, worktree: Worktree) -> list[str]:
+        """Moves the private git directories away instead of removing them, as commits are in them; where they are."""
         self._step("set aside")
-        if not os.path.isdir(source):
-            return ""
-        os.makedirs(os.path.dirname(target), 0o700, exist_ok=True)
-        os.rename(source, target)
-        return target
+        done = []
+        for source, target in self._homes(at_stake.with_populated(worktree)):
+            if os.path.isdir(source):
+                os.makedirs(os.path.dirname(target), 0o700, exist_ok=True)
+                os.rename(source, target)
+                done.append(target)
+        return done
 
     def _keep_stores(self, worktree: Worktree) -> tuple[str, str]:
         """Moves submodules' own stores out of the git directory that goes."""
@@ -472,10 +477,10 @@ class Removal:
 
     def keep(self, worktree: Worktree) -> None:
         """Undoes a removal that has not moved the files yet; the repository's lock is held."""
-        source, target = self._homes(worktree)
-        if os.path.isdir(target) and not os.path.lexists(source):
-            self._step("put back")
-            os.rename(target, source)
+        for source, target in self._homes(at_stake.with_populated(worktree)):
+            if os.path.isdir(target) and not os.path.lexists(source):
+                self._step("put back")
+                os.rename(target, source)
         stores = _stores(worktree)
         if os.path.isdir(stores):
             self._step("put stores back")
@@ -485,10 +490,11 @@ class Removal:
         self._step("kept")
         self._store.save(worktree.with_state(State.READY))
 
-    def _homes(self, worktree: Worktree) -> tuple[str, str]:
-        """Where the private git directory of a worktree lies, and where it is set aside."""
-        name = worktree.worktree_id
-        return record.directory_of(self._state, name), f"{self._state}/removed/{name}-{worktree.created:.6f}"
+    def _homes(self, worktree: Worktree) -> list[tuple[str, str]]:
+        """Where the private git directories of a worktree's parts lie, and where they are set aside; the main first."""
+        names = dict.fromkeys(part.worktree_id for part in worktree.parts)
+        stamp = f"{worktree.created:.6f}"
+        return [(record.directory_of(self._state, name), f"{self._state}/removed/{name}-{stamp}") for name in names]
 
 
 def _keep_strangers(worktree: Worktree, now: Condition) -> list[tuple[str, str]]:
@@ -551,16 +557,16 @@ def if_missing(worktree: Worktree, *, unharvested: bool = False) -> list[str]:
 
 
 @contextmanager
-def _no_session(state: str, worktree: Worktree) -> Iterator[None]:
-    """Keeps sessions from sharing the private git directory while the block runs."""
-    directory = record.directory_of(state, worktree.worktree_id)
+def _no_session(state: str, worktree: Worktree, part: Part) -> Iterator[None]:
+    """Keeps sessions from sharing the private git directory of a part while the block runs."""
+    directory = record.directory_of(state, part.worktree_id)
     if not os.path.isdir(directory):
         yield
         return
     descriptor = private_lock.opened(directory)
     try:
         if not private_lock.alone(descriptor, wait=False):
-            raise Refusal("worktree-in-use", f"a session is running in {worktree.path}", hint="paddock exec --list")
+            raise Refusal("worktree-in-use", f"a session is running in {part.path}", hint="paddock exec --list")
         if worktree.state is State.READY:
             swap.dock(directory)
         yield
@@ -632,7 +638,8 @@ def _ways(now: Condition, worktree: Worktree) -> Iterator[str]:
         yield "fetch or copy from it what you want (run no git in it: the jail's command wrote its configuration)"
     harvest = f"paddock worktree harvest {quoted(now.path)}"
     if now.fetched():
-        yield f"{harvest} fetches what was committed and stashed"
+        for root in now.unharvested_in:
+            yield f"paddock worktree harvest {quoted(root)} fetches what was committed and stashed"
     for word, way in (
         (outstanding.BRANCHES, f"{harvest} --branch NAME fetches a further branch; what is none gets one in a jail: "
                                "paddock run -- git branch NAME REF"),
