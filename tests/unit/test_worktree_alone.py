@@ -184,6 +184,22 @@ def test_a_side_of_a_conflict_that_no_commit_has_is_kept(place: Place) -> None:
     assert sides == ["ours", "theirs", "precious"]
 
 
+def test_what_a_cherry_pick_has_not_reached_is_kept(place: Place) -> None:
+    """What is to be picked may be on no branch, and is named there by the beginning of its id."""
+    made, root = in_conflict(place)
+    git("checkout", "-q", "--detach", "other", at=root)
+    picks = []
+    for number in range(3):
+        committed(root, file=f"picked {number}\n")
+        picks.append(git("rev-parse", "HEAD", at=root))
+    git("checkout", "-q", "-f", "agent/T", at=root)
+    failing("cherry-pick", *picks, at=root)
+    (root / "file").write_text("ours\n")
+    place.service.remove(made, force=True)
+    for oid in picks:
+        assert "refs/paddock/backup/" in git("for-each-ref", "--points-at", oid, at=place.app)
+
+
 def test_the_mails_that_an_am_has_not_applied_are_kept(place: Place) -> None:
     """Their files may be gone; nothing says to commit, which does not end it."""
     made, root = in_conflict(place)

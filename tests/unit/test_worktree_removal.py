@@ -604,6 +604,22 @@ def test_a_submodule_that_moved_on_is_work(tmp_path: Path) -> None:
     assert git("rev-parse", f"{main}:lib/outer", at=place.app) == git("rev-parse", "agent/T", at=outer)
 
 
+@pytest.mark.parametrize("back", [False, True])
+def test_a_commit_of_a_submodule_that_is_staged_is_work(tmp_path: Path, back: bool) -> None:
+    """Also where it is the one that is checked out, or no longer is; the index alone says that it belongs here."""
+    place = repository.nested(tmp_path)
+    made = place.service.add(place.app, "T")
+    outer = Path(made.path, "lib/outer")
+    committed(outer, new="")
+    git("add", "lib/outer", at=Path(made.path))
+    oid = git("rev-parse", "HEAD", at=outer)
+    if back:
+        git("checkout", "-q", "--detach", "HEAD~1", at=outer)
+    assert refused(place, made).context == "1 modified"
+    refs = [ref for at, ref in place.service.remove(made, force=True).backups if at == str(place.app / ".git")]
+    assert oid in [git("rev-parse", f"{ref}:lib/outer", at=place.app) for ref in refs]
+
+
 def test_a_submodule_behind_what_is_recorded_is_no_work(tmp_path: Path) -> None:
     """As `git merge` leaves it: to commit that would take it back, so what brings it along is said, and works."""
     place = repository.nested(tmp_path)

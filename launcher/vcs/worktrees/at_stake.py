@@ -5,6 +5,7 @@ agent's: it is moved as it is, and no unjailed git is ever started on it.
 """
 
 import os
+import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import NamedTuple
@@ -33,6 +34,9 @@ one that goes with the worktree), and those of a worktree's own."""
 _TIPS = ("HEAD", "MERGE_HEAD", "MERGE_AUTOSTASH", "CHERRY_PICK_HEAD", "REVERT_HEAD", "REBASE_HEAD",
          *(f"rebase-{how}/{name}" for how in ("merge", "apply") for name in ("autostash", "orig-head")))  # fmt: skip
 """Files of a worktree's own git directory that name commits: what is checked out, and what is under way."""
+_TO_DO = ("sequencer/todo", "rebase-merge/git-rebase-todo")
+_PICK = re.compile(rb"^[a-z]+ (?:-[cC] )?([0-9a-f]{4,64})\b", re.MULTILINE)
+"""What is to be picked: mostly the beginnings of ids."""
 
 
 class Kept(NamedTuple):
@@ -84,6 +88,10 @@ def loose(part: Part, *held: str) -> tuple[str, ...]:
     git_dir = os.fspath(part.git_dir)
     git, present = Git(git_dir), Present()
     names = [word for name in _TIPS for word in os.fsdecode(present.read(f"{git_dir}/{name}", 1 << 20) or b"").split()]
+    picks = [
+        pick.decode() for name in _TO_DO for pick in _PICK.findall(present.read(f"{git_dir}/{name}", 1 << 20) or b"")
+    ]
+    names += [one.oid for one in git.objects(picks) if one.kind == "commit"]
     if ref_files.may_be_below(git_dir, [*_OWN]):
         names += git.refs(*_OWN).values()
     found: list[str] = []

@@ -12,7 +12,7 @@ import psutil
 
 from launcher.safefs import walk
 from launcher.safefs.guarded_files import Inside
-from launcher.vcs import checkout, jailed_git
+from launcher.vcs import checkout, gitlinks, jailed_git
 from launcher.vcs.disk import Present, readable
 from launcher.vcs.git import EMPTY_TREE, Git, GitFailed, in_gits_words
 from launcher.vcs.git_config import UserConfig
@@ -571,8 +571,9 @@ def _examined(git: JailedGit, part: Part, worktree: Worktree) -> PartCondition:
     new = [name for name in (os.fsdecode(record[2:]) for record in records if record[:2] == b"? ")
            if not _copied(name, part, worktree)]  # fmt: skip
     index = unwatched_index(git)
-    gitlinks = unwatched_gitlinks(index)
-    moved, lagging = _moved_gitlinks(gitlinks, part, worktree)
+    submodules = unwatched_gitlinks(index)
+    moved, lagging = _moved_gitlinks(submodules, part, worktree)
+    moved += (name for name in _staged_gitlinks(git, submodules, head) if name not in moved)
     modified = [name for name in changed if name not in large_ones] + moved
     modified += [os.fsdecode(name) for name in unwatched_changed(git, index)]
     inside = os.path.relpath(part.path, worktree.path)
@@ -581,7 +582,7 @@ def _examined(git: JailedGit, part: Part, worktree: Worktree) -> PartCondition:
         ahead = int(git.text("rev-list", "--count", head, f"^{part.base}", "--"))
     ignored = _ignored([os.fsdecode(record[2:]) for record in records if record[:2] == b"! "], part, worktree)
     hidden = (*hidden, *ignored.repositories)
-    strangers = at_stake.in_places_of_submodules(gitlinks, part, worktree)
+    strangers = at_stake.in_places_of_submodules(submodules, part, worktree)
     return PartCondition(
         name=part.name, branch=branch, head=head, ahead=ahead, modified=len(modified), untracked=len(new),
         uncommitted=tuple(os.path.normpath(f"{inside}/{name}") for name in (modified + new)[:_MOST_NAMED]),
@@ -633,14 +634,23 @@ def _copied(path: str, part: Part, worktree: Worktree) -> bool:
         return False
 
 
-def _moved_gitlinks(gitlinks: list[bytes], part: Part, worktree: Worktree) -> tuple[list[str], tuple[str, ...]]:
+def _staged_gitlinks(git: Git, submodules: list[bytes], head: str | None) -> list[str]:
+    """Submodules whose commit in the index is not that of `head`: `git status` does not look at them here."""
+    staged = {
+        os.fsdecode(path): info.split()[1].decode() for info, _, path in (one.partition(b"\t") for one in submodules)
+    }
+    recorded = gitlinks.of_tree(git, head, staged) if head and staged else {}
+    return [path for path, oid in staged.items() if recorded.get(path) != oid]
+
+
+def _moved_gitlinks(submodules: list[bytes], part: Part, worktree: Worktree) -> tuple[list[str], tuple[str, ...]]:
     """Submodules directly below a part whose commit is not the index's: places of those, and roots of older ones.
 
     `git merge` leaves a submodule at the commit that was recorded before. It is an ancestor of the one recorded now.
     """
     moved: list[str] = []
     lagging: list[str] = []
-    recorded_at = {entry.partition(b"\t")[2]: entry.split()[1].decode("ascii") for entry in gitlinks}
+    recorded_at = {entry.partition(b"\t")[2]: entry.split()[1].decode("ascii") for entry in submodules}
     for inner in worktree.submodules:
         if inner.name == part.name or not inner.path.is_relative_to(part.path):
             continue

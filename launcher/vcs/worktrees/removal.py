@@ -156,7 +156,7 @@ def _add_files(
 
 def _tree_of_index(git: JailedGit, head: str, tree: str, environment: dict[str, str]) -> str:
     """The tree of the index and of `_beside`, if content of it is neither in `head` nor in `tree`; else ""."""
-    words = ("diff-index", "--cached", "--raw", "--no-abbrev", "--no-renames", "-z", "--ignore-submodules=all")
+    words = ("diff-index", "--cached", "--raw", "--no-abbrev", "--no-renames", "-z", "--ignore-submodules=none")
     beside = {one.path: one for one in _beside(git)}
     staged, since = (
         {one.path: one for one in parsed_differences(_seen(git, environment["GIT_OBJECT_DIRECTORY"], *words, old, "--"))
@@ -165,7 +165,8 @@ def _tree_of_index(git: JailedGit, head: str, tree: str, environment: dict[str, 
     )  # fmt: skip
     new = [path for path, one in staged.items() if one.new.strip("0")]
     found = zip(new, git.objects(staged[path].new for path in new), strict=True)
-    missing = {path for path, one in found if one.kind != "blob"}  # the repository is damaged
+    # The repository is damaged, but for the commits of submodules, which are in their own.
+    missing = {path for path, one in found if one.kind != "blob" and staged[path].new_mode != gitlinks.MODE}
     if since.keys().isdisjoint({*new} - missing):
         return ""
     kept = (one for path, one in staged.items() if path not in missing)
