@@ -4,14 +4,15 @@ import json
 import os
 import re
 import subprocess
-from collections.abc import Callable
+import tempfile
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 
 from tests.kernel.test_library import EXAMPLE, SETUP
 from tests.kernel.test_orchestrators import TOOLS
-from tests.support import paddock, served
+from tests.support import install, paddock, served
 from tests.support.identity import Who
 from tests.support.paddock import Paddock
 from tests.support.traceability import IDS, WAYS, reached
@@ -20,10 +21,14 @@ from tests.support.traced import Traced
 COMMIT = "git add -A && git -c user.name=A -c user.email=a@b.c commit -qm"
 
 
-@pytest.fixture
-def traced(public_dir: Path) -> Traced:
-    """The command, which writes down what it calls."""
-    return Traced(public_dir)
+@pytest.fixture(scope="module")
+def traced() -> Iterator[Traced]:
+    """The command, which writes down what it calls of the table; with a plug-in."""
+    with tempfile.TemporaryDirectory(prefix="t-", dir=install.public_root()) as place:
+        Path(place).chmod(0o755)
+        made = Traced(Path(place), {function for _, function in reached().values()})
+        _plug_in(made.installed.packages)
+        yield made
 
 
 @pytest.fixture
@@ -106,7 +111,6 @@ def _plug_in(packages: Path) -> None:
 def run(scene: Paddock, traced: Traced) -> None:
     """`paddock run`: a worktree of the whole, one of its submodules, a provider's own words, and a plug-in's."""
     app, claude = scene.place / "app", _claude(scene)
-    _plug_in(traced.installed.packages)
     made = scene.shell(f"cd {app} && {scene.installed.paddock} worktree add T-1")
     assert made.returncode == 0, made
     words = ["run", "--rw", str(traced.into), "--worktree", str(scene.place / "app-T-1"), "--submodule", "lib"]
@@ -186,7 +190,6 @@ FLOWS: dict[str, Callable[[Paddock, Traced], None]] = {
 @pytest.mark.parametrize("way", FLOWS)
 def test_every_id_is_reached_from_where_the_table_says(scene: Paddock, traced: Traced, way: str) -> None:
     """The function that does it is called while the installed command, its service and its jails are at work."""
-    scene.call("--version")
     traced.calls()
     FLOWS[way](scene, traced)
     called = traced.calls()
