@@ -15,6 +15,7 @@ from typing import Any
 import pytest
 import trustme
 
+from policy import promises
 from tests.support import served
 from tests.support.features import need
 from tests.support.identity import AS_A_USER
@@ -92,6 +93,12 @@ def launch(request: pytest.FixtureRequest) -> Launch:
     return {**environment, "TOKEN": KEY}, options
 
 
+ONCE = pytest.mark.parametrize("launch", [promises.NAMESPACES], indirect=True)
+"""Of what the proxy knows of phantoms and budgets: on which backend the command asks, is no matter."""
+BY_BOTH_WAYS = pytest.mark.parametrize("launch", [promises.NAMESPACES, promises.GUARD], indirect=True)
+"""Of ways past the proxy: a namespace closes them, or the guard."""
+
+
 def in_jail(paddock: Paddock, launch: Launch, line: str, *options: str) -> "subprocess.CompletedProcess[str]":
     environment, more = launch
     return paddock.run(*more, *options, "--", "sh", "-c", line, env=environment)
@@ -126,6 +133,7 @@ def test_a_key_that_is_passed_is_found(paddock: Paddock, api: Api, launch: Launc
 
 
 @AS_A_USER
+@BY_BOTH_WAYS
 def test_a_phantom_is_refused_beyond_its_rules_and_that_is_a_denial(paddock: Paddock, api: Api, launch: Launch) -> None:
     """Other paths, a key of somebody else's, and the API without any: none of it gets there."""
     line = f"""
@@ -148,6 +156,7 @@ def test_a_phantom_is_refused_beyond_its_rules_and_that_is_a_denial(paddock: Pad
 
 
 @AS_A_USER
+@ONCE
 def test_a_phantom_is_worth_nothing_to_another_session_or_later(paddock: Paddock, api: Api, launch: Launch) -> None:
     """Not even at the first one's own proxy, for whom is not in its jail."""
     environment, options = launch
@@ -394,8 +403,9 @@ def test_the_vendors_host_is_reached_by_the_phantom_alone(user_paddock: Paddock)
 
 
 @AS_A_USER
+@ONCE
 def test_a_budget_ends_what_a_key_is_good_for(paddock: Paddock, api: Api, launch: Launch) -> None:
-    """On every backend; the end says what was used, and what was refused."""
+    """The end says what was used, and what was refused."""
     line = f"for i in 1 2 3 4; do {CURL} -d $(printf %012000d 0) $API_URL/chat; done"
     ended = in_jail(paddock, launch, line, api.option, "--budget", "upload=30000")
     assert ended.stdout.count("served\n") == 2
@@ -422,6 +432,7 @@ def test_a_budget_is_for_all_attempts_at_a_session(api: Api) -> None:
 
 
 @AS_A_USER
+@ONCE
 def test_an_answer_that_hides_what_it_took_passes_no_budget(paddock: Paddock, api: Api, launch: Launch) -> None:
     """Gemini's stream that is a list, and what is left where a client has asked for some parts of it alone."""
     told = {"promptTokenCount": 10, "candidatesTokenCount": 2, "thoughtsTokenCount": 30_000, "totalTokenCount": 30_012}
@@ -436,6 +447,7 @@ def test_an_answer_that_hides_what_it_took_passes_no_budget(paddock: Paddock, ap
 
 
 @AS_A_USER
+@BY_BOTH_WAYS
 def test_no_way_round_a_budget_reaches_the_vendor(paddock: Paddock, api: Api, launch: Launch) -> None:
     """No path of batches in other letters, no upgraded connection, nothing compressed, nothing whose answer reports no
     tokens; the same in plain words does.

@@ -190,6 +190,8 @@ def ground(request: pytest.FixtureRequest, paddock: Paddock) -> Iterator[Ground]
 IN_NAMESPACES = pytest.mark.parametrize("ground", [promises.NAMESPACES], indirect=True)
 """Of what the vendor, the user's file, the process that refreshes and the launcher, which makes phantoms, do: on which
 backend the agent asks, is no matter."""
+BY_BOTH_WAYS = pytest.mark.parametrize("ground", [promises.NAMESPACES, promises.GUARD], indirect=True)
+"""Of ways past the proxy: a namespace closes them, or the guard."""
 
 
 @contextmanager
@@ -303,7 +305,7 @@ def test_a_token_that_the_vendor_refuses_is_refreshed_when_the_agent_asks(ground
     assert len(ground.vendor.refreshed) == 2  # one of the first half, one of this: those after it found a good one
 
 
-@pytest.mark.parametrize("ground", [promises.NAMESPACES, promises.GUARD], indirect=True)  # two ways to one judge
+@BY_BOTH_WAYS
 def test_what_is_not_the_logins_is_refused(ground: Ground) -> None:
     """Foreign tokens, other paths, other methods, a phantom elsewhere: and what may be read is read."""
     foreign = f'{CURL} -H "Authorization: Bearer {token("acc", 1)}" https://{API}/v1/chat'
@@ -410,6 +412,7 @@ def test_a_vendor_that_says_no_is_not_asked_on_and_on(ground: Ground) -> None:
     assert ground.kept()["access"] == token("acc", 9)
 
 
+@BY_BOTH_WAYS
 def test_the_end_of_a_session_in_mid_refresh_loses_no_token(ground: Ground) -> None:
     """The vendor has spent the old one by then, so the new one has to be written."""
     ground.log_in(ends=-10)
@@ -424,6 +427,7 @@ def test_the_end_of_a_session_in_mid_refresh_loses_no_token(ground: Ground) -> N
     assert [path.name for path in ground.file.parent.iterdir()] == ["auth.json"]
 
 
+@BY_BOTH_WAYS
 def test_other_hosts_are_reached_with_their_own_tls(ground: Ground) -> None:
     """The session's authority is good for the login's hosts alone."""
     outside = ground.environment["SSL_CERT_FILE"]
@@ -436,6 +440,7 @@ def test_other_hosts_are_reached_with_their_own_tls(ground: Ground) -> None:
     assert "certificate" in ended.stderr
 
 
+@BY_BOTH_WAYS
 def test_a_host_of_the_login_is_reached_in_no_other_way(ground: Ground) -> None:
     """On other ports, in clear, as an address: what is sent there nobody could judge."""
     proxy = 'curl -sS --max-time 20 -o /dev/null -w "%{http_connect} %{http_code}\\n" -x $HTTPS_PROXY --noproxy ""'
