@@ -18,6 +18,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 import pytest
 import trustme
 
+from policy import promises
 from tests.support.features import need
 from tests.support.identity import Who
 from tests.support.paddock import Paddock
@@ -160,9 +161,9 @@ class Run:
         return paddock.call("explain", "--plan", *options, "--allow-domain", "@python", env=environment).stdout
 
 
-@pytest.fixture(params=SWITCHES)
+@pytest.fixture(params=[promises.NAMESPACES, promises.GUARD])
 def jailed(request: pytest.FixtureRequest, paddock: Paddock) -> Iterator[Jailed]:
-    """On every backend."""
+    """Where a home is shown in two ways, and the proxy reached in two."""
     extra, options = SWITCHES[request.param]
     need("bubblewrap" if "bubblewrap" in options else "landlock")
     with made(paddock) as (mirror, environment):
@@ -191,6 +192,7 @@ def test_a_tool_installs_and_has_no_credential(paddock: Paddock, jailed: Jailed)
     assert line in run.explained().splitlines()
 
 
+@pytest.mark.parametrize("jailed", [promises.NAMESPACES], indirect=True)  # what the proxy does
 def test_the_credential_is_for_reading_where_it_is_meant(jailed: Jailed) -> None:
     """A publication has none, nor has npm's token for another path; a client's own counts, as it would in a tunnel."""
     mirror, run = jailed
@@ -258,6 +260,8 @@ def test_maven_asks_with_a_credential_that_it_has_not(paddock: Paddock) -> None:
         text = f"<settings><servers>{server}</servers><mirrors>{listed}</mirrors></settings>"
         place = shlex.quote(str(paddock.who.home / ".m2/settings.xml"))
         paddock.who.run(["sh", "-c", f"mkdir -p $(dirname {place}) && cat >{place}"], stdin=text)
+        (paddock.worktree / ".mvn").mkdir()
+        (paddock.worktree / ".mvn/jvm.config").write_text("-XX:TieredStopAtLevel=1 -XX:+UseSerialGC")
         run = Run(paddock, environment, ())
         ended = run(f"mvn -B -q nothing:at-all >said 2>&1 || tail -25 said; ! grep -rs {SECRET} ~",
                     "--allow-domain", "@java")  # fmt: skip

@@ -272,6 +272,7 @@ def test_a_mirror_on_this_machine_is_reached_at_its_port(
 REBOUND = ("metadata", "metadata-shared", "private6", "loop", "loop6", "mapped", "nat", "zero", "own", "own6")
 
 
+@pytest.mark.parametrize("jailed", [promises.GUARD], indirect=True)
 def test_a_mirrors_name_leads_to_no_other_special_address(
     served: World, paddock: Paddock, jailed: Callable[..., Ended]
 ) -> None:
