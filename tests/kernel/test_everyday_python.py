@@ -55,17 +55,20 @@ def wheel(directory: Path) -> Path:
 
 @pytest.mark.parametrize("scene_of_user", [promises.GUARD], indirect=True)  # which has most to say about files
 def test_pip_installs_a_wheel_into_an_environment_of_the_worktree(scene_of_user: Scene) -> None:
-    """venv with pip, pip install of a local wheel without the network, and the command it brings."""
+    """venv, pip install of a local wheel into it without the network, and the command it brings.
+
+    That venv brings a pip of its own would be the same once more, with a larger wheel.
+    """
     scene = scene_of_user
     path = wheel(scene.area)
     scene.own(path)
     program = """
     set -e
-    "$1" -m venv environment
+    "$1" -m venv --without-pip environment
     . environment/bin/activate
-    pip install --disable-pip-version-check --no-index --quiet "$2"
+    "$1" -m pip --python environment install --disable-pip-version-check --no-index --quiet "$2"
     greet
-    pip uninstall --yes --quiet greeting
+    "$1" -m pip --python environment uninstall --yes --quiet greeting
     test -e environment/bin/greet || echo gone
     """
     ended = scene.run(["sh", "-c", program, "-", base_python(), path], timeout=240)

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from policy import promises
 from tests.kernel.conftest import ROOT_ONCE
 from tests.support.identity import AS_A_USER
 from tests.support.install import base_python
@@ -99,6 +100,7 @@ def test_shells_and_core_tools(scene: Scene) -> None:
     assert not wrong
 
 
+@pytest.mark.parametrize("scene_of_user", [promises.BUBBLEWRAP], indirect=True)  # a programme more in between
 def test_much_passes_through_pipes(scene_of_user: Scene) -> None:
     """What goes in at standard input comes out at standard output, byte by byte, a thousand times what a pipe holds."""
     scene = scene_of_user
