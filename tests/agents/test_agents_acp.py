@@ -66,8 +66,8 @@ def at_its_vendor(scene: Scene, make: Callable[[Scene], Agent]) -> Agent:
     return agent
 
 
-def forged(scene: Scene) -> Run:
-    """Words in the agent's own name: a shell in the jail asks the editor, through the agent's standard output.
+def forged(scene: Scene) -> str:
+    """A line of sh(1), words in the agent's own name: it asks the editor from the jail, by the agent's standard output.
 
     Most agents have no use for what an editor offers, but whatever they start can open the end of that pipe.
     """
@@ -83,7 +83,7 @@ def forged(scene: Scene) -> Run:
         )
         for number, (method, params) in enumerate(calls)
     ]
-    return Run(f"printf '%s\\n' {shlex.join(lines)} >/proc/2/fd/1 && echo asked the editor")
+    return f"printf '%s\\n' {shlex.join(lines)} >/proc/2/fd/1 && echo asked the editor"
 
 
 @pytest.mark.parametrize("make", agent_scene.AGENTS)
@@ -101,7 +101,7 @@ def test_an_agent_of_an_editor_works_in_its_worktree_and_reaches_nothing_else(
     agent_home.furnish(scene, make.__name__)
     (scene.worktree / "search.py").write_text(SEARCH.read_text())
     *script, last = scene.script()
-    script += [forged(scene), Run(f"python3 search.py {KEY[::-1]}"), last]
+    script += [Run(f"{forged(scene)}; python3 search.py {KEY[::-1]}"), last]
     told = agent_scene.talk(scene, agent, script, tmp_path / "stderr", environment=vendors)
     assert told.stop_reason == "end_turn", told.stderr
     assert told.status == 0 or (make is agent_scene.gemini and told.status == 143), told.stderr
@@ -113,9 +113,9 @@ def test_an_agent_of_an_editor_works_in_its_worktree_and_reaches_nothing_else(
     assert "estimated" not in told.stderr
     brought = {INSTRUCTIONS, SKILL} | ({SERVER_KEY} if make is not agent_scene.goose else set())
     assert agent_home.told(scene) == brought, told.stderr
-    *_, asked, searched, _last = scene.model.results
-    assert "looked at" in searched
-    assert "found" not in searched
+    asked = scene.model.results[-2]
+    assert "looked at" in asked
+    assert "found" not in asked
     vendors_asked = by_the_key(scene)
     assert vendors_asked == {True, False} if make is agent_scene.opencode else len(vendors_asked) == 1
     if agent.through_terminal:  # a jail's further commands have no way to what its first one holds open

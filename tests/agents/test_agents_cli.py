@@ -26,7 +26,7 @@ Agent = Callable[[Scene], list[str]]
 
 @pytest.mark.parametrize(
     ("agent", "backend"),
-    [*((claude, each) for each in promises.BACKENDS), (codex, promises.NAMESPACES), (codex, promises.GUARD)],
+    [(claude, promises.GUARD), (claude, promises.BUBBLEWRAP), (codex, promises.NAMESPACES)],
 )
 def test_an_agent_works_in_its_worktree_and_reaches_nothing_else(scene: Scene, agent: Agent, backend: str) -> None:
     """It writes, reads, executes and commits there; outside, its file tool and its shell do none of that.

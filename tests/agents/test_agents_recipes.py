@@ -75,18 +75,16 @@ def test_an_ide_in_the_main_checkout_starts_an_agent_in_another_worktree(scene: 
 
 
 def test_agents_are_jailed_by_links_in_front_of_them(scene: Scene) -> None:
-    """The user calls `claude` and `codex` as ever."""
+    """The user calls `codex` as ever. `claude`, by the same line: `tests/kernel/test_examples.py`, and below."""
     need("userns")
-    env, script = everyday(scene, scene.worktree)
+    env, scene.model.script = everyday(scene, scene.worktree)
     settings = [word for setting in scene.codex_settings for word in ("-c", setting)]
-    for number, command in enumerate((["claude", "-p", "Work."], ["codex", "exec", *settings, "Work."]), 1):
-        scene.model.forget()
-        scene.model.script = script
-        ended = shell(scene, f'{recipe("aliases")}\nexec "$@"', *command, cwd=scene.worktree, env=env)
-        assert ended.returncode == 0, ended.stdout + ended.stderr
-        assert "paddock: " in ended.stderr
-        judge(scene, scene.worktree, "one")
-        assert scene.git("rev-list", "--count", "main..one") == str(number)
+    command = ["codex", "exec", *settings, "Work."]
+    ended = shell(scene, f'{recipe("aliases")}\nexec "$@"', *command, cwd=scene.worktree, env=env)
+    assert ended.returncode == 0, ended.stdout + ended.stderr
+    assert "paddock: " in ended.stderr
+    judge(scene, scene.worktree, "one")
+    assert scene.git("rev-list", "--count", "main..one") == "1"
 
 
 def test_a_ticket_becomes_a_merge(scene: Scene) -> None:
