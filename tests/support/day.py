@@ -1,6 +1,6 @@
 """A day's use of the installed command, each verb of it, and everything that it prints, in one file for reading.
 
-`python -m tests.support.day` prints it, with the texts of `texts` that no day shows behind it.
+`python -m tests.support.day` prints it; `python -m tests.support.texts`, what no day shows.
 """
 
 import os
@@ -12,11 +12,17 @@ import tempfile
 from pathlib import Path
 
 from launcher import cli
-from tests.support import identity, texts, warmed
+from tests.support import identity, warmed
 from tests.support.paddock import BEGUN, LAUNCH
 
 PREPARE, _, DAY = Path(__file__).with_suffix(".txt").read_text(encoding="utf-8").partition("\n\n")
 """What is there in the morning, and then the command lines; one that begins with `tty` runs at a terminal."""
+
+_PLAIN = re.compile(
+    r"(?:cd (?P<cwd>[~/][\w/-]*) && )?(?P<env>(?:\w+=\w+ )*)"
+    r"paddock (?P<words>(?P<verb>[a-z]+)(?:[\w ./:~@=,-]|'[^']*')*)"
+)
+"""What no shell is needed for."""
 
 
 def lived(paddock: Path) -> str:
@@ -36,10 +42,13 @@ def lived(paddock: Path) -> str:
         who = (identity.root if os.geteuid() == 0 else identity.user)(Path(home))
         for line in DAY.strip().splitlines():
             typed = line.removeprefix("tty ")
-            plain = re.fullmatch(r"paddock ([a-z]+)[\w ./:~@'-]*", line)
-            if plain and plain[1] in cli.VERBS and plain[1] not in BEGUN | LAUNCH:
-                told = [re.sub("^~", home, word) for word in shlex.split(line)[1:]]
-                ended = warmed.run(who, paddock / "python", told, cwd=Path(home, "src/project"), env=environment)
+            plain = _PLAIN.fullmatch(line)
+            if plain and plain["verb"] in cli.VERBS and plain["verb"] not in BEGUN:
+                told = [re.sub("^~", home, word) for word in shlex.split(plain["words"])]
+                cwd = re.sub("^~", home, plain["cwd"] or "~/src/project")
+                more = dict(each.split("=") for each in plain["env"].split())
+                call = warmed.launch if plain["verb"] in LAUNCH else warmed.run
+                ended = call(who, paddock / "python", told, cwd=Path(cwd), env=environment | more)
                 said.append(shown(typed, ended.stdout + ended.stderr, ended.returncode, home))
                 continue
             words = ["script", "-qec", typed, "/dev/null"] if typed != line else ["bash", "-c", typed]
@@ -64,12 +73,8 @@ def shown(typed: str, output: str, status: int, home: str) -> str:
 
 
 def main() -> None:
-    """Prints the day, then every refusal and the other texts."""
+    """Prints the day."""
     print(lived(Path(sys.executable).parent))
-    for reference, said in sorted(texts.refusals()):
-        print(f"{reference}\n    {said}")
-    for place, said in texts.others():
-        print(f"{place}: {said}")
 
 
 if __name__ == "__main__":

@@ -53,19 +53,27 @@ def sources() -> list[tuple[Path, ast.Module]]:
     return [(path, ast.parse(path.read_text(encoding="utf-8"))) for path in paths]
 
 
+@functools.cache
+def calls() -> list[tuple[Path, ast.Call]]:
+    """Wherever a refusal is made, however its class is named there."""
+    return [
+        (path, node)
+        for path, tree in sources()
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Call) and "Refusal" in (getattr(node.func, "id", ""), getattr(node.func, "attr", ""))
+    ]
+
+
 def refusals() -> Iterator[tuple[str, str]]:
     """Every refusal: id, and its texts with the place."""
-    for path, tree in sources():
-        for node in ast.walk(tree):
-            if not (isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == "Refusal"):
-                continue
-            words = [rendered(each) for each in node.args]
-            texts = [words[1] if len(words) > 1 else "?"]
-            for keyword in node.keywords:
-                if keyword.arg in ("context", "hint"):
-                    texts.append(f"{'why: ' if keyword.arg == 'context' else 'hint:'} {rendered(keyword.value)}")
-            place = f"{path.relative_to(ROOT)}:{node.lineno}"
-            yield words[0] if words else "?", "\n    ".join([f"({place}) {texts[0]}", *texts[1:]])
+    for path, node in calls():
+        words = [rendered(each) for each in node.args]
+        texts = [words[1] if len(words) > 1 else "?"]
+        for keyword in node.keywords:
+            if keyword.arg in ("context", "hint"):
+                texts.append(f"{'why: ' if keyword.arg == 'context' else 'hint:'} {rendered(keyword.value)}")
+        place = f"{path.relative_to(ROOT)}:{node.lineno}"
+        yield words[0] if words else "?", "\n    ".join([f"({place}) {texts[0]}", *texts[1:]])
 
 
 def others() -> Iterator[tuple[str, str]]:

@@ -3,6 +3,7 @@
 `python -m tests.support.texts` prints all of it, for reading.
 """
 
+import ast
 import re
 
 from launcher.verbs import forms
@@ -59,9 +60,16 @@ def test_what_nobody_would_say_is_not_said() -> None:
 
 
 def test_a_refusal_is_one_line_in_lower_case_without_a_full_stop() -> None:
-    """So it can stand behind `paddock:` and in a log; names, values and options begin as they are written."""
-    wrong = []
-    for reference, text in texts.refusals():
+    """So it can stand behind `paddock:` and in a log; names, values and options begin as they are written.
+
+    Each is among what is printed for reading.
+    """
+    wrong, told = [], list(texts.refusals())
+    names = (
+        part.value for _, call in texts.calls() for part in ast.walk(call.args[0]) if isinstance(part, ast.Constant)
+    )
+    assert {name for name in names if "-" in str(name)} <= {part for name, _ in told for part in name.split(" | ")}
+    for reference, text in told:
         message = text.partition(") ")[2].partition("\n    ")[0]
         first = message.partition(" ")[0]
         named = first[:1] in "{-" or first.isupper() or first in ("Git", "Landlock", "Paddock", "Paddock's")
