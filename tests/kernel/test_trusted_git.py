@@ -165,9 +165,8 @@ def par(paddock: Paddock) -> Path:
 
 def _changed(paddock: Paddock, par: Path, line: str) -> None:
     """As the agent could have left it."""
-    shutil.rmtree(par)
-    assert paddock.who.run(["cp", "-a", f"{par}.kept", str(par)], cwd=paddock.place).returncode == 0
-    ended = paddock.who.run(["sh", "-euc", line], cwd=par)
+    anew = f"rm -rf {par}; cp -a {par}.kept {par}; cd {par}"
+    ended = paddock.who.run(["sh", "-euc", f"{anew}\n{line}"], cwd=paddock.place)
     assert ended.returncode == 0, ended.stderr
 
 
@@ -226,24 +225,23 @@ def test_what_git_obeys_is_shown(paddock: Paddock, par: Path) -> None:
 
 
 @AS_A_USER
-@pytest.mark.parametrize(
-    ("nested", "git_dir"),
-    [("nested", "nested/.git"), ("deep/er", "deep/er/.git"), ("refs/x", "refs/x/.git"), ("x", ".git/refs/x")],
-)
-def test_a_repository_in_the_checkout_is_accepted_first(paddock: Paddock, par: Path, nested: str, git_dir: str) -> None:
+def test_a_repository_in_the_checkout_is_accepted_first(paddock: Paddock, par: Path) -> None:
     """`git status` outside enters it, as a gitlink or not, wherever its git directory is; a HEAD there hides none."""
-    apart = "" if git_dir.endswith(".git") else f"--separate-git-dir $PWD/{git_dir}"
-    made = (
-        f"git init -q {apart} {nested}; git -C {nested} -c user.name=A -c user.email=a@b commit -q --allow-empty -m x; "
-        f"git -C {nested} config core.fsmonitor evil; git add {nested}; mkdir -p objects refs; echo x >HEAD"
-    )
-    assert paddock.who.run(["sh", "-euc", made], cwd=par).returncode == 0
-    for name in (".git", "."):
-        said = paddock.refused("trust", name, cwd=par)
-        assert said.reference == "trust-nested"
-        assert said.text.splitlines()[-1].strip() == f"paddock trust {par}/{git_dir}"
-    assert "core.fsmonitor = evil" in paddock.call("trust", nested, cwd=par).stdout
-    assert paddock.call("trust", ".", cwd=par).stdout.startswith(f"in {par}/.git, git obeys:")
+    places = ("nested", "nested/.git"), ("deep/er", "deep/er/.git"), ("refs/x", "refs/x/.git"), ("x", ".git/refs/x")
+    for nested, git_dir in places:
+        apart = "" if git_dir.endswith(".git") else f"--separate-git-dir $PWD/{git_dir}"
+        made = (
+            f"git init -q {apart} {nested}; cd {nested}; git -c user.name=A -c user.email=a@b commit -q --allow-empty "
+            f"-m x; git config core.fsmonitor evil; cd {par}; git add {nested}; mkdir -p objects refs; echo x >HEAD"
+        )
+        assert paddock.who.run(["sh", "-euc", made], cwd=par).returncode == 0
+        for name in (".git", "."):
+            said = paddock.refused("trust", name, cwd=par)
+            assert said.reference == "trust-nested"
+            assert said.text.splitlines()[-1].strip() == f"paddock trust {par}/{git_dir}"
+        assert "core.fsmonitor = evil" in paddock.call("trust", nested, cwd=par).stdout
+        assert paddock.call("trust", ".", cwd=par).stdout.startswith(f"in {par}/.git, git obeys:")
+        assert paddock.call("trust", ".", "--forget", cwd=par).returncode == 0
 
 
 @AS_A_USER
