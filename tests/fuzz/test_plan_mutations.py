@@ -20,12 +20,10 @@ from tests.conftest import IDENTITIES
 from tests.support import forked
 from tests.support.identity import Who
 
-OPTIONS: tuple[dict[str, str | list[str] | bool], ...] = (
-    {},
-    {"--ro": ["home/data"], "--rw": ["home/other"], "--deny": ["home/data/inner", "work/late", "work/secret"],
-     "--submodule": ["one"], "--freeze-root": True},
-    {"--provider": "own"},
-)  # fmt: skip
+ALL: dict[str, str | list[str] | bool] = {
+    "--ro": ["home/data"], "--rw": ["home/other"], "--deny": ["home/data/inner", "work/late", "work/secret"],
+    "--submodule": ["one"], "--freeze-root": True, "--provider": "own",
+}  # fmt: skip
 PATH = "linked:bin:home/go/bin:home/.local/bin"
 VARIABLES = {
     "HOME": ("home", "home/other", None),
@@ -295,7 +293,7 @@ def difference(old: object, now: object) -> str:
 
 @pytest.mark.parametrize(
     ("who", "options"),
-    [*((IDENTITIES[-1], options) for options in OPTIONS), *((each, OPTIONS[0]) for each in IDENTITIES[:-1])],
+    [(IDENTITIES[-1], ALL), (IDENTITIES[0], {})],
     ids=lambda value: " ".join(value) or "plain" if isinstance(value, dict) else None,
     indirect=["who"],
 )
