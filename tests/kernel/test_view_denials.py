@@ -21,6 +21,11 @@ def options(request: pytest.FixtureRequest) -> tuple[str, ...]:
     return words
 
 
+BUBBLEWRAP = pytest.mark.parametrize("options", [("--backend", "bubblewrap")], indirect=True)
+NAMESPACES = pytest.mark.parametrize("options", [()], indirect=True)
+"""Of what is made of a command's words: that knows the plan, and not who mounts it."""
+
+
 @pytest.fixture
 def console(paddock: Paddock) -> Iterator[Console]:
     """A shell on a terminal, in the worktree."""
@@ -60,6 +65,7 @@ def test_what_is_not_there_and_what_is_read_only(paddock: Paddock, console: Cons
 
 
 @AS_A_USER
+@BUBBLEWRAP
 def test_what_must_not_be_opened_is_named_without_an_option(
     paddock: Paddock, console: Console, options: tuple[str, ...]
 ) -> None:
@@ -78,6 +84,7 @@ def test_what_must_not_be_opened_is_named_without_an_option(
 
 
 @AS_A_USER
+@NAMESPACES
 def test_it_is_only_a_hint(paddock: Paddock, console: Console, options: tuple[str, ...]) -> None:
     """Nothing of what is there and open, what is not there outside, or what nobody can open; and nothing unasked."""
     secret = plant(paddock, "outside/secret")

@@ -3,6 +3,7 @@
 import re
 import shutil
 import subprocess
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import pytest
@@ -18,8 +19,9 @@ SHELLS = ("bash", "zsh", "fish")
 ASK = {
     # How a shell completes a command line; its last word is the one that is being written.
     "bash": 'source "$1"; shift; COMP_WORDS=("$@"); COMP_CWORD=$(($# - 1)); _paddock; printf "%s\\n" "${COMPREPLY[@]}"',
-    "fish": 'source $argv[1]; complete -C (string join -- " " (string escape -- $argv[2..-2]) $argv[-1])',
-}
+    "fish": "source $argv[1]; for line in $argv[2..]; set words (string split \\x1f -- $line); "
+            "complete -C (string join -- ' ' (string escape -- $words[1..-2]) $words[-1]); printf '\\x1e\\n'; end",
+}  # fmt: skip
 
 
 @pytest.fixture(params=sorted(ASK))
@@ -47,13 +49,29 @@ def written(name: str, directory: Path, capsys: pytest.CaptureFixture[str]) -> P
 
 def offered(shell: str, script: Path, *words: str, cwd: Path) -> list[str]:
     """What a shell offers for the last of some words."""
+    return next(offered_each(shell, script, words, cwd=cwd))
+
+
+def offered_each(shell: str, script: Path, *lines: Sequence[str], cwd: Path) -> Iterator[list[str]]:
+    """The same for several lines. Starting fish takes longer than asking it."""
+    if shell == "bash":
+        for words in lines:
+            yield printed(shell, script, "paddock", *words, cwd=cwd).split()
+        return
+    said = printed(shell, script, *("\x1f".join(["paddock", *words]) for words in lines), cwd=cwd)
+    for each in said.split("\x1e\n")[:-1]:
+        yield [line.partition("\t")[0] for line in each.splitlines() if line]
+
+
+def printed(shell: str, script: Path, *words: str, cwd: Path) -> str:
+    """What the shell's programme of `ASK` prints."""
     plain = {"bash": ["--norc", "--noprofile", "-c", ASK["bash"], "bash"], "fish": ["-N", "-c", ASK["fish"]]}[shell]
     home = {"PATH": "/usr/bin:/bin", "HOME": str(cwd), "LC_ALL": "C.UTF-8"}
     ended = subprocess.run(
-        [shell, *plain, str(script), "paddock", *words], cwd=cwd, env=home, capture_output=True, text=True, check=True,
+        [shell, *plain, str(script), *words], cwd=cwd, env=home, capture_output=True, text=True, check=True,
     )  # fmt: skip
     assert ended.stderr == ""
-    return [line.partition("\t")[0] for line in ended.stdout.splitlines() if line]
+    return ended.stdout
 
 
 def test_what_is_offered(shell: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -89,15 +107,16 @@ def test_every_option_and_choice_is_offered(shell: str, tmp_path: Path, capsys: 
     script = written(shell, tmp_path, capsys)
     taken = [form for form, _ in completion.described() if form.rows]
     assert len(taken) > 30
-    for form in taken:
+    asking = [(*form.name.split(), "--") for form in taken]
+    for form, found in zip(taken, offered_each(shell, script, *asking, cwd=tmp_path), strict=True):
         rows = forms.LAUNCH if form.name == "run" else form.rows
         names = {row.name for row in rows} | {cli.contrary(row.name) for row in rows if row.kind == cli.SWITCH}
-        found = offered(shell, script, *form.name.split(), "--", cwd=tmp_path)
         assert {*found} - {"--"} == names | {"--help"}
     chosen = {row.name: (form, row.choices) for form in taken for row in form.rows if row.choices}
     assert len(chosen) >= 12
-    for name, (form, choices) in chosen.items():
-        assert sorted(offered(shell, script, *form.name.split(), name, "", cwd=tmp_path)) == sorted(choices)
+    asking = [(*form.name.split(), name, "") for name, (form, _) in chosen.items()]
+    for (_, choices), found in zip(chosen.values(), offered_each(shell, script, *asking, cwd=tmp_path), strict=True):
+        assert sorted(found) == sorted(choices)
     assert set(offered(shell, script, "help", "", cwd=tmp_path)) == {*pages.names(), *cli.VERBS}
 
 

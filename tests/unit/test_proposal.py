@@ -4,7 +4,7 @@ import tomllib
 from pathlib import Path
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from launcher.session import teach
@@ -201,6 +201,7 @@ NAMES = st.sampled_from(["a", "b", "c", "d", ".ssh", "x y", '"q"', "n\nn", "\udc
 PATHS = st.lists(NAMES, min_size=1, max_size=4).map(lambda names: "/" + "/".join(names))
 
 
+@settings(max_examples=40)
 @given(st.lists(st.builds(missed, PATHS, st.sampled_from(["r", "w", "x"]), directory=st.booleans()), max_size=12))
 def test_every_wish_is_covered_by_some_line(wishes: list[Missed]) -> None:
     """Proposed, optional or withheld, nothing is dropped; and the file that is written holds just what is proposed."""

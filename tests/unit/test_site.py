@@ -30,11 +30,12 @@ def test_the_site_is_whole_and_stands_by_itself(tmp_path: Path) -> None:
 
 
 def test_a_link_that_leads_nowhere_is_refused(tmp_path: Path) -> None:
-    """To a page, or to a heading. Of the pages that are there, one is enough."""
+    """To a page, or to a heading: each is named. Of the pages that are there, one is enough."""
     (tmp_path / "docs").mkdir()
     shutil.copy(ROOT / "docs/git.md", tmp_path / "docs")
-    for broken in ("docs/no-such-page.md", "docs/git.md#no-such-heading"):
-        (tmp_path / "README.md").write_text(f"# Paddock\n\n[broken]({broken})\n")
-        ended = built(tmp_path / "site", tmp_path)
-        assert ended.returncode != 0
-        assert "no-such" in ended.stderr
+    broken = ("docs/no-such-page.md", "docs/git.md#no-such-heading")
+    (tmp_path / "README.md").write_text("# Paddock\n\n" + "\n".join(f"[broken]({target})" for target in broken))
+    ended = built(tmp_path / "site", tmp_path)
+    assert ended.returncode != 0
+    assert "no-such-page" in ended.stderr
+    assert "no-such-heading" in ended.stderr
