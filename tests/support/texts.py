@@ -47,10 +47,10 @@ def _value(part: ast.expr) -> str:
 
 
 @functools.cache
-def sources() -> list[tuple[Path, ast.Module]]:
-    """All modules of the product."""
+def sources() -> list[tuple[Path, list[ast.AST]]]:
+    """All modules of the product, each with its nodes."""
     paths = [path for folder in ("launcher", "policy") for path in sorted((ROOT / folder).rglob("*.py"))]
-    return [(path, ast.parse(path.read_text(encoding="utf-8"))) for path in paths]
+    return [(path, [*ast.walk(ast.parse(path.read_text(encoding="utf-8")))]) for path in paths]
 
 
 @functools.cache
@@ -58,8 +58,8 @@ def calls() -> list[tuple[Path, ast.Call]]:
     """Wherever a refusal is made, however its class is named there."""
     return [
         (path, node)
-        for path, tree in sources()
-        for node in ast.walk(tree)
+        for path, nodes in sources()
+        for node in nodes
         if isinstance(node, ast.Call) and "Refusal" in (getattr(node.func, "id", ""), getattr(node.func, "attr", ""))
     ]
 
@@ -78,16 +78,16 @@ def refusals() -> Iterator[tuple[str, str]]:
 
 def others() -> Iterator[tuple[str, str]]:
     """Other texts of several words, with their place: whatever is no docstring, no refusal and no option."""
-    for path, tree in sources():
+    for path, nodes in sources():
         skipped: set[int] = set()
-        for node in ast.walk(tree):
+        for node in nodes:
             if isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant):
                 skipped.add(id(node.value))
             if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == "Refusal":
                 skipped |= {id(each) for each in ast.walk(node)}
             if isinstance(node, ast.JoinedStr):
                 skipped |= {id(each) for value in node.values for each in ast.walk(value)}
-        for node in ast.walk(tree):
+        for node in nodes:
             if id(node) in skipped or not isinstance(node, ast.Constant | ast.JoinedStr):
                 continue
             text = rendered(node)
