@@ -26,7 +26,7 @@ sys.exit(subprocess.run([*sys.argv[1:], url], timeout=100).returncode)
 SHOWING = ("chromium", "--headless", "--no-sandbox", "--window-size=320,200", "--screenshot=shot.png", "--dump-dom")
 
 
-@pytest.fixture(params=[promises.GUARD, promises.BUBBLEWRAP])  # without mounts, and with most of them
+@pytest.fixture(params=[promises.NAMESPACES, promises.GUARD])  # with mounts and without
 def scene(request: pytest.FixtureRequest, who: Who, installed: Installed, repo: Repo, public_dir: Path) -> Scene:
     """A worktree with a page, for one backend and one identity."""
     need("chromium")
