@@ -1,7 +1,8 @@
 """The file tools as a client meets them: the official SDK's client, over standard streams and over HTTP."""
 
 import json
-import subprocess
+import os
+import signal
 import sys
 from collections.abc import AsyncIterator, Iterable, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager, contextmanager
@@ -10,10 +11,14 @@ from types import TracebackType
 from typing import NamedTuple, TextIO
 from unittest import mock
 
+import anyio
 import httpx2
+from anyio.streams.memory import MemoryObjectReceiveStream, MemoryObjectSendStream
 from mcp import Client, StdioServerParameters
 from mcp.client.stdio import stdio_client
 from mcp.client.streamable_http import streamable_http_client
+from mcp.shared.message import SessionMessage
+from mcp_types import jsonrpc_message_adapter
 
 from launcher import programmes
 from launcher.bridges.files import workers
@@ -25,6 +30,7 @@ from launcher.bridges.files.tool_calls import CALLS, Answer, Call
 from launcher.bridges.files.workers import Jails, Room, WorkerProcess
 from launcher.session.places import Places
 from policy.sandbox_context import MainWorktreeContext, SubmoduleWorktreeContext, WorktreeSandboxContext
+from tests.support import warmed
 from tests.support.identity import Word
 from tests.support.install import Installed
 from tests.support.paddock import Paddock
@@ -167,6 +173,8 @@ def jails(installed: Installed, home: Path) -> Iterator[Jails]:
 
 
 PATIENCE = 60.0
+_Heard = MemoryObjectReceiveStream[SessionMessage | Exception]
+_SERVING = ("launcher.verbs.forms", "launcher.verbs.files", "launcher.bridges.files.file_service")
 
 
 class Said(NamedTuple):
@@ -224,7 +232,14 @@ async def over_stdio(
     inside: Sequence[Word] = (),
     errors: TextIO = sys.stderr,
 ) -> AsyncIterator[Caller]:
-    """A client of `paddock files WORDS...`, started in the worktree; `inside` stands in front of that command."""
+    """A client of `paddock files WORDS...`, started in the worktree; `inside` stands in front of that command.
+
+    Without that, it is a child of a process that has its code (`warmed`): importing that takes longer than the rest.
+    """
+    if not inside and not warmed.APART:
+        async with Client(_loaded(paddock, words, env or {}, errors), mode=mode) as client:
+            yield Caller(client)
+        return
     command, *arguments = paddock.who.command([*inside, *paddock.words("files", *words)])
     parameters = StdioServerParameters(
         command=command,
@@ -234,6 +249,57 @@ async def over_stdio(
     )
     async with Client(stdio_client(parameters, errlog=errors), mode=mode) as client:
         yield Caller(client)
+
+
+def _start(paddock: Paddock, words: Sequence[Word], env: Mapping[str, str], *streams: int) -> warmed.Process:
+    who, python = paddock.who, paddock.installed.python
+    env = {**paddock.env, **env}
+    return warmed.start(who, python, ["files", *words], cwd=paddock.worktree, env=env, loaded=_SERVING, streams=streams)
+
+
+@asynccontextmanager
+async def _loaded(
+    paddock: Paddock, words: Sequence[Word], env: Mapping[str, str], errors: TextIO
+) -> AsyncIterator[tuple[_Heard, MemoryObjectSendStream[SessionMessage]]]:
+    """The SDK's transport to a server on standard streams, which ends when its input does."""
+    (taken, feed), (said, told) = os.pipe(), os.pipe()
+    process = _start(paddock, words, env, taken, told, errors.fileno())
+    os.close(taken)
+    os.close(told)
+    os.set_blocking(feed, False)
+    heard, hears = anyio.create_memory_object_stream[SessionMessage | Exception](0)
+    asks, asked = anyio.create_memory_object_stream[SessionMessage](0)
+
+    async def read() -> None:
+        rest, ended = b"", False
+        async with heard:
+            while not ended:
+                await anyio.wait_readable(said)
+                ended = not (piece := os.read(said, 1 << 16))
+                *lines, rest = (rest + piece).split(b"\n")
+                for line in lines:
+                    await heard.send(SessionMessage(jsonrpc_message_adapter.validate_json(line, by_name=False)))
+
+    async def write() -> None:
+        async for item in asked:
+            data = item.message.model_dump_json(by_alias=True, exclude_unset=True).encode() + b"\n"
+            while data:
+                await anyio.wait_writable(feed)
+                data = data[os.write(feed, data) :]
+
+    try:
+        async with anyio.create_task_group() as group, hears, asks, asked:
+            group.start_soon(read)
+            group.start_soon(write)
+            yield hears, asks
+            group.cancel_scope.cancel()
+    finally:
+        os.close(feed)
+        try:
+            process.wait(PATIENCE)
+        finally:
+            process.kill()
+            os.close(said)
 
 
 class Server:
@@ -246,28 +312,33 @@ class Server:
     def __init__(
         self, paddock: Paddock, *words: Word, address: str = "127.0.0.1:0", env: Mapping[str, str] | None = None
     ) -> None:
-        self.process: subprocess.Popen[bytes] = paddock.who.start(
-            paddock.words("files", "--http", address, *words),
-            cwd=paddock.worktree,
-            env={**paddock.env, **(env or {})},
-        )
+        source, told = os.pipe()
+        self._told, self._errors = os.fdopen(source), os.memfd_create("errors")
+        with open(os.devnull) as nothing:
+            streams = (nothing.fileno(), told, self._errors)
+            self.process = _start(paddock, ["--http", address, *words], env or {}, *streams)
+        os.close(told)
 
     def __enter__(self) -> "Server":
-        assert self.process.stdout is not None
-        assert self.process.stderr is not None
-        line = self.process.stdout.readline()
-        assert line, self.process.stderr.read()
+        line = self._told.readline()
+        assert line, self._said()
         self.ready = json.loads(line)
         return self
+
+    def _said(self) -> bytes:
+        return os.pread(self._errors, 1 << 20, 0)
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self.process.terminate()
+        self.process.send_signal(signal.SIGTERM)
         try:
-            _, errors = self.process.communicate(timeout=PATIENCE)
+            self.process.wait(PATIENCE)
         finally:
             self.process.kill()
+        errors = self._said()
+        self._told.close()
+        os.close(self._errors)
         if kind is None:
             assert b"Traceback" not in errors, errors.decode()
 

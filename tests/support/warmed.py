@@ -27,8 +27,8 @@ PR_SET_CHILD_SUBREAPER = 36
 _LAUNCHING = ("launcher.verbs.run", "launcher.session.packages", *starting.SOMETIMES)
 """What a launcher needs. It is not learnt from those that there were: they close what they could tell of it by."""
 
-# What a child has imported is imported here, too, so that the next one has it. One that stays, which writes to a log,
-# belongs to whom orphans come to. One that launches has the streams of the request, which its command inherits.
+# What a child has imported is imported here, too, so that the next one has it. One that stays belongs to whom orphans
+# come to; its errors go to a log, or it has the streams of the request. So has one that launches, for its command.
 _SERVING = r"""
 import contextlib, gc, importlib, json, os, signal, socket, sys, traceback
 from launcher.__main__ import main
@@ -70,7 +70,7 @@ while head := socket.recv_fds(asked, 8, 3):
     program, words, env, cwd, stdin, patience, log, loaded = json.loads(request)
     for name in loaded:
         importlib.import_module(name)
-    if head[1]:
+    if head[1] and not log:
         gc.freeze(), gc.disable()
         if (pid := os.fork()) == 0:
             signal.alarm(patience)
@@ -86,14 +86,15 @@ while head := socket.recv_fds(asked, 8, 3):
             signal.alarm(patience)
             perform(program, words, env, cwd, streams, modules)
         if (pid := os.fork()) == 0:
-            log = os.open(log, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o644)
-            perform(program, words, env, cwd, (os.dup(null), os.dup(null), log), modules)
+            if not head[1]:
+                log = os.open(log, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o644)
+            perform(program, words, env, cwd, head[1] or (os.dup(null), os.dup(null), log), modules)
         os.pwrite(streams[1], str(pid).encode(), 0)
         os._exit(0)
     status = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
     *said, imported = [os.pread(fd, os.fstat(fd).st_size, 0).decode("utf-8", "surrogateescape")
                        for fd in (*streams[1:], modules)]
-    for fd in (*streams, modules):
+    for fd in (*streams, modules, *head[1]):
         os.close(fd)
     print(json.dumps([status, *said]), file=answers, flush=True)
     for name in imported.split():  # in its order: asyncio's compiled half, imported before asyncio, is of two minds
@@ -191,10 +192,11 @@ def start(
     *,
     cwd: Path,
     env: Mapping[str, str],
-    log: Path,
     loaded: Sequence[str],
+    log: Path | None = None,
+    streams: Sequence[int] = (),
 ) -> "Process":
-    """A command that stays: nothing on its input and output, and a file for its errors.
+    """A command that stays.
 
     Args:
         who: acts.
@@ -202,11 +204,12 @@ def start(
         words: behind ``paddock``.
         cwd: directory to start in.
         env: variables on top of the user's own.
-        log: takes its errors.
         loaded: modules that it needs, to be imported before.
+        log: takes its errors; there is nothing on its input and output then.
+        streams: or all three of them, which stay the caller's, too.
     """
     request = ("", list(map(str, words)), who.environment(env), str(cwd), "", PATIENCE, str(log), loaded)
-    status, pid, said = _ask(who, python, request)
+    status, pid, said = _ask(who, python, request, streams)
     assert status == 0, said
     return Process(int(pid))
 
