@@ -151,7 +151,7 @@ def test_garbage_ends_nothing(user_paddock: Paddock) -> None:
 def test_a_slow_editor_holds_the_agent_back(user_paddock: Paddock) -> None:
     """What nobody reads is not piled up, and not lost: 100 MB come when they are asked for."""
     count, size = 1000, 100_000
-    with Editor(user_paddock) as editor:
+    with Editor(user_paddock, apart=True) as editor:
         editor.send({"jsonrpc": "2.0", "method": "_fill", "params": {"count": count, "size": size}})
         editor.line()  # it has begun
         for _ in range(count - 1):

@@ -146,7 +146,7 @@ def test_one_message_of_the_agent_fills_no_memory(user_paddock: Paddock) -> None
     """A terminal that it names thousands of times takes little more than one: the memory is the bridge's, which no
     limit of the jail's holds.
     """
-    with Editor(user_paddock) as editor:
+    with Editor(user_paddock, apart=True) as editor:
         terminal = created(editor, "head -c 1048576 /dev/zero | tr '\\0' a")
         asked(editor, "wait_for_exit", terminal)
         item = {"type": "terminal", "terminalId": terminal}
@@ -217,10 +217,12 @@ def test_a_link_that_is_put_there_meanwhile_leads_nowhere(user_paddock: Paddock)
     beside.mkdir()
     (beside / "file").write_text("secret")
     user_paddock.who.give(beside)
-    swap = f"mkdir d; while :; do mv d e; ln -s {beside} d; rm d; mv e d; done"
+    swap = "import os, sys; os.mkdir('d'); os.symlink(sys.argv[1], 'l')\nwhile True:\n" + "".join(
+        f"    os.rename({old!r}, {new!r})\n" for old, new in ("de", "ld", "dl", "ed")
+    )
     with Editor(user_paddock, "--fs", "jail") as editor:
-        created(editor, swap)
-        for number in range(60):
+        created(editor, "/usr/bin/python3", "-c", swap, str(beside))
+        for number in range(20):
             path = str(user_paddock.worktree / "d" / "file")
             editor.answer(request("fs/write_text_file", number, sessionId="s", path=path, content="evil"))
             told = editor.answer(request("fs/read_text_file", number, sessionId="s", path=path))

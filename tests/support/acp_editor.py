@@ -26,6 +26,7 @@ import acp
 from acp import schema
 from acp.client.connection import ClientSideConnection
 
+from tests.support import warmed
 from tests.support.identity import Word
 from tests.support.paddock import Paddock
 
@@ -34,6 +35,7 @@ from tests.support.paddock import Paddock
 ANSWER_SECONDS = 60.0
 AGENT = Path(__file__).parent / "programs" / "acp_agent.py"
 PYTHON = "/usr/bin/python3"
+_SERVING = ("launcher.verbs.forms", "launcher.verbs.acp", "launcher.bridges.acp.bridge", "acp.schema")
 
 
 class PlainEditor:
@@ -53,16 +55,23 @@ class PlainEditor:
         env: Mapping[str, str] | None = None,
         arguments: Sequence[Word] = (),
         own_default: bool = False,
+        apart: bool = False,
     ) -> None:
-        """Most tests are about what an editor is asked; `own_default` leaves --fs to `paddock acp`."""
+        """Most tests are about what an editor is asked; `own_default` leaves --fs to `paddock acp`.
+
+        It is started in a process that has its code, unless `apart`: where it is measured what it has in memory.
+        """
         self.paddock = paddock
         agent = paddock.worktree / "agent.py"
         agent.write_text(AGENT.read_text())
         paddock.who.give(agent)
         files = () if "--fs" in options or own_default else ("--fs", "editor")
-        words = paddock.words("acp", *files, *options, "--", PYTHON, "-I", "-S", "agent.py", *arguments)
-        self.process: subprocess.Popen[bytes] = paddock.who.start(
-            words, cwd=paddock.worktree, env={**paddock.env, **(env or {})}
+        words = ("acp", *files, *options, "--", PYTHON, "-I", "-S", "agent.py", *arguments)
+        who, cwd, env = paddock.who, paddock.worktree, {**paddock.env, **(env or {})}
+        self.process: warmed.Process | subprocess.Popen[bytes] = (
+            who.start(paddock.words(*words), cwd=cwd, env=env)
+            if apart or warmed.APART
+            else warmed.piped(who, paddock.installed.python, words, cwd=cwd, env=env, loaded=_SERVING)
         )
         self._rest = bytearray()
 

@@ -13,6 +13,7 @@ import subprocess
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
+from typing import BinaryIO
 
 from launcher import start as starting
 from launcher.jail import processes, syscalls
@@ -214,8 +215,25 @@ def start(
     return Process(int(pid))
 
 
+def piped(
+    who: Who, python: Path, words: Sequence[Word], *, cwd: Path, env: Mapping[str, str], loaded: Sequence[str]
+) -> "Process":
+    """As `start`, with a pipe for each of its streams, whose other ends the process has."""
+    (source, feed), (out, out_end), (err, err_end) = (os.pipe() for _ in range(3))
+    theirs = (source, out_end, err_end)
+    process = start(who, python, words, cwd=cwd, env=env, loaded=loaded, streams=theirs)
+    for fd in theirs:
+        os.close(fd)
+    process.stdin, process.stdout, process.stderr = os.fdopen(feed, "wb"), os.fdopen(out, "rb"), os.fdopen(err, "rb")
+    return process
+
+
 class Process:
     """A child of this process, which has not started it: what `subprocess.Popen` offers to those who end one."""
+
+    stdin: BinaryIO | None = None
+    stdout: BinaryIO | None = None
+    stderr: BinaryIO | None = None
 
     def __init__(self, pid: int) -> None:
         self.pid = pid
