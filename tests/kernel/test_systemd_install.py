@@ -39,7 +39,9 @@ def service(system: Booted, *words: str, status: int = 0) -> str:
 
 
 def test_systemd_finds_nothing_wrong_with_the_units(system: Booted) -> None:
-    """`systemd-analyze verify` is silent on the units of both scopes; an unknown setting would be told."""
+    """`systemd-analyze verify` is silent on the units of both scopes; an unknown setting would be told. What counts
+    against their security is written down.
+    """
     service(system, "install", "--system")
     verified = system.run("systemd-analyze", "verify", SERVICE, SOCKET, "paddock-audit.service", "paddock.slice")
     assert (verified.returncode, verified.stdout, verified.stderr) == (0, "", "")
@@ -52,11 +54,7 @@ def test_systemd_finds_nothing_wrong_with_the_units(system: Booted) -> None:
     broken.write_text(unit.read_text().replace("OOMPolicy=", "OOMPolizei="))
     verified = system.run("systemd-analyze", "--user", "verify", broken, env=around)
     assert "OOMPolizei" in verified.stderr
-
-
-def test_what_counts_against_the_units_is_written_down(system: Booted) -> None:
-    """Every setting that `systemd-analyze security` misses in paddock@.service has its reason in systemd/README.md."""
-    service(system, "install", "--system")
+    # Every setting that `systemd-analyze security` misses in paddock@.service has its reason in systemd/README.md.
     ended = system.run("systemd-analyze", "security", "--offline=yes", "--json=short", SERVICE)
     told = {row["json_field"].partition("_")[0] for row in json.loads(ended.stdout) if float(row["exposure"] or 0) > 0}
     written = (ROOT / "systemd/README.md").read_text()
@@ -65,14 +63,14 @@ def test_what_counts_against_the_units_is_written_down(system: Booted) -> None:
     assert told <= known, f"not in systemd/README.md: {sorted(told - known)}"
     assert {"RestrictNamespaces", "Delegate"} <= told
     assert not told & {"NoNewPrivileges", "UserOrDynamicUser", "PrivateDevices", "ProtectKernelModules"}
-    for unit, worst in ((SERVICE, 5.5), ("paddock-audit.service", 2.5)):
-        shown = system.run("systemd-analyze", "security", "--offline=yes", unit).stdout
-        exposure = re.search(rf"exposure level for {re.escape(unit)}: ([\d.]+)", shown)
+    for each, worst in ((SERVICE, 5.5), ("paddock-audit.service", 2.5)):
+        shown = system.run("systemd-analyze", "security", "--offline=yes", each).stdout
+        exposure = re.search(rf"exposure level for {re.escape(each)}: ([\d.]+)", shown)
         assert exposure is not None
         assert float(exposure[1]) <= worst
         version = system.run("systemctl", "--version").stdout.split()[1]
         if f"systemd {version}. Lower is better" in written:  # others count differently
-            assert f"| `{unit.replace(ACCOUNT, '')}` | {exposure[1]} " in written
+            assert f"| `{each.replace(ACCOUNT, '')}` | {exposure[1]} " in written
 
 
 def test_a_unit_that_systemd_has_given_up_is_named_with_the_way_out(system: Booted) -> None:
@@ -120,8 +118,11 @@ def test_jails_hold_all_their_promises_under_the_units_settings(system: Booted) 
     assert layers["cgroup"]
 
 
-def test_installing_twice_changes_nothing(system: Booted) -> None:
-    """The second time every file is unchanged; the socket that was asked for listens, for its user alone."""
+def test_installing_twice_changes_nothing_and_removal_leaves_nothing(system: Booted) -> None:
+    """The second time every file is unchanged; the socket that was asked for listens, for its user alone. Then, sockets
+    are closed and disabled, files are gone, and a second removal finds nothing to do. A link that would start the
+    socket at the next boot goes with the units, also when the manager has forgotten it.
+    """
     first = service(system, "install", "--system", "--for", ACCOUNT, "--now")
     assert first.count("written") == 5
     again = service(system, "install", "--system", "--for", ACCOUNT, "--now")
@@ -133,6 +134,16 @@ def test_installing_twice_changes_nothing(system: Booted) -> None:
     document = json.loads(service(system, "status", "--system", "--json"))
     assert {file["state"] for file in document["files"]} == {"current"}
     assert document["units"][SOCKET]["ActiveState"] == "active"
+    assert system.run("find", "/etc/systemd/system", "-name", f"paddock@{ACCOUNT}*").stdout
+    service(system, "uninstall", "--system")
+    assert system.run("find", "/etc/systemd/system", "/etc/tmpfiles.d", "-not", "-type", "d").stdout == ""
+    assert system.run("systemctl", "is-active", SOCKET).stdout.strip() != "active"
+    assert system.systemctl("list-units", "--plain", "--no-legend", "paddock*") == ""
+    assert service(system, "uninstall", "--system").count("missing") == 5
+    service(system, "install", "--system", "--for", ACCOUNT, "--now")
+    system.systemctl("stop", SOCKET)
+    service(system, "uninstall", "--system")
+    assert system.run("find", "/etc/systemd/system", "-type", "l").stdout == ""
 
 
 def test_an_edited_unit_stops_the_installation_and_survives_the_removal(system: Booted) -> None:
@@ -149,25 +160,6 @@ def test_an_edited_unit_stops_the_installation_and_survives_the_removal(system: 
     assert removed.returncode == 1
     assert "WatchdogSec=5min" in system.run("cat", path).stdout
     assert system.run("ls", "/etc/systemd/system").stdout == "paddock@.service\n"
-
-
-def test_removal_leaves_nothing(system: Booted) -> None:
-    """Sockets are closed and disabled, files are gone, and a second removal finds nothing to do."""
-    service(system, "install", "--system", "--for", ACCOUNT, "--now")
-    assert system.run("find", "/etc/systemd/system", "-name", f"paddock@{ACCOUNT}*").stdout
-    service(system, "uninstall", "--system")
-    assert system.run("find", "/etc/systemd/system", "/etc/tmpfiles.d", "-not", "-type", "d").stdout == ""
-    assert system.run("systemctl", "is-active", SOCKET).stdout.strip() != "active"
-    assert system.systemctl("list-units", "--plain", "--no-legend", "paddock*") == ""
-    assert service(system, "uninstall", "--system").count("missing") == 5
-
-
-def test_an_enabled_socket_that_does_not_run_is_disabled_too(system: Booted) -> None:
-    """A link that would start the socket at the next boot goes with the units, though the manager had forgotten it."""
-    service(system, "install", "--system", "--for", ACCOUNT, "--now")
-    system.systemctl("stop", SOCKET)
-    service(system, "uninstall", "--system")
-    assert system.run("find", "/etc/systemd/system", "-type", "l").stdout == ""
 
 
 def test_only_root_installs_for_the_system_and_only_users_get_a_service(system: Booted) -> None:

@@ -80,7 +80,18 @@ def running(system: Booted) -> set[str]:
     return set(system.run("sh", "-c", "cat /proc/[0-9]*/comm").stdout.split())
 
 
-def test_the_first_client_starts_the_service(system: Booted) -> None:
+def test_a_service_from_its_first_client_to_its_end(system: Booted) -> None:
+    """The first client starts it; it answers its user and root alone; a reload ends no session; the journal knows its
+    records by session; a stop ends sessions in order, and keeps their work and their record.
+    """
+    _starts_for_its_first_client(system)
+    _answers_the_user_and_root_alone(system)
+    _reloads(system)
+    _logs_by_session(system)
+    _stops_in_order(system)
+
+
+def _starts_for_its_first_client(system: Booted) -> None:
     """Nothing runs before somebody asks; then systemd has READY, one line of status, and the main process."""
     assert system.show(SERVICE, "ActiveState") == "inactive"
     assert "no session" in paddock(system, "ps")
@@ -90,18 +101,18 @@ def test_the_first_client_starts_the_service(system: Booted) -> None:
     assert f"Uid:\t{booted.UID}\t{booted.UID}" in status
     environment = Path(f"/proc/{system.main_pid(SERVICE)}/environ").read_bytes()
     assert b"LISTEN_FDS=1" in environment, "it was handed its socket"
-    assert system.run("curl", "--silent", "--unix-socket", ADDRESS, "http://x/v1/health", user=True).returncode == 0
 
 
-def test_nobody_but_the_user_and_root_is_answered(system: Booted) -> None:
+def _answers_the_user_and_root_alone(system: Booted) -> None:
     """Another user does not get through the socket's mode; root does."""
     words = ("curl", "--silent", "--unix-socket", ADDRESS, "http://paddock/v1/sessions")
+    assert system.run(*words, user=True).returncode == 0
     assert system.run(*words).returncode == 0
     stranger = ("setpriv", "--reuid=64998", "--regid=64998", "--clear-groups")
     assert system.run(*stranger, *words).returncode != 0
 
 
-def test_a_reload_ends_no_session(system: Booted) -> None:
+def _reloads(system: Booted) -> None:
     """SIGHUP through systemctl reads the settings again; the main process and its session are the same as before."""
     create(system, "long", "sleep 1000")
     before = (system.main_pid(SERVICE), session(system, "long")["pid"])
@@ -116,7 +127,21 @@ def test_a_reload_ends_no_session(system: Booted) -> None:
     system.until("it has obeyed", lambda: "settings reloaded" in system.journal())
 
 
-def test_a_stop_ends_sessions_in_order_and_keeps_their_work_and_record(system: Booted) -> None:
+def _logs_by_session(system: Booted) -> None:
+    """The service's records are in the journal under its name, with their priority, each message once."""
+    create(system, "quick", "true")
+    system.until("it has ended", lambda: session(system, "quick")["state"] == "ended")
+    create(system, "other", "true")
+    lines = system.run("journalctl", "--output=json", "PADDOCK_SESSION=quick").stdout.splitlines()
+    about = [json.loads(line) for line in lines]
+    assert [entry["PADDOCK_STATE"] for entry in about] == ["created", "starting", "running", "ended"]
+    assert all("session quick" in entry["MESSAGE"] for entry in about)
+    assert all(entry["_TRANSPORT"] == "journal" and entry["PRIORITY"] == "6" for entry in about)
+    assert all(entry["LOGGER"] == "paddock.service" for entry in about)
+    assert not [entry for entry in about if entry["MESSAGE"].startswith("INFO")]
+
+
+def _stops_in_order(system: Booted) -> None:
     """What the agent had committed is in the repository, its record says why it ended, no process is left."""
     create(system, "works", "git commit -q --allow-empty -m 'by the agent'; touch done; sleep 1000")
     root = system.shared / "home/repo"
@@ -131,60 +156,38 @@ def test_a_stop_ends_sessions_in_order_and_keeps_their_work_and_record(system: B
     assert (again["state"], again["outcome"]["reason"]) == ("ended", "service-stopped")
 
 
-def test_a_service_that_stands_still_is_killed_and_comes_back(system: Booted) -> None:
-    """The watchdog ends what does not ping; the next one knows what was lost, and nothing of it still runs."""
-    drop_in = f"/etc/systemd/system/{SERVICE}.d/watchdog.conf"
-    system.run("mkdir", "-p", os.path.dirname(drop_in))
-    system.run("tee", drop_in, stdin="[Service]\nWatchdogSec=2\n")
-    system.systemctl("daemon-reload")
-    create(system, "long", "sleep 1000")
-    first = system.main_pid(SERVICE)
-    os.kill(first, signal.SIGSTOP)
-    system.until("systemd has started another one", lambda: system.show(SERVICE, "NRestarts") == "1")
-    system.until("it is ready", lambda: system.show(SERVICE, "ActiveState") == "active")
-    assert system.main_pid(SERVICE) not in (0, first)
-    assert "Watchdog timeout" in system.journal()
-    assert "most recent call first" in system.journal(), "it says where it stood still"
-    assert session(system, "long")["state"] == "running"
-    assert "sleep" in running(system)
-    system.systemctl("stop", SOCKET, SERVICE)
-    assert "sleep" not in running(system)
-
-
-@pytest.mark.parametrize("how", ["restart", "keep"])
-def test_a_restart_ends_no_session(system: Booted, how: str) -> None:
-    """`systemctl restart`, as after an upgrade, and `paddock service stop --keep`; a stop after that ends all."""
+def test_what_starts_the_service_again_ends_no_session(system: Booted) -> None:
+    """`paddock service stop --keep`, `systemctl restart`, as after an upgrade, and the watchdog, which ends what does
+    not ping; the next one knows what it has, and a stop ends all.
+    """
     create(system, "long", "sleep 1000")
     before = session(system, "long")["pid"]
-    for _ in range(2):
+    drop_in = f"/etc/systemd/system/{SERVICE}.d/watchdog.conf"
+    for how in ("keep", "restart", "watchdog"):
         main = system.main_pid(SERVICE)
-        if how == "restart":
-            system.systemctl("restart", SERVICE)
-        else:
+        if how == "keep":
             ended = system.run(system.installed.paddock, "service", "stop", "--system", "--keep")
             assert ended.returncode == 0, ended.stderr
             assert "sleep" in running(system)
             system.systemctl("start", SOCKET)
+        elif how == "restart":
+            system.run("mkdir", "-p", os.path.dirname(drop_in))
+            system.run("tee", drop_in, stdin="[Service]\nWatchdogSec=2\n")
+            system.systemctl("daemon-reload")
+            system.systemctl("restart", SERVICE)
+        else:
+            os.kill(main, signal.SIGSTOP)
+            system.until("systemd has started another one", lambda: system.show(SERVICE, "NRestarts") == "1")
+            system.until("it is ready", lambda: system.show(SERVICE, "ActiveState") == "active")
+            assert "Watchdog timeout" in system.journal()
+            assert "most recent call first" in system.journal(), "it says where it stood still"
         found = session(system, "long")
-        assert (found["state"], found["pid"]) == ("running", before), system.journal()
+        assert (found["state"], found["pid"]) == ("running", before), (how, system.journal())
         assert system.main_pid(SERVICE) not in (0, main)
+        assert "sleep" in running(system)
     assert system.run(system.installed.paddock, "service", "stop", "--system").returncode == 0
     assert "sleep" not in running(system)
     assert system.run("test", "-e", f"/sys/fs/cgroup/paddock.slice/{SERVICE}").returncode == 1
-
-
-def test_records_of_the_log_can_be_looked_for_by_session(system: Booted) -> None:
-    """The service's records are in the journal under its name, with their priority, each message once."""
-    create(system, "quick", "true")
-    system.until("it has ended", lambda: session(system, "quick")["state"] == "ended")
-    create(system, "other", "true")
-    lines = system.run("journalctl", "--output=json", "PADDOCK_SESSION=quick").stdout.splitlines()
-    about = [json.loads(line) for line in lines]
-    assert [entry["PADDOCK_STATE"] for entry in about] == ["created", "starting", "running", "ended"]
-    assert all("session quick" in entry["MESSAGE"] for entry in about)
-    assert all(entry["_TRANSPORT"] == "journal" and entry["PRIORITY"] == "6" for entry in about)
-    assert all(entry["LOGGER"] == "paddock.service" for entry in about)
-    assert not [entry for entry in about if entry["MESSAGE"].startswith("INFO")]
 
 
 def test_a_user_has_one_without_an_administrator(system: Booted) -> None:
