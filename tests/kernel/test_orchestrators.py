@@ -131,28 +131,44 @@ print(made(*{tickets!r}))
 
 
 def test_only_the_orchestrator_hands_out_tickets_and_only_so_many(service: Served) -> None:
-    """Not its children, not with another's token, not more than were granted, not twice with other words."""
+    """Not its children, not with another's token, not more than were granted, not twice with other words, and none that
+    is called as itself. Without a context manager nobody asks one; without a merge nothing moves.
+    """
     script = """
 print(made(("B-1", "print(call('make_tickets', tickets=[{'ticket': 'X', 'details': 'y'}]))")))
 print(made(("B-1", "print(call('make_tickets', tickets=[{'ticket': 'X', 'details': 'y'}]))")))
-for wrong in ([("B-1", "other")], [("B-2", "x"), ("B-3", "y")], [("../up", "x")], [("B-2", "")], []):
+for wrong in ([("B-1", "other")], [("B-2", "x"), ("B-3", "y")], [("../up", "x")], [("B-2", "")], [],
+              [("orchestrator", "x")]):
     print(made(*wrong))
 print(call("make_tickets", session="guarded", tickets=[]))
 print(call("make_tickets", token="0" * 64, tickets=[]))
 """
-    child = {"command": ["python3", "-c", TOOLS + "import sys\nexec(sys.argv[1])\nprint(ask('prompts/list')['result']"
-                         "['prompts'], 'make_tickets' in str(ask('tools/list')))", "{details}"]}  # fmt: skip
-    done = run(service, name="guarded", agent=child, file_tools=True, orchestrator=orchestrator(script, most_tickets=2))
+    asks = """
+import sys
+exec(sys.argv[1])
+print(ask("prompts/list")["result"]["prompts"], "make_tickets" in str(ask("tools/list")))
+print(error(call("ask", question="x")), "ask" in str(ask("tools/list")))
+"""
+    child = {"command": ["python3", "-c", TOOLS + asks, "{details}"]}
+    script += f"os.system({f'(touch kept; {COMMIT} kept) >/dev/null 2>&1'!r})"
+    before = git(service, "rev-parse", "HEAD")
+    done = run(service, name="guarded", agent=child, file_tools=True, merge=False,
+               orchestrator=orchestrator(script, most_tickets=2))  # fmt: skip
     assert (done["state"], done["tickets"]) == ("ended", ["B-1"]), (done, service.log("guarded.0"))
-    lines = [json.loads(line) for line in service.log("guarded.0")]
+    assert ("landed" in done["result"], git(service, "rev-parse", "HEAD")) == (False, before), done
+    assert (Path(done["orchestrator"]["worktree"]) / "kept").exists(), "what was not to be merged is there"
+    *told, harvested = service.log("guarded.0")
+    assert "1 commit harvested" in harvested
+    lines = [json.loads(line) for line in told]
     assert lines[:2] == [{"made": ["B-1"], "already": []}, {"made": [], "already": ["B-1"]}]
-    assert [each["errorType"] for each in lines[2:]] == ["INVALID_ARGUMENT"] * 5 + ["WORKTREE_UNRESOLVED"] * 2
+    assert [each["errorType"] for each in lines[2:]] == ["INVALID_ARGUMENT"] * 6 + ["WORKTREE_UNRESOLVED"] * 2
     words = [each["message"] for each in lines[2:]]
     assert "other details" in words[0]
     assert "may make at most 2 tickets here, not 3" in words[1]
+    assert "the run's orchestrator" in words[5]
     lines = service.log("guarded.1")
     assert json.loads(lines[0])["errorType"] == "ACCESS_DENIED"
-    assert lines[1] == "[] False"
+    assert lines[1:] == ["[] False", "ACCESS_DENIED False"]
 
 
 def test_nothing_of_an_orchestrator_that_fails_is_lost(service: Served) -> None:
@@ -274,13 +290,18 @@ def test_a_run_needs_tickets_or_who_makes_them(service: Served) -> None:
                                               "agent": {"command": ["true"]}, "name": "lost"})  # fmt: skip
     found = service.get("/v1/ticket-runs/lost?wait=30").json
     assert found["result"]["refusal"]["errorType"] == "command-not-found", found
+    double = {"tickets": [{"ticket": "orchestrator"}], "agent": {"command": ["true"]}, "orchestrator": orchestrator("")}
+    answer = service.post("/v1/ticket-runs", body | double)
+    assert (answer.status, answer.json["errorType"]) == (422, "ticket-double"), answer.raw
     assert git(service, "worktree", "list") == trees
-    done = run(service, {"ticket": "E-2"}, ticket("E-3", "true"), agent={"command": ["sh", "-c", "touch {ticket}"]})
+    # Without an orchestrator its name is free.
+    agent = {"command": ["sh", "-c", "touch {ticket}"]}
+    done = run(service, {"ticket": "orchestrator"}, ticket("E-3", "true"), agent=agent)
     assert done["state"] == "ended", done
 
 
 def test_agents_ask_the_context_manager_of_their_run(service: Served) -> None:
-    """It answers in the worktree of who asks, in a jail of its own; without one, and after the run, nobody answers."""
+    """It answers in the worktree of who asks, in a jail of its own; after the run, nobody answers."""
     manager = {
         "command": ["sh", "-c", 'echo "you asked: $1"; cat own; cat ../../secret; echo hidden >&2', "sh", "{details}"]
     }
@@ -311,9 +332,6 @@ print(error(call("make_tickets", tickets=[{"ticket": "X", "details": "y"}])))
     question = {"session_id": "asked/tickets/dispatch/1", "question": "x"}
     late = service.post("/v1/ticket-runs/asked/questions", question)
     assert late.json["errorType"] == "ticket-run-closed", late.raw
-    script = 'print(error(call("ask", question="x")), ["ask" in str(ask("tools/list"))])'
-    done = run(service, {**asking, "command": ["python3", "-c", TOOLS + script]}, name="alone", file_tools=True)
-    assert service.log("alone.1") == ["ACCESS_DENIED [False]"]
 
 
 def test_a_context_manager_ends_with_its_run(service: Served) -> None:
@@ -381,16 +399,13 @@ print(call("glob", pattern="g*"))
 
 
 def test_what_conflicts_among_the_tickets_keeps_the_trunk_as_it_was_or_is_left_out(service: Served) -> None:
-    """`stop` waits for a person before the trunk moves; `skip` brings the others; without a merge nothing moves."""
+    """`stop` waits for a person before the trunk moves; `skip` brings the others."""
     script = f"""
 print(made(("J-1", "echo 1 > same; {COMMIT} one"), ("J-2", "echo 2 > same; {COMMIT} two")))
 """
     agent = {"command": ["sh", "-c", 'eval "$1"', "sh", "{details}"]}
     main = service.paddock.main
     before = git(service, "rev-parse", "HEAD")
-    one = orchestrator(f"print(made(('J-0', 'touch kept; {COMMIT} kept')))")
-    done = run(service, name="kept", merge=False, agent=agent, orchestrator=one)
-    assert (done["state"], "landed" in done["result"]) == ("ended", False), done
     done = run(service, name="waits", agent=agent, orchestrator=orchestrator(script))
     assert (done["state"], "landed" in done["result"], done["orchestrator"]["state"]) == ("failed", False, "ended"), (
         done
@@ -429,17 +444,3 @@ def test_what_an_orchestrator_has_committed_is_reviewed_before_it_lands(service:
     assert service.cli("tickets", "resume", "bad").returncode == 0
     assert ((main / "of-H-bad").exists(), (main / "evil").exists()) == (True, False)
     assert service.get("/v1/ticket-runs/bad").json["orchestrator"]["attempt"] == 1
-
-
-def test_no_ticket_is_called_as_the_orchestrator_of_its_run(service: Served) -> None:
-    """Neither one that is in the file nor one that it makes; without an orchestrator the name is free."""
-    script = "print(made(('orchestrator', 'x')))\nprint(made(('I-1', 'x')))"
-    done = run(service, name="named", agent={"command": ["true"]}, orchestrator=orchestrator(script))
-    assert (done["state"], done["tickets"]) == ("ended", ["I-1"]), (done, service.log("named.0"))
-    refused = json.loads(service.log("named.0")[0])
-    assert (refused["errorType"], "the run's orchestrator" in refused["message"]) == ("INVALID_ARGUMENT", True)
-    body = {"repository": str(service.paddock.main), "tickets": [ticket("orchestrator", "true")]}
-    own = {"agent": {"command": ["true"]}, "orchestrator": orchestrator("")}
-    answer = service.post("/v1/ticket-runs", body | own)
-    assert (answer.status, answer.json["errorType"]) == (422, "ticket-double"), answer.raw
-    assert run(service, ticket("orchestrator", "true"))["state"] == "ended"

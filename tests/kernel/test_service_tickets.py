@@ -98,13 +98,20 @@ def test_tickets_are_worked_on_side_by_side_and_merged(service: Served) -> None:
 
 
 def test_a_conflict_stops_the_merge_and_nothing_is_lost(service: Served) -> None:
-    """What came before it is in the trunk, the rest stays on its branches, and the aggregation says which is which."""
+    """What came before it is in the trunk, the rest stays on its branches, and the aggregation says which is which.
+
+    Every request of the run is written down, and has expired with it.
+    """
     done = run(
         service,
         ticket("C-1", f"echo first > same; {COMMIT} first"),
         ticket("C-2", f"echo second > same; {COMMIT} second"),
         ticket("C-3", f"echo third > other; {COMMIT} third"),
+        name="noted",
+        goal="Numbers.",
+        parallel=1,
     )
+    _is_written_down(service, done)
     aggregation = done["result"]["aggregation"]
     assert done["state"] == "failed"
     assert len(aggregation["merged"]) == 1
@@ -129,6 +136,40 @@ def test_a_conflict_stops_the_merge_and_nothing_is_lost(service: Served) -> None
     ended = service.paddock.shell(again, env=service.env)
     assert ended.returncode == 0, (again, ended.stderr)
     assert (service.paddock.main / "same").read_text() == "both\n"
+
+
+def _is_written_down(service: Served, done: dict[str, Any]) -> None:
+    """Orchestrators, dispatch and agents: requests, tools, boundaries, results, the aggregation, the two prompts."""
+    shown = service.cli("tickets", "show", "noted", "--contexts")
+    contexts = {each["artifact_key"]: each for each in json.loads(shown.stdout)}
+    agents = [f"noted/tickets/dispatch/{number}" for number in (1, 2, 3)]
+    assert contexts.pop("noted/tickets/ask/2")["current_request"]["kind"] == "MergerInterruptRequest"
+    assert list(contexts) == ["noted", "noted/tickets", "noted/tickets/dispatch", *agents]
+    assert {each["state"] for each in contexts.values()} == {"expired"}
+    kinds = [contexts[name]["current_request"]["kind"] for name in contexts]
+    assert kinds[:3] == ["OrchestratorRequest", "TicketOrchestratorRequest", "TicketAgentResults"]
+    assert set(kinds[3:]) == {"TicketAgentRequest"}
+    reading = ["read", "list", "glob", "grep"]
+    assert [contexts[name]["tool_context"]["tools"] for name in ("noted", "noted/tickets")] == [reading, reading]
+    for name, agent in zip(agents, done["result"]["agents"], strict=True):
+        assert {"write", "edit", "shell"} < set(contexts[name]["tool_context"]["tools"])
+        assert contexts[name]["worktree_context"]["main_worktree"]["worktree_path"] == agent["worktree"]
+        assert contexts[name]["result"]["merge_descriptor"]["merge_direction"] == "TRUNK_TO_CHILD"
+        assert contexts[name]["operation_context"]["action"] == "work"
+    collected = contexts["noted/tickets/dispatch"]["current_request"]
+    assert collected["merge_aggregation"] == done["result"]["aggregation"]
+    assert collected["merge_aggregation"]["conflicted"]["agent_result_id"] == agents[1]
+    assert len(collected["results"]) == 3
+    told = service.cli("tickets", "show", "noted", "--prompt").stdout
+    assert told.index("## Worktrees for Tickets") < told.index("## Worktree Merge Status")
+    assert all(each["worktree"] in told for each in done["result"]["agents"])
+    assert "MERGE CONFLICTS DETECTED" in told
+    assert "`same`" in told
+    prompts = json.loads(service.cli("tickets", "show", "noted", "--prompt", "--json").stdout)
+    assert [each["agent_type"] for each in prompts] == ["ticket-orchestrator", "ticket-agent-dispatch"]
+    refused = service.paddock.refused("tickets", "show", "noted", "--prompt", "--contexts", env=service.env)
+    assert "usage" in refused.text
+    assert service.get("/v1/ticket-runs/nobody/contexts").status == 404
 
 
 def test_the_command_line_takes_a_file(service: Served, tmp_path: Path) -> None:
@@ -183,7 +224,10 @@ def test_the_command_line_takes_a_file(service: Served, tmp_path: Path) -> None:
 
 
 def test_stopping_a_run_ends_its_agents(service: Served) -> None:
-    """Ctrl-C at the command line stops them; nothing is merged; of each ticket is told why, where, and what is next."""
+    """Ctrl-C at the command line stops them; nothing is merged; of each ticket is told why, where, and what is next.
+
+    No context is left that anybody could act by.
+    """
     main, file = service.paddock.main, service.paddock.place / "tickets.toml"
     file.write_text(f"""
         name = "halted"
@@ -204,11 +248,15 @@ def test_stopping_a_run_ends_its_agents(service: Served) -> None:
     while service.get("/v1/sessions/halted.1").status != 200 or "written" not in service.log("halted.1"):
         assert time.monotonic() < deadline
         time.sleep(0.05)
+    contexts = "/v1/ticket-runs/halted/contexts"
+    states = {each["state"] for each in service.get(contexts).json["contexts"]}
+    assert states == {"enriched", "consumed"}  # the agent's launch has acted on its own
     running.send_signal(signal.SIGINT)
     told, said = running.communicate(timeout=served.PATIENCE)
     assert running.returncode == 128 + signal.SIGINT, said
     found = json.loads(told.splitlines()[-1])
     assert (found["state"], found["result"]["refusal"]["errorType"]) == ("failed", "ticket-run-stopped")
+    assert {each["state"] for each in service.get(contexts).json["contexts"]} == {"expired"}
     stopped, late = found["result"]["agents"]
     assert (stopped["reason"], stopped["harvest"]["state"]) == ("stopped", "harvested")
     assert stopped["why"] == "it was stopped on request"
@@ -482,7 +530,7 @@ def test_how_far_a_run_is_is_told_at_a_terminal(service: Served) -> None:
 def test_runs_and_contexts_are_remembered_within_bounds(service: Served) -> None:
     """The oldest that are over are forgotten by number; one that is under way never is; status says the bounds."""
     for name in ("x0", "x1"):
-        run(service, ticket(name, "true"), name=name, merge=False)
+        run(service, {"ticket": name, "command": ["nosuchcmd"]}, name=name)  # over before anything is made
     body = {"name": "live", "repository": str(service.paddock.main), "tickets": [ticket("Y", until_told("y"))]}
     service.post("/v1/ticket-runs", body)
     found = moved(service, "live", "running")
@@ -504,60 +552,6 @@ def test_runs_and_contexts_are_remembered_within_bounds(service: Served) -> None
     assert "of 1" in told
     service.settings()
     service.reload()
-
-
-def test_every_request_of_a_run_is_written_down_and_expires_with_it(service: Served) -> None:
-    """Orchestrators, dispatch and agents: requests, tools, boundaries, results, the aggregation, the two prompts."""
-    done = run(
-        service,
-        ticket("J-1", f"echo one > same; {COMMIT} one"),
-        ticket("J-2", f"echo two > same; {COMMIT} two"),
-        ticket("J-3", "exit 3"),
-        name="noted",
-        goal="Numbers.",
-        merge_failed=True,
-        parallel=1,
-    )
-    shown = service.cli("tickets", "show", "noted", "--contexts")
-    contexts = {each["artifact_key"]: each for each in json.loads(shown.stdout)}
-    agents = [f"noted/tickets/dispatch/{number}" for number in (1, 2, 3)]
-    assert contexts.pop("noted/tickets/ask/2")["current_request"]["kind"] == "MergerInterruptRequest"
-    assert list(contexts) == ["noted", "noted/tickets", "noted/tickets/dispatch", *agents]
-    assert {each["state"] for each in contexts.values()} == {"expired"}
-    kinds = [contexts[name]["current_request"]["kind"] for name in contexts]
-    assert kinds[:3] == ["OrchestratorRequest", "TicketOrchestratorRequest", "TicketAgentResults"]
-    assert set(kinds[3:]) == {"TicketAgentRequest"}
-    reading = ["read", "list", "glob", "grep"]
-    assert [contexts[name]["tool_context"]["tools"] for name in ("noted", "noted/tickets")] == [reading, reading]
-    for name, agent in zip(agents, done["result"]["agents"], strict=True):
-        assert {"write", "edit", "shell"} < set(contexts[name]["tool_context"]["tools"])
-        assert contexts[name]["worktree_context"]["main_worktree"]["worktree_path"] == agent["worktree"]
-        assert contexts[name]["result"]["merge_descriptor"]["merge_direction"] == "TRUNK_TO_CHILD"
-        assert contexts[name]["operation_context"]["action"] == "work"
-    collected = contexts["noted/tickets/dispatch"]["current_request"]
-    assert collected["merge_aggregation"] == done["result"]["aggregation"]
-    assert collected["merge_aggregation"]["conflicted"]["agent_result_id"] == agents[1]
-    assert len(collected["results"]) == 3
-    told = service.cli("tickets", "show", "noted", "--prompt").stdout
-    assert told.index("## Worktrees for Tickets") < told.index("## Worktree Merge Status")
-    assert all(each["worktree"] in told for each in done["result"]["agents"])
-    assert "MERGE CONFLICTS DETECTED" in told
-    assert "`same`" in told
-    prompts = json.loads(service.cli("tickets", "show", "noted", "--prompt", "--json").stdout)
-    assert [each["agent_type"] for each in prompts] == ["ticket-orchestrator", "ticket-agent-dispatch"]
-    refused = service.paddock.refused("tickets", "show", "noted", "--prompt", "--contexts", env=service.env)
-    assert "usage" in refused.text
-    assert service.get("/v1/ticket-runs/nobody/contexts").status == 404
-    # A run that is stopped leaves no context that anybody could act by, either.
-    body = {"repository": str(service.paddock.main), "tickets": [ticket("K-1", "sleep 1000")], "name": "halt"}
-    assert service.post("/v1/ticket-runs", body).status == 201
-    moved(service, "halt", "running")
-    states = {each["state"] for each in service.get("/v1/ticket-runs/halt/contexts").json["contexts"]}
-    assert states == {"enriched", "consumed"}  # the agent's launch has acted on its own
-    assert service.post("/v1/ticket-runs/halt/stop", {}).status == 200
-    assert service.get("/v1/ticket-runs/halt?wait=60").json["state"] == "failed"
-    states = {each["state"] for each in service.get("/v1/ticket-runs/halt/contexts").json["contexts"]}
-    assert states == {"expired"}
 
 
 def test_a_conflict_goes_to_the_merger_of_the_run(service: Served) -> None:
@@ -664,11 +658,11 @@ PLANTED = "git config diff.external true; git config --global diff.external true
 HONEST = "test ! -e left || exit 0; test ! -e ~/left || exit 0; if git diff HEAD~ HEAD | grep -q EVIL; then exit 9; fi"
 
 
-@pytest.mark.parametrize("enforced", ["namespaces", "guard", "bubblewrap", "root"])
+@pytest.mark.parametrize("enforced", ["guard", "bubblewrap", "root"])
 def test_only_what_is_committed_decides_about_a_review(running: Served, running_as_root: Served, enforced: str) -> None:
     """Nothing of the agent's home, git directory and other files is there; so it is for who failed, and is merged.
 
-    Here, the agent of what is fine has failed.
+    Here, the agent of what is fine has failed. Root has namespaces.
     """
     feature, env = BACKENDS.get(enforced, ("landlock", {}))
     features.need(feature)
@@ -727,17 +721,10 @@ def test_what_is_committed_after_a_review_is_reviewed_again(service: Served) -> 
 
 
 def test_a_review_that_was_interrupted_decides_nothing(service: Served) -> None:
-    """Its worktree ends with the service, so the next one begins it anew, as a resume does."""
+    """Its worktree ends with the service, so the next one begins it anew, as a resume does after a stop."""
     main = service.paddock.main
     environment = service.paddock.who.environment(service.env)
     review = {"command": ["sh", "-c", "until test -e go; do sleep 0.05; done; test ! -e evil"]}
-
-    def begun(name: str, script: str) -> Path:
-        body = {"name": name, "repository": str(main), "tickets": [ticket(name, script)], "review": review,
-                "environment": environment}  # fmt: skip
-        assert service.post("/v1/ticket-runs", body).status == 201
-        moved(service, name, "reviewing")
-        return at_work(f"{name}.1.v1")
 
     def at_work(session: str) -> Path:
         deadline = time.monotonic() + served.PATIENCE
@@ -750,19 +737,19 @@ def test_a_review_that_was_interrupted_decides_nothing(service: Served) -> None:
         (there / "go").touch()
         service.paddock.who.give(there / "go")
 
-    before = begun("killed", f"touch evil; {COMMIT} evil")
+    body = {"name": "begun", "repository": str(main), "tickets": [ticket("B-1", f"touch evil; {COMMIT} evil")],
+            "review": review, "environment": environment}  # fmt: skip
+    assert service.post("/v1/ticket-runs", body).status == 201
+    moved(service, "begun", "reviewing")
+    before = at_work("begun.1.v1")
     service.kill()
     tell(before)
     service.start()
-    there = at_work("killed.1.v2")
+    there = at_work("begun.1.v2")
     assert there != before
-    tell(there)
-    done = service.get("/v1/ticket-runs/killed?wait=60").json
-    assert (done["state"], done["result"]["agents"][0]["review"]["session"]) == ("failed", "killed.1.v2"), done
-
-    begun("ended-early", f"touch evil; {COMMIT} evil")
-    assert service.cli("tickets", "stop", "ended-early").returncode == 0
-    assert service.post("/v1/ticket-runs/ended-early/resume", {"environment": environment}).status == 200
-    tell(at_work("ended-early.1.v2"))
-    done = service.get("/v1/ticket-runs/ended-early?wait=60").json
+    assert service.cli("tickets", "stop", "begun").returncode == 0
+    assert service.post("/v1/ticket-runs/begun/resume", {"environment": environment}).status == 200
+    tell(at_work("begun.1.v3"))
+    done = service.get("/v1/ticket-runs/begun?wait=60").json
+    assert (done["state"], done["result"]["agents"][0]["review"]["session"]) == ("failed", "begun.1.v3"), done
     assert (done["steps"][0]["state"], (main / "evil").exists()) == ("failed", False), done
