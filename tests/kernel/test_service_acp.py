@@ -154,7 +154,9 @@ def live(service: Served) -> list[Any]:
 
 
 def test_the_agent_survives_its_editor(service: Served) -> None:
-    """Killed in the middle of a turn, the editor finds agent and conversation again, and the turn's end, too."""
+    """Killed in the middle of a turn, the editor finds agent and conversation again, and the turn's end, too. What the
+    agent has asked one is put before the next, whose answer the agent gets.
+    """
     with Editor(service) as first:
         first.open()
         first.prompt("who")
@@ -169,6 +171,15 @@ def test_the_agent_survives_its_editor(service: Served) -> None:
         number = second.prompt("who")
         second.until(id=number)
         assert second.texts()[-1] == first.texts()[0], "it is the same process"
+        second.prompt("ask")
+        asked = second.until(method="session/request_permission")
+    with Editor(service) as third:
+        third.load()
+        again = third.until(method="session/request_permission")
+        assert again == asked
+        third.send(id=again["id"], result={"outcome": {"outcome": "selected", "optionId": "yes"}})
+        chosen = third.until(method="session/update")["params"]["update"]["content"]["text"]
+        assert json.loads(chosen.removeprefix("chosen: "))["outcome"]["optionId"] == "yes"
     (session,) = live(service)
     assert session["backend"] == "landlock+namespaces"
     assert session["bridge"] == "acp"
@@ -218,36 +229,11 @@ def test_an_agent_that_nobody_needs_is_ended(service: Served) -> None:
     service.reload()
 
 
-def test_a_permission_waits_for_the_next_editor(service: Served) -> None:
-    """What the agent asked the first one is put before the second, whose answer the agent gets."""
-    with Editor(service) as first:
-        first.open()
-        first.prompt("ask")
-        asked = first.until(method="session/request_permission")
-    with Editor(service) as second:
-        second.load()
-        again = second.until(method="session/request_permission")
-        assert again == asked
-        second.send(id=again["id"], result={"outcome": {"outcome": "selected", "optionId": "yes"}})
-        chosen = second.until(method="session/update")["params"]["update"]["content"]["text"]
-        assert json.loads(chosen.removeprefix("chosen: "))["outcome"]["optionId"] == "yes"
+def test_an_editor_that_is_gone_and_a_bridge_that_does_not_answer_hold_up_nobody(service: Served) -> None:
+    """Of an editor that is gone before it is answered: the agent works on, and the service does not lose its session.
 
-
-def test_a_bridge_that_does_not_answer_is_killed(service: Served) -> None:
-    """When the session's own end is done, commits brought home and all: what is left then is the bridge alone."""
-    with Editor(service) as editor:
-        editor.open()
-        editor.until(id=editor.prompt("say hello"))
-        (session,) = live(service)
-        os.kill(session["pid"], signal.SIGSTOP)
-        service.post(f"/v1/sessions/{session['name']}/stop", {"wait": PATIENCE})
-        over = service.get(f"/v1/sessions/{session['name']}").json
-        assert over["state"] == "ended"
-        assert over["outcome"]["reason"] == "stopped"
-
-
-def test_an_editor_that_is_gone_before_it_is_answered_is_nobodys_loss(service: Served) -> None:
-    """The agent works on, and the service does not lose its session."""
+    The bridge is killed when the session's own end is done, commits brought home and all: it alone is left then.
+    """
     with Editor(service) as editor:
         editor.open()
         (session,) = live(service)
@@ -257,24 +243,20 @@ def test_an_editor_that_is_gone_before_it_is_answered_is_nobodys_loss(service: S
             gone.close()
             shim.resume()
             editor.until(id=editor.prompt("say hello"))
+        os.kill(session["pid"], signal.SIGSTOP)
         service.post(f"/v1/sessions/{session['name']}/stop", {"wait": PATIENCE})
+        over = service.get(f"/v1/sessions/{session['name']}").json
+        assert over["state"] == "ended"
+        assert over["outcome"]["reason"] == "stopped"
 
 
-def test_the_bridge_itself_can_be_supervised(service: Served) -> None:
-    """`paddock acp --supervised` is the same: its editor may go, and `paddock attach` finds the agent."""
+def test_many_see_the_same_and_one_writes(service: Served) -> None:
+    """The second looks on, is refused when it writes, and may with --take; the first is refused from then on.
+
+    A plain client may look on, and not write between an agent's lines. `paddock acp --supervised` is the same as
+    `paddock attach`: its editor may go, and the agent is found.
+    """
     paddock = service.paddock
-    words = paddock.words("acp", "--supervised", "--provider", "claude-code", "--", *COMMAND)
-    with Editor(service) as first:
-        first.open()
-        first.until(id=first.prompt("say hello"))
-        ended = paddock.who.run(words, cwd=paddock.worktree, env=service.env, stdin="")
-        assert ended.returncode == 0, ended.stderr
-        assert len(live(service)) == 1
-        first.until(id=first.prompt("say still here"))
-
-
-def test_two_editors_see_the_same_and_one_writes(service: Served) -> None:
-    """The second looks on, is refused when it writes, and may with --take; the first is refused from then on."""
     with Editor(service) as first:
         first.open()
         with Editor(service) as second:
@@ -288,11 +270,27 @@ def test_two_editors_see_the_same_and_one_writes(service: Served) -> None:
                 assert third.texts() == ["say hello", "hello"]
                 assert "result" in third.until(id=third.prompt("say third"))
                 assert "another client writes" in first.until(id=first.prompt("say first"))["error"]["message"]
+                name = live(service)[0]["name"]
+                refused = service.cli("attach", "--read", "--provider", "claude-code")
+                assert refused.returncode == 125
+                with service.connect() as raw:
+                    request = f"GET /v1/sessions/{name}/attach?mode=write HTTP/1.1\r\nhost: x\r\n"
+                    raw.sendall(f"{request}connection: upgrade\r\nupgrade: paddock-stream\r\n\r\n".encode())
+                    assert b"session-acp" in raw.recv(65536)
+                words = paddock.words("acp", "--supervised", "--provider", "claude-code", "--", *COMMAND)
+                ended = paddock.who.run(words, cwd=paddock.worktree, env=service.env, stdin="")
+                assert ended.returncode == 0, ended.stderr
+                third.until(id=third.prompt("say still here"))
+                assert third.texts()[-1] == "still here"
             assert len(live(service)) == 1
 
 
 def test_what_the_editor_is_asked_for_is_policed_in_the_service(service: Served) -> None:
-    """A file of the worktree comes from the editor; one outside is refused before any editor hears of it."""
+    """A file of the worktree comes from the editor; one outside is refused before any editor hears of it.
+
+    A prompt with a picture is one line of several megabytes, longer than what may wait for an agent that is slow: such
+    ones pass both ways.
+    """
     secret = service.paddock.who.home / "secret"
     secret.write_text("x")
     service.paddock.who.give(secret)
@@ -310,17 +308,11 @@ def test_what_the_editor_is_asked_for_is_policed_in_the_service(service: Served)
         assert [each["params"]["path"] for each in editor.seen if each.get("method") == "fs/read_text_file"] == [
             str(inside)
         ]
+        text = "x" * (6 << 20)
+        assert "result" in editor.until(id=editor.prompt(f"say {text}"))
+        assert editor.texts()[-1] == text
     name = live(service)[0]["name"]
     assert str(secret) in service.cli("denials", name).stdout
-
-
-def test_messages_of_megabytes_pass_both_ways(service: Served) -> None:
-    """A prompt with a picture is one line of several megabytes, longer than what may wait for an agent that is slow."""
-    text = "x" * (6 << 20)
-    with Editor(service) as editor:
-        editor.open()
-        assert "result" in editor.until(id=editor.prompt(f"say {text}"))
-        assert editor.texts() == [text]
 
 
 def test_an_agent_that_ends_takes_its_editors_along_and_the_next_gets_another(service: Served) -> None:
@@ -376,18 +368,3 @@ def test_a_plain_session_can_be_joined_too(service: Served) -> None:
     assert looking.returncode == 143
     assert "[session-over]" in service.cli("attach", "quiet").stderr
     assert "[session-unknown]" in service.cli("attach", "nobody").stderr
-
-
-def test_an_agents_stream_is_not_written_by_others(service: Served) -> None:
-    """A plain client may look on at an agent's lines, and not write between them."""
-    with Editor(service) as editor:
-        editor.open()
-        name = live(service)[0]["name"]
-        refused = service.cli("attach", "--read", "--provider", "claude-code")
-        assert refused.returncode == 125
-        with service.connect() as raw:
-            request = f"GET /v1/sessions/{name}/attach?mode=write HTTP/1.1\r\nhost: x\r\nconnection: upgrade\r\n"
-            raw.sendall(f"{request}upgrade: paddock-stream\r\n\r\n".encode())
-            assert b"session-acp" in raw.recv(65536)
-        editor.until(id=editor.prompt("say still here"))
-        assert editor.texts()[-1] == "still here"

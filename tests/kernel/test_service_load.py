@@ -13,7 +13,7 @@ from tests.support import served
 from tests.support.served import Served
 
 SESSIONS = int(os.environ.get("PADDOCK_SESSIONS", "5"))
-CHURN = int(os.environ.get("PADDOCK_CHURN", str(5 * SESSIONS)))
+CHURN = int(os.environ.get("PADDOCK_CHURN", str(2 * SESSIONS)))
 HELPERS = 3
 
 
@@ -34,7 +34,7 @@ def service() -> Iterator[Served]:
 @pytest.mark.timeout(1_800)
 def test_many_at_once_and_many_in_turn(service: Served, capsys: pytest.CaptureFixture[str]) -> None:
     """Descriptors come back to the number before, memory does not grow with the number of sessions."""
-    served.churn(service, 10, "warm")
+    served.churn(service, SESSIONS, "warm")
     served.still_alive(service, min(SESSIONS, 10), "w")
     for number in range(min(SESSIONS, 10)):
         service.post(f"/v1/sessions/w{number}/stop", {"wait": 60, "forget": True})
