@@ -38,49 +38,57 @@ def left(paddock: Paddock) -> tuple[list[str], str]:
 
 @pytest.mark.parametrize("backend", promises.BACKENDS)
 def test_each_row_has_its_result_and_leaves_nothing(user_paddock: Paddock, backend: str) -> None:
-    """Status, streams, patch (no UTF-8 too), cause; each on a clean copy, whatever others wrote; then it is skipped."""
+    """Status, streams, patch (no UTF-8 too), cause; each on a clean copy, whatever others wrote; then it is skipped.
+
+    What is read of streams and patches is the same whatever held the command: one backend shows it.
+    """
     need_backend(backend)
     env, switches = SWITCHES[backend]
     paddock, policy = user_paddock, list(switches)
     before = left(paddock)
     work = "cat new ~/own 2>&1; git config own.key && exit 4; echo out; echo err >&2; cat >new; echo x >~/own"
     work += "; git config own.key x; git branch own && git add . && git commit -qm N; exit 3"
+    read = (
+        {"id": "bytes", "command": ["printf", r"\377\n"], "env": {"A": "b"}, "policy": policy},
+        {"id": "binary", "command": r"printf '\377\n' >latin; echo $A", "env": {"A": "b c"}, "policy": policy},
+    ) if backend == promises.BACKENDS[0] else ()  # fmt: skip
     path = rows(
         paddock,
         {"id": "one", "command": work, "input": "text\n", "policy": policy},
         {"id": "two", "command": work, "input": "text\n", "policy": policy},
-        {"id": "bytes", "command": ["printf", r"\377\n"], "env": {"A": "b"}, "policy": policy},
-        {"id": "binary", "command": r"printf '\377\n' >latin; echo $A", "env": {"A": "b c"}, "policy": policy},
+        *read,
         {"id": "slow", "command": "sleep 1000", "timeout": 0.3, "policy": policy},
         {"id": "killed", "command": "kill -9 $$", "policy": policy},
         {"id": "absent", "command": ["no-such-command"], "policy": policy},
     )
     done = paddock.call("batch", path, "--parallel", "2", env=env)
     assert done.returncode == 1, done.stderr
-    assert "7 rows: 4 exited (2 of them not with 0), " in done.stdout
-    assert "line 7: no-such-command: command not found inside the jail [command-not-found]" in done.stdout
+    count = 5 + len(read)
+    assert f"{count} rows: {2 + len(read)} exited (2 of them not with 0), " in done.stdout
+    assert f"line {count}: no-such-command: command not found inside the jail [command-not-found]" in done.stdout
     assert "next: fix what refused 1 row, in the file of rows or on this machine" in done.stdout
     assert "it continues" not in done.stdout
     found = results(path)
     causes = {name: (row["cause"], row["status"]) for name, row in found.items()}
     assert causes == {
-        "one": ("exited", 3), "two": ("exited", 3), "bytes": ("exited", 0), "binary": ("exited", 0),
+        "one": ("exited", 3), "two": ("exited", 3), **{str(each["id"]): ("exited", 0) for each in read},
         "slow": ("timeout", 124), "killed": ("signal", 137), "absent": ("refused", None),
     }  # fmt: skip
     for name in ("one", "two"):
         assert (found[name]["stdout"].splitlines()[-1], found[name]["stderr"]) == ("out", "err\n")
         assert found[name]["stdout"].count("No such file") == 2, "one sees what the other has written"
         assert found[name]["patch"].endswith("--- /dev/null\n+++ b/new\n@@ -0,0 +1 @@\n+text\n")
-    assert found["bytes"]["stdout"] == "\ufffd\n"
-    assert base64.b64decode(found["binary"]["patch_base64"]).endswith(b"+\xff\n")
-    assert found["binary"]["stdout"] == "b c\n"
+    if read:
+        assert found["bytes"]["stdout"] == "\ufffd\n"
+        assert base64.b64decode(found["binary"]["patch_base64"]).endswith(b"+\xff\n")
+        assert found["binary"]["stdout"] == "b c\n"
     assert found["absent"]["refusal"]["errorType"] == "command-not-found"
     assert left(paddock) == before
     assert not path.with_suffix(".results.jsonl.begun").exists()
 
     size = path.with_suffix(".results.jsonl").stat().st_size
     again = paddock.call("batch", path, env=env)
-    assert "6 rows have their results already\npaddock: 1 row could not be run before, and is run again" in again.stderr
+    assert f"{count - 1} rows have their results already\npaddock: 1 row could not be run before, " in again.stderr
     (last,) = path.with_suffix(".results.jsonl").read_bytes()[size:].splitlines()
     assert json.loads(last)["id"] == "absent"
 

@@ -7,6 +7,7 @@ import httpx2
 import pytest
 
 from launcher.bridges.files.mcp_server import SESSION_HEADER, TOKEN_HEADER
+from tests.support import warmed
 from tests.support.file_tools import Caller, Server
 from tests.support.paddock import Paddock
 
@@ -152,6 +153,6 @@ sys.exit(__main__.main(["paddock", "files", "--http", "127.0.0.1:0", "--session"
 
 def test_who_has_read_where_it_is_ends_it_in_order(file_paddock: Paddock) -> None:
     """At once: the status is 0 then, too."""
-    words = [str(file_paddock.installed.python), "-I", "-c", EARLY]
-    ended = file_paddock.who.run(words, cwd=file_paddock.worktree, timeout=60)
+    paddock = file_paddock
+    ended = warmed.run(paddock.who, paddock.installed.python, [], cwd=paddock.worktree, program=EARLY)
     assert (ended.returncode, ended.stderr) == (0, "")

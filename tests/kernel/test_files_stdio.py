@@ -7,7 +7,7 @@ import anyio
 import pytest
 
 from tests.support.features import need
-from tests.support.file_tools import Caller, over_stdio
+from tests.support.file_tools import Caller, over_stdio, served
 from tests.support.paddock import Paddock
 
 
@@ -84,9 +84,10 @@ def test_every_line_has_its_answer(user_paddock: Paddock) -> None:
         ("", None, None),
         (call % (7, '{"file_path":"a","content":"\\ud83d\\ude00"}'), 7, 0),
     )
-    server = paddock.who.start(paddock.words("files", "--session", "a=."), cwd=paddock.worktree, env=paddock.env)
+    server = served(paddock, "--session", "a=.")
     assert server.stdin is not None
     assert server.stdout is not None
+    assert server.stderr is not None
     for line, identifier, code in lines:
         server.stdin.write(line.encode() + b"\n")
         server.stdin.flush()
@@ -94,8 +95,10 @@ def test_every_line_has_its_answer(user_paddock: Paddock) -> None:
             continue
         said = json.loads(server.stdout.readline())
         assert (said["id"], said.get("error", {}).get("code", 0)) == (identifier, code), said
-    _, errors = server.communicate(timeout=60)
-    assert (server.returncode, b"Traceback" in errors) == (0, False), errors
+    server.stdin.close()
+    with server.stdout, server.stderr:
+        status, errors = server.wait(60), server.stderr.read()
+    assert (status, b"Traceback" in errors) == (0, False), errors
     assert [path.name for path in paddock.worktree.glob("a*")] == ["a"]
     assert (paddock.worktree / "a").read_text() == "\U0001f600"
 

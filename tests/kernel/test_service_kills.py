@@ -113,7 +113,7 @@ def test_killed_again_and_again(who: Who, installed: Installed, place: Path) -> 
     generator = random.Random(KILLS)
     top = ""
     everything: set[psutil.Process] = set()
-    gc = "while :; do git repack -adq; git gc -q --prune=now; git prune --expire=now; sleep 0.2; done"
+    gc = "while :; do git repack -adq; git gc -q --prune=now; git prune --expire=now; sleep 0.5; done"
     with who.start(["sh", "-c", gc], cwd=made.main) as busy, contextlib.ExitStack() as stack:
         stack.callback(busy.kill)  # else a failure waits for it
         for kill in range(KILLS):
@@ -121,7 +121,7 @@ def test_killed_again_and_again(who: Who, installed: Installed, place: Path) -> 
             top = service.get("/v1/health").json["groups"]
             load = Load(service, f"paddock-kill-{os.getpid()}-{kill}", kill)
             load.start()
-            time.sleep(generator.uniform(0.05, 1.5))
+            time.sleep(generator.uniform(0.05, 0.8))
             family = below(service)
             for each in victims(family, generator):
                 with contextlib.suppress(psutil.NoSuchProcess):

@@ -257,6 +257,12 @@ def _start(paddock: Paddock, words: Sequence[Word], env: Mapping[str, str], *str
     return warmed.start(who, python, ["files", *words], cwd=paddock.worktree, env=env, loaded=_SERVING, streams=streams)
 
 
+def served(paddock: Paddock, *words: Word) -> warmed.Process:
+    """`paddock files WORDS...` with pipes for its streams, in a process that has its code."""
+    who, python = paddock.who, paddock.installed.python
+    return warmed.piped(who, python, ["files", *words], cwd=paddock.worktree, env=paddock.env, loaded=_SERVING)
+
+
 @asynccontextmanager
 async def _loaded(
     paddock: Paddock, words: Sequence[Word], env: Mapping[str, str], errors: TextIO

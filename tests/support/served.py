@@ -196,8 +196,11 @@ class Served:
         return [json.loads(line)["text"] for line in answer.raw.splitlines()]
 
     def cli(self, *words: str, stdin: str = "") -> "subprocess.CompletedProcess[str]":
-        """Runs `paddock WORDS...` against this service."""
-        return self.paddock.call(*words, env=self.env, stdin=stdin)
+        """Runs `paddock WORDS...` against this service; one that is to be refused as a service, where its code is."""
+        made = self.paddock
+        if words == ("serve",):
+            return warmed.run(made.who, made.installed.python, words, cwd=made.worktree, env=self.env)
+        return made.call(*words, env=self.env, stdin=stdin)
 
     def reload(self, *, works: bool = True) -> None:
         """Has it read its settings again, and waits until it has."""
