@@ -336,7 +336,7 @@ for way in ways:
 
 @pytest.mark.parametrize(
     ("who", "switch"),
-    [*((IDENTITIES[-1], switch) for switch in ("", "PADDOCK_NO_USERNS", "PADDOCK_NO_LANDLOCK")), (IDENTITIES[0], "")],
+    [(IDENTITIES[0], ""), *((IDENTITIES[-1], switch) for switch in ("PADDOCK_NO_USERNS", "PADDOCK_NO_LANDLOCK"))],
     indirect=["who"],
 )
 def test_a_jail_with_the_socket_in_a_grant_is_given_no_session(
