@@ -1,6 +1,6 @@
 """What an agent leaves in its private git directory harms nothing outside: not one bit of the main repository.
 
-A few attacks at a time are followed by their allowed twin: the next agent's ordinary commit in the same worktree is
+Some attacks at a time are followed by their allowed twin: the next agent's ordinary commit in the same worktree is
 harvested.
 """
 
@@ -149,7 +149,7 @@ def _harvested(scene: Scene, planted: Planted, attack: Attack) -> None:
         assert scene.repo.git("rev-parse", "one") == scene.base
 
 
-AT_A_TIME = 6
+AT_A_TIME = 16
 ATTACKS = [private_git.ALL[at : at + AT_A_TIME] for at in range(0, len(private_git.ALL), AT_A_TIME)]
 
 

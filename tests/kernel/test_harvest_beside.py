@@ -245,68 +245,106 @@ def test_a_branch_that_the_agent_amends_leaves_what_was_kept(planted: Planted) -
 
 
 _BREAK = "GIT_SEQUENCE_EDITOR='sed -i 1ibreak' git rebase -q -i --autostash HEAD"
-_LINKED = "git worktree add -q ~/x; g=$(git rev-parse --absolute-git-dir)/worktrees"
-_BARE = "g=$(git rev-parse --git-dir); git init -q --bare $g/w.git; git push -q $g/w.git HEAD:refs/heads/w"
+_DIRECTORY = "$(git rev-parse --absolute-git-dir)"
 _MODULE = """git init -q ~/s; cd ~/s; git commit -q --allow-empty -m s; cd ~-
 git -c protocol.file.allow=always submodule --quiet add ~/s sub; git -C sub commit -q --allow-empty -m mine
 git rm -qf sub .gitmodules; git reset -q --hard"""
 _MANY = r"""echo mine >m; o=$(git hash-object -w m); rm m; n=$(printf %0150d)
 seq 70000 | sed "s|.*|100644 $o 0\t$n/&|" | git update-index --index-info"""
 _MINE = "$(echo mine | git hash-object -w --stdin)"
-_NEW = "G=$(git rev-parse --absolute-git-dir); H=$G/%s; mkdir -p $G/lfs; git init -q --bare $H"
 _WORK = "$(git --git-dir $H commit-tree -m mine $(git --git-dir $H mktree </dev/null))"
 _CONFLICT = rf"""x={_MINE}; printf "100644 $x 2\ts\n100644 $x 3\ts\n" | git update-index --index-info"""
-_INDEX, _SPLIT = "$(git rev-parse --git-path index)", "git update-index --split-index"
+_SPLIT = "git update-index --split-index"
 _WIP = """x=$(git commit-tree -m mine HEAD^{tree}); git update-ref WIP_HEAD $x
 git symbolic-ref refs/heads/wip WIP_HEAD || echo ref: WIP_HEAD >$(git rev-parse --git-path refs/heads/wip)
 git log wip --"""
 _IN, _UNTOLD = "a repository in the private git directory", "staged in a jail: more than can be compared"
-_SOME = "seq 2000 | while read n; do echo mine $n >f$n; done; git add .; rm f[0-9]*"
-_SHARED = """git update-index --split-index; echo mine >linkaaaabbbbbbbbbbbbbbbbbbbb; git add link*; rm link*
-echo x >$(git rev-parse --absolute-git-dir)/sharedindex.$(printf 62%.0s $(seq 20))"""
-_BESIDE = {
-    "git checkout -qb side; echo s >s; git add s; git commit -qm side; git checkout -q -": "side\n",
-    "git checkout -q --detach; git commit -q --allow-empty -m x; git tag kept; git checkout -q -": "tags/kept\n",
-    "git checkout -qb side; git commit -q --allow-empty -m side; git checkout -q -; git pack-refs --all": "side\n",
-    "git worktree add -q --detach ~/x; git -C ~/x commit -q --allow-empty -m x": "worktrees/x/HEAD\n",
-    f"{_LINKED}; rm -r $g; ln -s ~ $g": "commits that were not harvested\n",
-    f"{_LINKED}; rm $g/x/HEAD; mkfifo $g/x/HEAD": "commits that were not harvested\n",
-    f"echo mine >>src/count; {_BREAK}": "a rebase in progress, in a jail\n",
-    f"cd library; echo mine >>library.txt; {_BREAK}": "submodule library: a rebase in progress, in a jail\n",
-    f"{_LINKED}; cd ~/x; echo mine >>src/count; {_BREAK}": "a rebase in progress, in a jail: worktrees/x\n",
-    "git format-patch -q -o ~ HEAD~3..HEAD~2; git am -q ~/0001* || true": "a rebase or am in progress, in a jail\n",
-    "git revert HEAD~3 && exit 1; git reset -q --hard; git revert HEAD~3 || true": "a revert in progress, in a jail\n",
-    "echo mine >f; git add f; rm f": "staged in a jail only: f\n",
-    "cd library; echo mine >f; git add f; echo other >f": "submodule library: staged in a jail only: f\n",
-    _SOME: "f1000, f1001 and 1995 more\n",
-    _MANY: f"{_UNTOLD}\n",
-    _BARE: f"{_IN}: w.git\n",
-    _MODULE: f"{_IN}: modules/sub\n",
-    _CONFLICT: "staged in a jail only: s\n",
-    f"echo mine >f; git add f; rm f; chmod 0 {_INDEX}": f"{_UNTOLD}\n",
-    f"i={_INDEX}; rm $i; mkfifo $i": f"{_UNTOLD}\n",
-    f"{_SPLIT}; echo mine >f; git add f; rm f": "staged in a jail only: f\n",
-    f"{_LINKED}; cd ~/x; echo mine >f; git add f; {_SPLIT}": "staged in a jail only: worktrees/x/f\n",
-    f"{_NEW % 'x.git'}; git --git-dir $H update-ref refs/remotes/o/m {_WORK}": f"{_IN}: x.git\n",
-    f"{_NEW % 'lfs/x.git'}; git --git-dir $H update-ref refs/heads/m {_WORK}": f"{_IN}: lfs/x.git\n",
-    f"{_NEW % 'modules/s'}; cd $H; git update-index --add --cacheinfo 100644,{_MINE},f": f"{_IN}: modules/s\n",
-    f"{_NEW % 'modules/s'}; git --git-dir $H worktree add -q --detach ~/x {_WORK}": f"{_IN}: modules/s\n",
-    _WIP: "not harvested: wip\n",
-    "git bisect start": "a bisect in progress, in a jail\n",
+_COMMITS, _LIBRARY = "commits that were not harvested", "submodule library: "
+_SOME = "seq 2000 | while read n; do echo mine $n >g$n; done; git add .; rm g[0-9]*"
+
+
+def _linked(name: str) -> str:
+    return f"git worktree add -q ~/{name}; cd ~/{name}"
+
+
+def _new(place: str) -> str:
+    return f"mkdir -p {_DIRECTORY}/lfs; H={_DIRECTORY}/{place}; git init -q --bare $H"
+
+
+_BESIDE: dict[str, tuple[tuple[str, ...], set[str]]] = {
+    "branches, tags and repositories": (
+        (
+            "git checkout -qb packed; git commit -q --allow-empty -m side; git checkout -q -; git pack-refs --all",
+            "git checkout -qb side; echo s >s; git add s; git commit -qm side; git checkout -q -",
+            "git checkout -q --detach; git commit -q --allow-empty -m x; git tag kept; git checkout -q -",
+            "git worktree add -q --detach ~/x; git -C ~/x commit -q --allow-empty -m x",
+            _WIP,
+            f"git init -q --bare {_DIRECTORY}/w.git; git push -q {_DIRECTORY}/w.git HEAD:refs/heads/w",
+            _MODULE,
+            f"{_new('x.git')}; git --git-dir $H update-ref refs/remotes/o/m {_WORK}",
+            f"{_new('lfs/x.git')}; git --git-dir $H update-ref refs/heads/m {_WORK}",
+            f"{_new('modules/s')}; cd $H; git update-index --add --cacheinfo 100644,{_MINE},f",
+            f"{_new('modules/t')}; git --git-dir $H worktree add -q --detach ~/t {_WORK}",
+            f"rm {_DIRECTORY}/index; mkfifo {_DIRECTORY}/index",
+        ),
+        {
+            "not harvested: packed, side, tags/kept, wip, worktrees/x/HEAD",
+            *(f"{_IN}: {name}" for name in ("w.git", "modules/sub", "x.git", "lfs/x.git", "modules/s", "modules/t")),
+            _UNTOLD,
+        },
+    ),
+    "operations and indexes": (
+        (
+            f"echo mine >>src/count; {_BREAK}",
+            f"cd library; echo mine >>library.txt; {_BREAK}",
+            f"{_linked('a')}; echo mine >>src/count; {_BREAK}",
+            f"{_linked('b')}; git format-patch -q -o ~ HEAD~3..HEAD~2; git am -q ~/0001* || true",
+            f"{_linked('c')}; git revert HEAD~3 && exit 1; git reset -q --hard; git revert HEAD~3 || true",
+            f"{_linked('d')}; git bisect start",
+            f"{_SPLIT}; echo mine >f; git add f; rm f; {_CONFLICT}",
+            f"cd library; {_SOME}; echo mine >f; git add f; echo other >f",
+            f"{_linked('e')}; echo mine >f; git add f; {_SPLIT}",
+        ),
+        {
+            "a rebase in progress, in a jail",
+            f"{_LIBRARY}a rebase in progress, in a jail",
+            "a rebase in progress, in a jail: worktrees/a",
+            "a rebase or am in progress, in a jail: worktrees/b",
+            "a revert in progress, in a jail: worktrees/c",
+            "a bisect in progress, in a jail: worktrees/d",
+            "staged in a jail only: f, s, worktrees/e/f",
+            f"{_LIBRARY}staged in a jail only: f, g1, g10, g100, g1000 and 1996 more",
+        },
+    ),
+    "a link for linked worktrees, an index that cannot be opened": (
+        (
+            "echo mine >f; git add f; rm f; chmod 0 $(git rev-parse --git-path index)",
+            f"cd library; git worktree add -q ~/x; rm -r {_DIRECTORY}/worktrees; ln -s ~ {_DIRECTORY}/worktrees",
+        ),
+        {_UNTOLD, _COMMITS},
+    ),
+    "a FIFO as a head, an index of too much": (
+        (
+            _MANY,
+            f"cd library; git worktree add -q ~/x; H={_DIRECTORY}/worktrees/x/HEAD; rm $H; mkfifo $H",
+        ),
+        {_UNTOLD, _COMMITS},
+    ),
 }
-"""What an agent leaves, and what `status` and `remove` call it."""
+"""What an agent leaves, and what `status` and `remove` call it: each is a line of its own."""
 
 
 @pytest.mark.parametrize("doing", _BESIDE)
 def test_work_beside_the_branch_is_not_removed_with_a_worktree(git: Git, doing: str) -> None:
-    """Status says so, `remove` refuses; with --force it is set aside. What the host has shown is no such work."""
-    ok(git.run("git branch --list; true"))
-    assert "nothing would be lost" in _verb(git, "status").stdout
-    ok(git.run(doing, "--branch-policy", "keep", "--submodule", "library"))
+    """Status says so, `remove` refuses; with --force it is set aside."""
+    scripts, waiting = _BESIDE[doing]
+    ok(git.run("set -e\n" + "\n".join(f"({each})" for each in scripts), "--branch-policy", "keep",
+               "--submodule", "library"))  # fmt: skip
     refused = _verb(git, "remove", "mv2", at="main")
     assert "[worktree-dirty]" in refused.stderr, refused.stderr
-    assert _BESIDE[doing] in refused.stderr, refused.stderr
-    assert _BESIDE[doing] in _verb(git, "status").stdout
+    (lost,) = re.findall("would be lost: (.*)", _verb(git, "status").stdout)
+    assert waiting - set(lost.split("; ")) == set(), lost
+    assert [each for each in waiting if each not in refused.stderr] == [], refused.stderr
     assert ("paddock run -- git status" in refused.stderr) is (" in progress" in refused.stderr)
     assert ("fetches what was committed" in refused.stderr) is ("commits that were not" in refused.stderr)
     assert ("worktree harvest" in refused.stderr) is ("not harvested" in refused.stderr)
@@ -324,7 +362,10 @@ printf "100644 $x 2\ts\n100644 $x 3\ts\n" | git update-index --index-info"""
 
 
 def test_what_a_jail_s_git_only_stores_otherwise_is_no_work(git: Git) -> None:
-    """A shared index, a worktree linked there, an empty repository, a conflict of what the host has: all may go."""
+    """A shared index, a worktree linked there, an empty repository, a conflict of what the host has: all may go.
+
+    And all refs that the host has shown to the session.
+    """
     ok(git.run(_NO_WORK))
     assert "nothing would be lost" in _verb(git, "status").stdout
     ok(_verb(git, "remove", "mv2", at="main"))

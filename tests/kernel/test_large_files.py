@@ -99,14 +99,14 @@ def test_an_object_that_no_commit_names_stays_in_the_jail(here: Paddock) -> None
         set -e; d=$(git rev-parse --git-common-dir)/lfs/objects
         put() { o=$(sha256sum $1 | cut -c-64); mkdir -p $d/$(echo $o | cut -c1-2)/$(echo $o | cut -c3-4)
                 mv $1 $d/$(echo $o | cut -c1-2)/$(echo $o | cut -c3-4)/$o; }
-        truncate -s 90M unnamed; put unnamed; truncate -s 50M named.bin; git add named.bin; git commit -qm named
+        truncate -s 9M unnamed; put unnamed; truncate -s 5M named.bin; git add named.bin; git commit -qm named
         rm $(find $d -name $(sha256sum named.bin | cut -c-64)); put named.bin; git status >&2
     """
     ended = here.run("--", "sh", "-c", script)
     assert "1 Git LFS object of the worktree taken into" in ended.stderr, ended
-    assert "50.0 MiB" in ended.stderr
+    assert "5.0 MiB" in ended.stderr
     new = [path.stat() for path in (here.main / ".git/lfs/objects").rglob("?" * 64) if path.stat().st_size > 1 << 20]
-    assert [one.st_size for one in new] == [50 << 20]
+    assert [one.st_size for one in new] == [5 << 20]
     assert new[0].st_blocks * 512 < 1 << 20
 
 

@@ -109,15 +109,17 @@ def test_work_in_a_submodules_place_is_not_removed_with_the_worktree(
 @pytest.mark.parametrize(
     ("backend", "grant"),
     [
-        *((promises.NAMESPACES, grant) for grant in ("readonly", "--rw")),
+        (promises.NAMESPACES, "--rw"),
         (promises.GUARD, "readonly"),
-        (promises.BUBBLEWRAP, "--rw"),
     ],
 )
 def test_a_removal_beside_a_live_session_changes_nothing_outside(
     installed: Installed, repo: Repo, backend: str, grant: str
 ) -> None:
-    """Refused; and forced, what a command exchanges for links meanwhile leads nowhere. In another worktree it may."""
+    """Refused; and forced, what a command exchanges for links meanwhile leads nowhere. In another worktree it may.
+
+    The removal works outside of the jail: whether a session has its own worktree or another one's is all that differs.
+    """
 
     def paddock(*words: str) -> "subprocess.CompletedProcess[str]":
         return warmed.run(repo.who, installed.python, ("worktree", *words), cwd=repo.main)

@@ -5,10 +5,11 @@ from pathlib import Path
 
 import pytest
 
+from tests.conftest import IDENTITIES
 from tests.support import paddock as paddocks
 from tests.support.features import need
 from tests.support.git_scene import ok
-from tests.support.identity import Who
+from tests.support.identity import AS_A_USER, Who
 from tests.support.install import Installed
 from tests.support.paddock import Paddock
 
@@ -38,9 +39,16 @@ exit 1
 """
 
 
-@pytest.mark.parametrize("backend", ["landlock", "bubblewrap", "guard"])
+@pytest.mark.parametrize(
+    ("backend", "who"),
+    [("landlock", IDENTITIES[0]), ("bubblewrap", IDENTITIES[-1]), ("guard", IDENTITIES[-1])],
+    indirect=["who"],
+)
 def test_a_push_obeys_nothing_that_sessions_made_in_any_tree(here: Paddock, backend: str) -> None:
-    """Files of the configuration and programmes that were not there, in this worktree and in another session's."""
+    """Files of the configuration and programmes that were not there, in this worktree and in another session's.
+
+    Which trees are a session's depends on what held it; what is judged by them does not, and is tried once.
+    """
     other = here.worktree.with_name("two")
     _host(here, "worktree", "add", "-q", str(other))
     options = ("--backend", "bubblewrap" if backend == "bubblewrap" else "landlock", "--git", "readonly")
@@ -65,7 +73,7 @@ def test_a_push_obeys_nothing_that_sessions_made_in_any_tree(here: Paddock, back
     here.who.give(here.who.home / "bin")
     path = {"PATH": f"{here.who.home}/bin:{here.who.path}"}
     for tree in (here.worktree, other):
-        for key, value in (
+        settings = (
             ("include.path", f"{tree}/included"),
             ("include.path", f"{tree}/later"),
             ("includeIf.onbranch:none.path", f"{tree}/later"),
@@ -82,7 +90,8 @@ def test_a_push_obeys_nothing_that_sessions_made_in_any_tree(here: Paddock, back
             (f"url.{tree}/bare.pushInsteadOf", "ssh://far.invalid/"),
             ("alias.credential-x", f"!{tree}/tools/tool"),
             ("core.sshCommand", "linked"),
-        ):
+        )
+        for key, value in settings if backend == "landlock" else settings[::6]:
             _host(here, "config", "--global", key, value)
             said = here.refused("worktree", "harvest", "--push", "origin", env=path)
             wanted = "push-transport" if "url" in key else "git-config-in-worktree"
@@ -123,6 +132,7 @@ _TRAPS = {
 """Remotes for which git starts a programme of this machine: in which way -> how the user made one."""
 
 
+@AS_A_USER
 def test_a_push_starts_nothing_on_this_machine_but_ssh(here: Paddock) -> None:
     """Each remote is a trap that works when the user pushes there himself; a refusal says so in any language."""
     other, canary = _other(here)
@@ -160,6 +170,7 @@ _NAMES = (
 """Name in PATH, and the setting for which git, or a shell, looks for it there."""
 
 
+@AS_A_USER
 def test_a_push_starts_no_programme_by_a_name_that_leads_to_an_agents(here: Paddock) -> None:
     """In PATH is a link of the user's to what a session has made there. The twin: to a programme of his own."""
     other, canary = _other(here)
@@ -175,6 +186,7 @@ def test_a_push_starts_no_programme_by_a_name_that_leads_to_an_agents(here: Padd
     assert not canary.exists()
 
 
+@AS_A_USER
 def test_a_push_passes_no_variable_that_names_an_agents_programme(here: Paddock) -> None:
     """Git would ask the one of SSH_ASKPASS for a password. The twin: one of the user's own is there."""
     other, canary = _other(here)

@@ -191,7 +191,7 @@ def test_thousands_of_names_are_not_compared_with_all_of_the_users(tmp_path: Pat
 
 def test_a_file_of_short_lines_takes_no_more_memory_than_its_size(tree: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Cut up at once, `packed-refs` and the stash's log would take some fifteen times theirs."""
-    size = 1 << 20
+    size = 1 << 18
     monkeypatch.setattr(agent_refs, "MOST_PACKED", size)  # as much is asked for
     (tree / "packed-refs").write_bytes(b"ab\n" * (size // 3))
     (tree / "refs/stash").write_text(f"{ONE}\n")
