@@ -33,7 +33,7 @@ def places(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Places:
     monkeypatch.setenv("HOME", str(tmp_path / "home"))
     monkeypatch.setenv("PADDOCK_NO_USERNS", "1")
     monkeypatch.chdir(tmp_path)
-    subprocess.run(["bash", "-euc", git_scene.SETUP], check=True, capture_output=True)
+    git_scene.grown(tmp_path)
     for name in ("STATE", "CACHE", "CONFIG"):
         monkeypatch.delenv(f"XDG_{name}_HOME", raising=False)
     return own_places(os.environ)

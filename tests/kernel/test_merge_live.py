@@ -18,11 +18,6 @@ from tests.support.identity import Who
 from tests.support.install import Installed
 from tests.support.paddock import Paddock
 
-BACKENDS = {
-    "namespaces": ("landlock", {}),
-    "guard": ("landlock", {"PADDOCK_NO_USERNS": "1"}),
-    "bubblewrap": ("bubblewrap", {"PADDOCK_NO_LANDLOCK": "1"}),
-}
 NAMES = ("first", "second", "third")
 _AGENT = 'echo "$1" >"$1"; git add "$1"; git commit -q -m "$1"; echo committed; read go'
 _WAITING = "echo waiting; read go"
@@ -69,12 +64,10 @@ class Team:
 
     Args:
         ground: the main checkout.
-        env: chooses the backend.
     """
 
-    def __init__(self, ground: Paddock, env: dict[str, str]) -> None:
+    def __init__(self, ground: Paddock) -> None:
         self.ground = ground
-        self.env = env
         for name in NAMES:
             assert ground.call("worktree", "add", name, cwd=ground.main).returncode == 0
         self.roots = {name: ground.place / f"main-{name}" for name in NAMES}
@@ -104,7 +97,7 @@ class Team:
         """What one process of the user's gets for several calls, one after another."""
         who, installed = self.ground.who, self.ground.installed
         asked = json.dumps([[str(word) for word in call] for call in calls])
-        env = {**self.env, **(env or {})}
+        env = {**self.ground.env, **(env or {})}
         ended = warmed.run(who, installed.python, [asked], env=env, cwd=self.ground.place, program=_SERVICE)
         assert ended.returncode == 0, ended.stderr
         return [json.loads(line) for line in ended.stdout.splitlines()]
@@ -125,18 +118,23 @@ class Team:
         return self.shell(f"git for-each-ref refs/heads; ls {places}; git status --porcelain")
 
 
-@pytest.fixture(params=BACKENDS)
-def team(request: pytest.FixtureRequest, user: Who, installed: Installed, public_dir: Path) -> Team:
-    """Agents of an ordinary user, on each backend."""
-    feature, env = BACKENDS[request.param]
-    features.need(feature)
+@pytest.fixture
+def env() -> dict[str, str]:
+    """Chooses namespaces: what a session can write stands in its record, whatever holds it."""
+    return {}
+
+
+@pytest.fixture
+def team(env: dict[str, str], user: Who, installed: Installed, public_dir: Path) -> Team:
+    """Agents of an ordinary user."""
+    features.need("landlock")
     place = public_dir / "team"
     place.mkdir()
     made = paddock.make(user, installed, user.give(place))
-    return Team(Paddock(user, installed, made.place, made.worktree, made.main, env), env)
+    return Team(Paddock(user, installed, made.place, made.worktree, made.main, env))
 
 
-@pytest.mark.parametrize("team", ["namespaces", "guard"], indirect=True)
+@pytest.mark.parametrize("env", [{"PADDOCK_NO_USERNS": "1"}], ids=["guard"])
 def test_work_in_live_jails_is_not_reported_as_merged(team: Team) -> None:
     """Three agents have committed and are still at work: nothing moves, and each is named; once ended, all arrives."""
     main = team.ground.main
@@ -161,24 +159,18 @@ def test_work_in_live_jails_is_not_reported_as_merged(team: Team) -> None:
 
 
 def modes(team: Team, root: Path) -> dict[str, tuple[Path, tuple[str | Path, ...]]]:
-    """Ways to have a live session that can write a worktree: where it starts, and its options.
-
-    What a session can write stands in its record, whatever holds it: beyond namespaces one way has to do.
-    """
+    """Ways to have a live session that can write a worktree: where it starts, and its options."""
     other = team.roots["second"]
     found: dict[str, tuple[Path, tuple[str | Path, ...]]] = {
         "below": (other, ("--git", "readonly", "--rw", root / "below")),
+        "readonly": (root, ("--git", "readonly")),
     }
-    if team.env:
-        return found
-    found["readonly"] = (root, ("--git", "readonly"))
     if root != team.ground.main:  # its .git is a directory, and who grants that has given up git outside of jails there
         found["granted"] = (other, ("--git", "readonly", "--rw", root))
         found["private"] = (root, ("--git", "private"))
     return found
 
 
-@pytest.mark.parametrize("team", ["namespaces"], indirect=True)
 def test_a_live_session_of_any_mode_keeps_both_sides(team: Team) -> None:
     """From trunk to child, the specification's own phase-1 call, and back: refused by name, and nothing moves."""
     main, child = team.ground.main, team.roots["first"]
@@ -216,7 +208,6 @@ def test_a_live_session_of_any_mode_keeps_both_sides(team: Team) -> None:
         assert said["errorType"] == "merge-direction", said
 
 
-@pytest.mark.parametrize("team", ["namespaces"], indirect=True)
 def test_runs_are_finished_and_taken_back_beside_no_live_session(team: Team) -> None:
     """Of any git mode; a frozen one is none."""
     main, child = team.ground.main, team.roots["first"]
@@ -239,7 +230,6 @@ def test_runs_are_finished_and_taken_back_beside_no_live_session(team: Team) -> 
         assert not (child / "t").exists()
 
 
-@pytest.mark.parametrize("team", ["namespaces"], indirect=True)
 def test_the_command_counts_sessions_of_every_mode(team: Team) -> None:
     """Into an agent's own worktree it is refused; into one that is granted to others, git in a jail moves the files."""
     main, child = team.ground.main, team.roots["first"]
@@ -247,7 +237,7 @@ def test_the_command_counts_sessions_of_every_mode(team: Team) -> None:
     team.commit(child, "c")
     ways = modes(team, child)
     before = team.everything()
-    for mode in () if team.env else ("readonly", "private"):
+    for mode in ("readonly", "private"):
         cwd, words = ways[mode]
         with team.live(cwd, "--session", mode, *words):
             said = team.ground.refused("merge", "--into", child, "main", cwd=main)
@@ -256,22 +246,21 @@ def test_the_command_counts_sessions_of_every_mode(team: Team) -> None:
             merged = team.ground.call("merge", child, "--no-checkout", cwd=main)
             assert "a session is still working there" in merged.stderr
             team.shell("git update-ref refs/heads/main HEAD~1")
-    for root, words in ((child, ("--into", child, "main")), (main, (child,))):
-        ways = modes(team, root)
-        for mode in ("below", "readonly" if root == main else "granted")[: len(ways)]:
-            before = team.everything()
-            cwd, options = ways[mode]
-            with team.live(cwd, *options):
-                unjailed = {"PADDOCK_NO_USERNS": "1", "PADDOCK_NO_LANDLOCK": "1"}
-                said = team.ground.refused("merge", *words, cwd=main, env=unjailed)
-                assert said.reference == "harvest-no-jail", (root, mode)
-                ended = team.ground.call("merge", *words, cwd=main)
-                assert ended.returncode == 0, ended
-                assert (root / "t").exists()
-                assert team.shell("git status --porcelain", root) == ""
-            run = ended.stdout.rpartition("--rollback ")[2].strip()
-            assert team.ground.call("merge", "--rollback", run, cwd=main).returncode == 0
-            assert team.everything() == before
+    for root, mode, words in ((child, "granted", ("--into", child, "main")), (main, "below", (child,)),
+                              (main, "readonly", (child,))):  # fmt: skip
+        before = team.everything()
+        cwd, options = modes(team, root)[mode]
+        with team.live(cwd, *options):
+            unjailed = {"PADDOCK_NO_USERNS": "1", "PADDOCK_NO_LANDLOCK": "1"}
+            said = team.ground.refused("merge", *words, cwd=main, env=unjailed)
+            assert said.reference == "harvest-no-jail", (root, mode)
+            ended = team.ground.call("merge", *words, cwd=main)
+            assert ended.returncode == 0, ended
+            assert (root / "t").exists()
+            assert team.shell("git status --porcelain", root) == ""
+        run = ended.stdout.rpartition("--rollback ")[2].strip()
+        assert team.ground.call("merge", "--rollback", run, cwd=main).returncode == 0
+        assert team.everything() == before
 
 
 @contextmanager

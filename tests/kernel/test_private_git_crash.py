@@ -23,7 +23,7 @@ def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     (tmp_path / "home").mkdir()
     monkeypatch.setenv("HOME", str(tmp_path / "home"))
     monkeypatch.chdir(tmp_path)
-    subprocess.run(["bash", "-euc", git_scene.SETUP], check=True, capture_output=True)
+    git_scene.grown(tmp_path)
     return tmp_path
 
 

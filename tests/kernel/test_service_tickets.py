@@ -11,7 +11,6 @@ from typing import Any
 
 import pytest
 
-from tests.kernel.test_merge_live import BACKENDS
 from tests.support import features, identity, served
 from tests.support.served import Served
 
@@ -656,6 +655,12 @@ def running_as_root() -> Iterator[Served]:
 PLANTED = "git config diff.external true; git config --global diff.external true; touch left ~/left; "
 """Has every later `git diff` of the same home or git directory be silent."""
 HONEST = "test ! -e left || exit 0; test ! -e ~/left || exit 0; if git diff HEAD~ HEAD | grep -q EVIL; then exit 9; fi"
+
+
+BACKENDS = {
+    "guard": ("landlock", {"PADDOCK_NO_USERNS": "1"}),
+    "bubblewrap": ("bubblewrap", {"PADDOCK_NO_LANDLOCK": "1"}),
+}
 
 
 @pytest.mark.parametrize("enforced", ["guard", "bubblewrap", "root"])

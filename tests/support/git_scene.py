@@ -94,6 +94,15 @@ assert sum(1 for _ in Repo('.').get_walker()) > 5
 """Programmes that use git without git; each makes a commit."""
 
 
+def grown(place: Path) -> None:
+    """What `SETUP` makes, in a directory of the suite's own user."""
+    repository.repeat(_grow, place)
+
+
+def _grow(place: Path) -> None:
+    subprocess.run(["bash", "-euc", SETUP], cwd=place, check=True, capture_output=True)
+
+
 def script() -> str:
     """All steps in one bash script, which prints a line ``ok NAME`` for each, or ``failed NAME`` and what it said."""
     lines = [
