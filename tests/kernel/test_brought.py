@@ -128,6 +128,10 @@ MOUNTED_AND_COPIED = pytest.mark.parametrize("ordinary", [promises.NAMESPACES, p
 """Of a test of what Paddock itself makes ready in a home, which bubblewrap shows as namespaces do."""
 
 
+COPIED = pytest.mark.parametrize("ordinary", [promises.GUARD], indirect=True)
+"""Of a test of what is planned, or written, before anything is mounted or copied."""
+
+
 def _brought(user: User) -> tuple[str, ...]:
     return ("--bring", "agents", "--bring", f"{user.home}/.bashrc")
 
@@ -185,7 +189,7 @@ def test_nothing_that_an_agent_left_leads_a_mount_or_a_copy_elsewhere(ordinary: 
     assert user.kept() == before
 
 
-@MOUNTED_AND_COPIED
+@COPIED
 def test_an_agent_cannot_keep_its_own_servers_in_the_place_of_the_users(ordinary: User) -> None:
     """Modes are put right, and what is in the way is moved aside, named once."""
     user, words = ordinary, ("--bring", "agents")
@@ -225,7 +229,7 @@ SPOILT = "cd; rm -rf .bashrc .codex; mkdir .codex; mv x .bashrc; rm -rf .agents;
 
 @pytest.mark.parametrize(
     ("user_of", "who"),
-    [*((each, IDENTITIES[-1]) for each in promises.BACKENDS), *((promises.GUARD, each) for each in IDENTITIES[:-1])],
+    [(promises.NAMESPACES, IDENTITIES[-1]), (promises.GUARD, IDENTITIES[0])],
     indirect=True,
 )
 def test_sessions_of_one_home_bring_the_same(user_of: User) -> None:
@@ -243,8 +247,6 @@ def test_sessions_of_one_home_bring_the_same(user_of: User) -> None:
         attack = SPOILT if user.mounts else "true"
         assert user.session(f"({attack}) >/dev/null 2>&1; {SHOWN}", *words)[0] == CONTENT
         assert first.communicate(b"\n")[0].decode() == CONTENT
-    if user.backend == promises.BUBBLEWRAP:
-        return
     with user.living("true"):
         assert user.refused("true", *words).reference == "bring-home-shared"
         assert user.session("echo beside")[0] == "beside\n"
@@ -317,7 +319,7 @@ def test_what_was_brought_is_gone_when_it_is_brought_no_more(ordinary: User) -> 
     assert out.endswith("mine\n")
 
 
-@MOUNTED_AND_COPIED
+@COPIED
 def test_what_appears_changes_and_goes_is_noticed(ordinary: User) -> None:
     """Although the same launch was planned before."""
     user, words = ordinary, ("--bring", "agents")

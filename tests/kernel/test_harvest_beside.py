@@ -67,15 +67,6 @@ def _moved(git: Git, script: str) -> str:
     return said
 
 
-def test_what_a_branch_gains_is_told_though_the_repository_has_it(git: Git) -> None:
-    """A harvest of another worktree has brought the same commits, say; here one that kept them beside the branch."""
-    said = _moved(git, "for n in 1 2; do git commit -q --allow-empty -m $n; done")
-    assert "2 commits kept in" in said
-    git.outside("reset", "-q", "--hard", "HEAD~1")
-    assert "2 commits harvested to agent/mv2" in _verb(git, "harvest").stdout
-    assert git.outside("log", "-1", "--format=%s") == "2"
-
-
 def test_after_the_merge_that_the_message_names_the_session_goes_on_with_the_user(git: Git) -> None:
     """The command works although the agent's files lie there already and more is not committed; then all is quiet."""
     said = _moved(
@@ -198,6 +189,19 @@ def _told(git: Git, script: str) -> str:
     ended = git.run(script)
     assert ended.returncode == 0, ended.stderr
     return ended.stderr
+
+
+def test_what_a_branch_gains_is_told_though_the_repository_has_it(planted: Planted) -> None:
+    """A harvest of another worktree has brought the same commits, say; here one that kept them beside the branch."""
+    planted.host("commit", "-q", "--allow-empty", "-m", "user: Mine.")
+    planted.commit("1", "1\n")
+    new = planted.commit("2", "2\n")
+    (kept,) = planted.harvest()["parts"]
+    assert (kept["commits"], bool(kept["kept"])) == (2, True)
+    planted.host("reset", "-q", "--mixed", "HEAD~1")
+    (gained,) = planted.harvest()["parts"]
+    assert (gained["commits"], gained["kept"], gained["ref"]) == (2, "", "refs/heads/one")
+    assert planted.host("rev-parse", "HEAD") == new
 
 
 def test_what_the_user_has_merged_is_harvested_without_a_session(planted: Planted) -> None:

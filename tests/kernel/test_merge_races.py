@@ -69,8 +69,8 @@ _BACKENDS = {
 }
 
 
-# Every way in namespaces; elsewhere what a session without mounts can write, and a tree that was granted.
-_TRIED = [(way, "namespaces") for way in _WAYS] + [("readonly", "guard"), ("into", "guard"), ("rw", "bubblewrap")]
+# The way is where files are moved, the backend what moves them: each of both, and what no session without mounts can.
+_TRIED = [("readonly", "namespaces"), ("readonly", "guard"), ("into", "guard"), ("rw", "bubblewrap")]
 
 
 @pytest.mark.parametrize(("way", "backend"), _TRIED)

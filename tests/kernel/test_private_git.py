@@ -195,24 +195,18 @@ GIT_EDITOR='kill -9 $PPID #' git commit -qa --allow-empty
 test -e "$p/index.lock" && echo held"""
 
 
-@pytest.mark.parametrize("backend", [promises.NAMESPACES, promises.GUARD])
-def test_locks_of_a_killed_git_are_in_nobodys_way(
-    user: Who, installed: Installed, public_dir: Path, backend: str
-) -> None:
+def test_locks_of_a_killed_git_are_in_nobodys_way(git: Git) -> None:
     """After a SIGKILL during `git commit` the next session, and the next harvest, remove the locks and say so."""
-    git = make(user, installed, public_dir, "one", backend)
     assert ok(git.run(KILLED_GIT)) == "held\n"
     again = git.run("echo more >more.txt && git add more.txt && git commit -qm after")
     ok(again)
     assert "index.lock" in again.stderr
     assert git.outside("log", "-1", "--format=%s") == "after"
-    if backend == promises.GUARD:
-        return
     ended = git.run("echo x >$(git rev-parse --absolute-git-dir)/refs/heads/X.lock")
     assert "refs/heads/X.lock" in ended.stderr
     assert "further branches" not in ended.stderr
     ok(git.run(f"{KILLED_GIT}; echo x >$p/modules/library/HEAD.lock"))
-    harvested = warmed.run(git.who, installed.python, ("worktree", "harvest", "--json"), cwd=git.worktree)
+    harvested = warmed.run(git.who, git.installed.python, ("worktree", "harvest", "--json"), cwd=git.worktree)
     said = json.loads(ok(harvested))
     assert said["branches"] == []
     (note,) = [note for note in said["notes"] if "index.lock" in note]

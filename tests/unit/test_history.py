@@ -379,13 +379,13 @@ def test_many_uses_leave_nothing_behind(ground: Ground) -> None:
     tip = ground.commit("side", {"a": "three\n"}, parents=["main"])
     me = psutil.Process()
     before, others, size = 0, set[int](), 0
-    for number in range(250):
+    for number in range(100):
         with opened(ground) as repo:
-            if number % 50 == 0:
+            if number % 25 == 0:
                 assert between(repo, ground.id("main"), tip).commit_count == 1
             else:
                 assert repo.commit(tip).summary == "Work."
-            if number % 100 == 0:
+            if number % 40 == 0:
                 with pytest.raises(Refusal):
                     between(repo, ground.id("main"), "e" * 40)
         if number == 20:
