@@ -22,9 +22,15 @@ def backend() -> str:
 
 
 @pytest.fixture
-def git(backend: str, user: Who, installed: Installed, public_dir: Path) -> Git:
+def submodules() -> bool:
+    """Whether there are some, where a test does not say it."""
+    return False
+
+
+@pytest.fixture
+def git(backend: str, submodules: bool, user: Who, installed: Installed, public_dir: Path) -> Git:
     """The linked worktree of an ordinary user, with a secret file and a directory of scripts outside of it."""
-    made = make(user, installed, public_dir, "one", backend)
+    made = make(user, installed, public_dir, "one", backend, submodules=submodules)
     scripts = made.place / "scripts"
     scripts.mkdir()
     for path in (made.place / "secret", scripts / "pre-push"):
@@ -141,6 +147,7 @@ SECRETS = [
 ]
 
 
+@pytest.mark.parametrize("submodules", [True], ids=["submodules"])
 def test_no_password_is_in_the_jails_configuration(git: Git) -> None:
     """Wherever git or its user has put it; also in a submodule's own configuration, and after it was there once."""
     script = "git config remote.up.url; p=$(git rev-parse --absolute-git-dir); grep -rs s3cret $p"

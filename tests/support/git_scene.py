@@ -25,16 +25,18 @@ make() {
     git -C "$1" add .
     git -C "$1" commit -qm "$1: First."
 }
-make inner
-make library
-git -C library submodule --quiet add ../inner inner
-git -C library commit -qam 'library: Inner.'
 make main
 mkdir main/src
 seq 100 >main/src/numbers
 printf '*.log\n' >main/.gitignore
-git -C main submodule --quiet add ../library library
-git -C main submodule --quiet update --init --recursive
+if test -z "${1:-}"; then
+    make inner
+    make library
+    git -C library submodule --quiet add ../inner inner
+    git -C library commit -qam 'library: Inner.'
+    git -C main submodule --quiet add ../library library
+    git -C main submodule --quiet update --init --recursive
+fi
 git -C main add .
 git -C main commit -qm 'main: Everything.'
 for n in 1 2 3 4 5; do echo $n >>main/src/count; git -C main add .; git -C main commit -qm "count: To $n."; done
@@ -54,9 +56,12 @@ END
 chmod +x main/.git/hooks/pre-commit
 git -C main worktree add -q -b one "$PWD/one"
 git -C one submodule --quiet update --init --recursive
-for at in main one; do for sub in library library/inner; do identify "$at/$sub"; done; done
+for sub in main/library main/library/inner one/library one/library/inner; do ! test -e $sub || identify $sub; done
 """
-"""Makes `main` and its linked worktree `one`, with nested submodules, secrets in the configuration and a local hook."""
+"""Makes `main` and its linked worktree `one`, with nested submodules, secrets in the configuration and a local hook.
+
+With an argument, without submodules: what a session costs goes by the number of repositories.
+"""
 
 STEPS = {
     name: code
@@ -173,12 +178,14 @@ class Git:
         return ended.stdout.removesuffix("\n")
 
 
-def make(who: Who, installed: Installed, public_dir: Path, worktree: str, backend: str) -> Git:
+def make(
+    who: Who, installed: Installed, public_dir: Path, worktree: str, backend: str, *, submodules: bool = True
+) -> Git:
     """The repository of `git_scene.SETUP`, owned by `who`; for the guard `one` is a worktree that Paddock made."""
     need_backend(backend)
     place = public_dir / "place"
     place.mkdir(exist_ok=True)
-    repository.grow(who, who.give(place), SETUP)
+    repository.grow(who, who.give(place), SETUP, *(() if submodules else ("alone",)))
     if backend == promises.GUARD and worktree == "one":
         ok(who.run(["git", "worktree", "remove", "--force", "--force", "../one"], cwd=place / "main"))
         words = ("worktree", "add", "one", "--branch", "one", "--path", place / "one")
