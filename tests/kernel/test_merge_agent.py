@@ -35,9 +35,7 @@ def ground(user: Who, installed: Installed, public_dir: Path) -> Paddock:
     """A main checkout, and the worktree `one` of an agent."""
     place = public_dir / "place"
     place.mkdir()
-    made = paddock.make(user, installed, user.give(place))
-    shell(made, _SCRIPT, made.main)
-    return made
+    return paddock.make(user, installed, user.give(place), _SCRIPT)
 
 
 def shell(ground: Paddock, line: str, cwd: Path) -> str:

@@ -15,6 +15,7 @@ mkdir -p top/d; for n in $(seq {_FILES}); do printf 'old\\n' >top/d/$n; done; gi
 git -C ../one reset -q --hard main; rm -f ../one/file
 cd ../one; for n in $(seq {_FILES}); do printf 'new\\n' >top/d/$n; done; git commit -q -a -m 'one: All files.'
 mkdir ../outside; printf 'mine\\n' >../outside/{_FILES}; ln -s ../outside ../link
+git -C ../main worktree add -q -b two ../two main
 """
 # Waits for the first file that is merged, and exchanges its directory for a link from then on.
 _ATTACK = """
@@ -46,10 +47,7 @@ def ground(user: Who, installed: Installed, public_dir: Path) -> Paddock:
     """
     place = public_dir / "place"
     place.mkdir()
-    made = paddock.make(user, installed, user.give(place))
-    ended = user.run(["sh", "-euc", _SCRIPT], cwd=made.main)
-    assert ended.returncode == 0, ended.stderr
-    return made
+    return paddock.make(user, installed, user.give(place), _SCRIPT)
 
 
 def _outside(ground: Paddock) -> dict[str, str]:
@@ -77,7 +75,6 @@ _TRIED = [("readonly", "namespaces"), ("readonly", "guard"), ("into", "guard"), 
 def test_merged_files_stay_in_the_checkout(ground: Paddock, way: str, backend: str) -> None:
     """Nothing arrives behind the link, nor is anything of the user's there replaced; without the attack all merges."""
     where, options, into = _WAYS[way]
-    ground.who.run(["git", "worktree", "add", "-q", "-b", "two", "../two", "main"], cwd=ground.main)
     checkout = ground.place / ("two" if way == "into" else "main")
     tree = checkout / "top"
     env = _BACKENDS[backend]

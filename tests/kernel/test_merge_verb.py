@@ -26,10 +26,7 @@ def ground(user: Who, installed: Installed, public_dir: Path) -> Paddock:
     """A main checkout and the worktrees x, y and z; z conflicts with x."""
     place = public_dir / "place"
     place.mkdir()
-    made = paddock.make(user, installed, user.give(place))
-    ended = user.run(["sh", "-eu", "-c", _SCRIPT], cwd=made.main)
-    assert ended.returncode == 0, ended.stderr
-    return made
+    return paddock.make(user, installed, user.give(place), _SCRIPT)
 
 
 def merge(ground: Paddock, *words: str, status: int = 0) -> str:

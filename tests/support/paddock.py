@@ -240,9 +240,9 @@ class Paddock:
         return found
 
 
-def make(who: Who, installed: Installed, place: Path) -> Paddock:
-    """A repository with one linked worktree in `place`, which `who` owns."""
-    repository.grow(who, place, _SCRIPT)
+def make(who: Who, installed: Installed, place: Path, more: str = "") -> Paddock:
+    """A repository with one linked worktree in `place`, which `who` owns, and what sh(1) does `more` in it."""
+    repository.grow(who, place, f"{_SCRIPT}cd main\n{more}" if more else _SCRIPT)
     return Paddock(who, installed, place, place / "one", place / "main")
 
 
