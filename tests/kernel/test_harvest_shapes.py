@@ -1,4 +1,4 @@
-"""Repositories of every shape hand their commits over: without a commit yet, SHA-256, sparse, detached, merging."""
+"""Repositories of every shape hand their commits over: without a commit yet, SHA-256, sparse, detached, packed."""
 
 from pathlib import Path
 
@@ -19,20 +19,15 @@ SHAPES = {
     "no commit yet": (f"git init -q .; {IDENTITY}", WORK),
     "SHA-256": (f"git init -q --object-format=sha256 .; {FIRST}", WORK),
     "sparse index": (f"git init -q .; {FIRST}; git sparse-checkout set --cone --sparse-index a", WORK),
-    "split index": (f"git init -q .; {FIRST}; git update-index --split-index", WORK),
-    "detached": (f"git init -q .; {FIRST}; git checkout -q --detach", WORK),
-    "a merge": (
+    "split index, detached": (
+        f"git init -q .; {FIRST}; git update-index --split-index; git checkout -q --detach",
+        WORK,
+    ),
+    "packed refs, and a merge, renames and removals in the jail": (
         f"git init -q .; {FIRST}; git checkout -q -b other; echo o >other; git add .; git commit -qm Other.; "
-        "git checkout -q -",
-        f"{WORK} && git merge -q --no-edit other",
-    ),
-    "packed refs": (
-        f"git init -q .; {FIRST}; git gc -q; git pack-refs --all",
-        f"{WORK}; git gc -q; git pack-refs --all",
-    ),
-    "renamed and removed": (
-        f"git init -q .; {FIRST}",
-        f"{WORK}; git mv a c; git rm -q b/file; echo x >b; git add b; git commit -qm 'agent: Moved.'",
+        "git checkout -q -; git gc -q; git pack-refs --all",
+        f"{WORK}; git mv a c; git rm -q b/file; echo x >b; git add b; git commit -qm 'agent: Moved.'; "
+        "git merge -q --no-edit other; git gc -q; git pack-refs --all",
     ),
     "shallow": (
         f"mkdir ~/up; cd ~/up; git init -q .; {FIRST}; git commit -q --allow-empty -m Second.; cd - >/dev/null; "

@@ -8,8 +8,6 @@ from pathlib import Path
 import pytest
 
 from policy.promises import GUARD as GUARDED
-from policy.promises import NAMESPACES
-from tests.support.features import need_backend
 from tests.support.git_scene import ok
 from tests.support.identity import AS_A_USER
 from tests.support.paddock import Paddock, Session
@@ -230,11 +228,9 @@ REFUSED = (125, "git-dir-written", "# mine\n")
 
 
 @AS_A_USER
-@pytest.mark.parametrize("backend", [NAMESPACES, GUARDED])
-def test_a_repository_in_the_private_home_is_no_users(paddock: Paddock, told: Path, backend: str) -> None:
+def test_a_repository_in_the_private_home_is_no_users(paddock: Paddock, told: Path) -> None:
     """Its path is no secret, so a `.git` in the worktree can lead there. The user's own, so called, is merged into."""
-    need_backend(backend)
-    env, switches = SWITCHES[backend]
+    env, switches = SWITCHES[GUARDED]
     ok(paddock.run(*switches, "--", "true", env=env))
     (home,) = paddock.state.glob("worktrees/*/home")
     line = f'{LEADING_OUT}\nmkdir -p "$2"; echo "gitdir: $3/.git" >"$2/.git"'
@@ -266,11 +262,12 @@ def test_the_objects_of_a_planted_repository_open_nothing(paddock: Paddock, secr
 
 
 @AS_A_USER
-@pytest.mark.parametrize("backend", [NAMESPACES, GUARDED])
-def test_a_worktree_that_was_moved_is_an_agents(paddock: Paddock, told: Path, secret: Path, backend: str) -> None:
-    """Before Paddock knows of it and after, and whatever sessions come then; the worktree itself goes on working."""
-    need_backend(backend)
-    env, switches = SWITCHES[backend]
+def test_a_worktree_that_was_moved_is_an_agents(paddock: Paddock, told: Path, secret: Path) -> None:
+    """Before Paddock knows of it and after, and whatever sessions come then; the worktree itself goes on working.
+
+    Without mounts, where its `.git` is exchanged besides; whose a tree is, records say for every backend.
+    """
+    env, switches = SWITCHES[GUARDED]
     place, there, other = (paddock.place / name for name in ("t", "there", "b"))
     for path in (place, other):
         ok(paddock.call("worktree", "add", "--path", path, path.name, cwd=paddock.main))
