@@ -23,25 +23,20 @@ print(agent_refs.harvest_due(sys.argv[1]), *answers)
 """
 
 
-def _git(user: Who, installed: Installed, public_dir: Path, *, submodules: bool) -> Git:
-    """A worktree that Paddock has made, with namespaces."""
+@pytest.fixture
+def submodules() -> bool:
+    """Whether there are some, where a test does not say it."""
+    return False
+
+
+@pytest.fixture
+def git(submodules: bool, user: Who, installed: Installed, public_dir: Path) -> Git:
+    """A worktree that Paddock has made, for an ordinary user, with namespaces."""
     scene = make(user, installed, public_dir, "main", promises.NAMESPACES, submodules=submodules)
     ended = warmed.run(user, installed.python, ("worktree", "add", "mv2"), cwd=scene.worktree)
     assert ended.returncode == 0, ended.stderr
     (place,) = scene.place.glob("main-mv2*")
     return Git(user, installed, scene.place, place, scene.backend)
-
-
-@pytest.fixture
-def git(user: Who, installed: Installed, public_dir: Path) -> Git:
-    """Of an ordinary user, without submodules."""
-    return _git(user, installed, public_dir, submodules=False)
-
-
-@pytest.fixture
-def nested(user: Who, installed: Installed, public_dir: Path) -> Git:
-    """The same with submodules."""
-    return _git(user, installed, public_dir, submodules=True)
 
 
 def _asked(planted: Planted) -> tuple[bool, bool, bool]:
@@ -356,9 +351,9 @@ _BESIDE: dict[str, tuple[tuple[str, ...], set[str]]] = {
 
 
 @pytest.mark.parametrize("doing", _BESIDE)
-def test_work_beside_the_branch_is_not_removed_with_a_worktree(nested: Git, doing: str) -> None:
+@pytest.mark.parametrize("submodules", [True], ids=["submodules"])
+def test_work_beside_the_branch_is_not_removed_with_a_worktree(git: Git, doing: str) -> None:
     """Status says so, `remove` refuses; with --force it is set aside."""
-    git = nested
     scripts, waiting = _BESIDE[doing]
     ok(git.run("set -e\n" + "\n".join(f"({each})" for each in scripts), "--branch-policy", "keep",
                "--submodule", "library"))  # fmt: skip
@@ -393,9 +388,9 @@ def test_what_a_jail_s_git_only_stores_otherwise_is_no_work(git: Git) -> None:
     ok(_verb(git, "remove", "mv2", at="main"))
 
 
-def test_agents_that_make_the_same_commits_at_the_same_time_all_hand_them_over(nested: Git) -> None:
+@pytest.mark.parametrize("submodules", [True], ids=["submodules"])
+def test_agents_that_make_the_same_commits_at_the_same_time_all_hand_them_over(git: Git) -> None:
     """Byte by byte the same in the repository and its submodule, on branches of their own: no harvest is refused."""
-    git = nested
     count = 2
     for number in range(count):
         ended = _verb(git, "add", f"same{number}", at="main")

@@ -16,15 +16,15 @@ from tests.support.programs.scene import SWITCHES
 
 
 @pytest.fixture
-def git(user: Who, installed: Installed, public_dir: Path) -> Git:
-    """The linked worktree, for an ordinary user, with namespaces; without submodules."""
-    return make(user, installed, public_dir, "one", promises.NAMESPACES, submodules=False)
+def submodules() -> bool:
+    """Whether there are some, where a test does not say it."""
+    return False
 
 
 @pytest.fixture
-def nested(user: Who, installed: Installed, public_dir: Path) -> Git:
-    """The same with submodules."""
-    return make(user, installed, public_dir, "one", promises.NAMESPACES)
+def git(submodules: bool, user: Who, installed: Installed, public_dir: Path) -> Git:
+    """The linked worktree, for an ordinary user, with namespaces."""
+    return make(user, installed, public_dir, "one", promises.NAMESPACES, submodules=submodules)
 
 
 @pytest.fixture
@@ -148,9 +148,9 @@ def test_two_sessions_share_it_and_the_last_one_harvests(git: Git) -> None:
     assert git.outside("log", "-2", "--format=%s").split() == ["second", "first"]
 
 
-def test_what_the_agent_destroys_is_made_anew(nested: Git) -> None:
+@pytest.mark.parametrize("submodules", [True], ids=["submodules"])
+def test_what_the_agent_destroys_is_made_anew(git: Git) -> None:
     """Without HEAD, objects or a submodule's directory the next session has a good one, and is told of it."""
-    git = nested
     for damage in ("rm -rf $p/objects $p/HEAD", "mv $p/refs $p/x; ln -s /etc $p/refs", "rm -rf $p/modules/library"):
         ended = git.run(f"p=$(git rev-parse --absolute-git-dir); {damage}")
         assert ended.returncode == 0
@@ -202,9 +202,9 @@ GIT_EDITOR='kill -9 $PPID #' git commit -qa --allow-empty
 test -e "$p/index.lock" && echo held"""
 
 
-def test_locks_of_a_killed_git_are_in_nobodys_way(nested: Git) -> None:
+@pytest.mark.parametrize("submodules", [True], ids=["submodules"])
+def test_locks_of_a_killed_git_are_in_nobodys_way(git: Git) -> None:
     """After a SIGKILL during `git commit` the next session, and the next harvest, remove the locks and say so."""
-    git = nested
     assert ok(git.run(KILLED_GIT)) == "held\n"
     again = git.run("echo more >more.txt && git add more.txt && git commit -qm after")
     ok(again)
@@ -310,9 +310,9 @@ def test_the_index_comes_with_what_it_knows_of_files(git: Git) -> None:
     assert inside.stderr.split()[-1] == str(int((git.worktree / index).stat().st_mtime))
 
 
-def test_a_submodule_that_is_denied_is_closed_in_the_jail(nested: Git) -> None:
+@pytest.mark.parametrize("submodules", [True], ids=["submodules"])
+def test_a_submodule_that_is_denied_is_closed_in_the_jail(git: Git) -> None:
     """Its files are hidden, whatever its private git directory knows; the others work."""
-    git = nested
     said = git.run("ls library/inner; git -C library log -1 --format=%s", "--deny", str(git.worktree / "library/inner"))
     assert (said.returncode, said.stdout) == (0, "library: Inner.\n"), said.stderr
 
@@ -467,11 +467,11 @@ def test_git_works_where_git_has_moved_a_worktree_to(git: Git) -> None:
     assert moved.outside("log", "--format=%s") == "there\nhere\nPlain."
 
 
-def test_git_works_in_a_worktree_whose_main_checkout_was_moved(nested: Git) -> None:
+@pytest.mark.parametrize("submodules", [True], ids=["submodules"])
+def test_git_works_in_a_worktree_whose_main_checkout_was_moved(git: Git) -> None:
     """A session before `repair` leaves the pointers of submodules where they are; then they are right again. What the
     sessions before had is put aside, and nothing of it is lost.
     """
-    git = nested
     main = git.place / "main"
     _paddock(git, "worktree", "add", "two", "--path", str(git.place / "two"))
     two = dataclasses.replace(git, worktree=git.place / "two")
