@@ -181,9 +181,10 @@ def _children() -> list[int]:
 _TRANSACTIONS = ("before prepare", "before commit", "after commit", "before close")
 _FILES = ("read-tree", "update-index", "checkout-index", "before _publish")
 """What git does, or has done, in a jail where an agent writes."""
-_KINDS = (*_TRANSACTIONS, *_FILES, "update-ref", "before put", "before write_all", "before lock", "before unlock")
+# All that is written is written by `put`, which has made an empty file by then.
+_KINDS = (*_TRANSACTIONS, *_FILES, "update-ref", "before write_all", "before lock", "before unlock")
 
-_BACK = (*_TRANSACTIONS, "read-tree", "before _publish", "before put", "before unlock")
+_BACK = (*_TRANSACTIONS, "read-tree", "before _publish", "before write_all", "before unlock")
 """Of going back, which moves refs and files by what going on does."""
 
 ROUNDS = int(os.environ.get("PADDOCK_KILLS", "1"))
