@@ -162,9 +162,12 @@ class Watch:
         )
 
     def _is_later(self, path: str, since: int) -> bool:
-        """Whether a file has changed, or a directory on the way to it: when that is moved, what lies in it is not."""
+        """Whether a file has changed, or a directory on the way to it: when that is moved, what lies in it is not.
+
+        The repository's own changes with each commit of its user's, and no session moves it.
+        """
         above = path
-        while above not in ("", "/"):
+        while above not in ("", "/", ".git"):
             if _is_changed(os.path.join(self._root, above), since):
                 return True
             above = "" if path.startswith("/") else os.path.dirname(above)

@@ -103,6 +103,17 @@ def test_what_a_strict_session_leaves_is_handed_over_by_hand_alone(here: Paddock
     _is_held(here, before, "created .exrc")
 
 
+def test_a_commit_of_the_users_is_no_work_of_a_session_that_was_killed(here: Paddock) -> None:
+    """It changes the directory of the main checkout's repository, and nothing that is executed there."""
+    options = ("--git", "private", "--worktree", str(here.main))
+    with Session(here, options=options) as session:
+        session.kill()
+    ended = here.who.run(["git", "commit", "-q", "--allow-empty", "-m", "The user's."], cwd=here.main)
+    assert ended.returncode == 0, ended
+    ended = here.run(*options, "--strict-handoff", "--", "true")
+    assert (ended.returncode, "hooks" in ended.stderr) == (0, False), ended.stderr
+
+
 def test_hooks_in_the_directory_that_the_user_named_are_told(here: Paddock) -> None:
     """Wherever core.hooksPath leads to in the worktree, what the agent commits there is executed by the user's git."""
     _host(here, "config", "core.hooksPath", "tools/git")

@@ -5,6 +5,7 @@ from pathlib import Path
 import pytest
 
 from launcher.vcs.worktrees.models import State
+from launcher.vcs.worktrees.store import FILE
 from policy.errors import Refusal
 from tests.support import repository
 from tests.support.repository import Place, committed, git
@@ -95,3 +96,25 @@ def test_a_repository_that_git_cannot_read_keeps_its_worktrees(place: Place) -> 
         assert Path(made.path, "file").exists()
     (row,) = place.service.of_repository(place.app)
     assert row.state is State.READY
+
+
+@pytest.mark.parametrize("named", ["", "{root}/docs/x", "{root}/other/.git", "{root}/gone/.git"])
+@pytest.mark.parametrize("known", [True, False])
+def test_a_damaged_way_back_leads_nowhere(place: Place, named: str, known: bool) -> None:
+    """The directory that it names was taken for the worktree, and removed; so was git's directory of all worktrees."""
+    made, other = (place.service.add(place.app, name) for name in ("T", "U"))
+    (place.root / "docs/x").mkdir(parents=True)
+    (place.root / "docs/x/thesis").write_text("precious\n")
+    git("init", "-q", "other", at=place.root)
+    damage(made.main.git_dir, "gitdir", named.format(root=place.root))
+    if not known:
+        for path in Path(place.state).glob(f"{FILE}*"):
+            path.unlink()
+    for _ in range(2):  # one that was not known is known first
+        assert {row.path for row in place.service.of_repository(place.app)} == {made.path, other.path}
+    assert (made.main.git_dir / "gitdir").read_text() == f"{made.path}/.git\n"
+    place.service.remove(made, force=True)
+    assert not Path(made.path).exists()
+    assert (place.root / "docs/x/thesis").exists()
+    assert (place.root / "other/.git").exists()
+    assert git("status", "--short", at=Path(other.path)) == ""

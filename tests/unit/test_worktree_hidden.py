@@ -109,12 +109,11 @@ def test_an_ignored_repository_has_work_wherever_its_git_directory_is(
     if at:
         committed(ignored / at, work="precious\n")
     else:
-        git("config", "core.logAllRefUpdates", "always", at=ignored / kept)
         git("push", "-q", str(ignored / kept), "HEAD:refs/heads/other", at=place.root / "elsewhere")
     assert at_stake(place, made) == f"ignored/{kept}, which no backup can hold"
     backups = place.service.remove(made, force=True).backups
     assert Path(*backups[-1]).exists()
-    assert at == "w" or list(Path(*backups[-1]).rglob("logs/refs/heads/*"))
+    assert at == "w" or list(Path(*backups[-1]).rglob("refs/heads/*"))
 
 
 def in_a_repository_of_its_own(top: Path) -> None:

@@ -167,11 +167,15 @@ def test_a_branch_with_commits_of_its_own_stays(place: Place) -> None:
 
 
 def test_a_branch_that_alone_has_its_base_stays(place: Place) -> None:
-    """The branch that it was made from was deleted or amended since; nor does it go where git cannot tell."""
+    """The branch that it was made from was deleted or amended since; nor does it go where git cannot tell.
+
+    Another worktree that is there, without a branch, may be gone tomorrow.
+    """
     kept = (str(place.app / ".git"), "agent/T")
     git("branch", "feature", git("commit-tree", "-m", "x", "HEAD^{tree}", at=place.app), at=place.app)
     made = place.service.add(place.app, "T", Options(start="feature"))
     git("branch", "-q", "-D", "feature", at=place.app)
+    git("worktree", "add", "-q", "--detach", "../look", "agent/T", at=place.app)
     assert place.service.remove(made).branches_kept == [kept]
     git("branch", "-q", "-D", "agent/T", at=place.app)
     made = place.service.add(place.app, "T")

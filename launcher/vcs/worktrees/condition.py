@@ -84,6 +84,8 @@ MOST_FILES = 20_000
 """Files that are looked at; the answer is known to be incomplete then."""
 _REFLOG = re.compile(r"(?s)(?:(.*?/\.git)/(?:.*/)?|(.*?)/)logs/(?:HEAD|refs/(?:stash|heads/.*))")
 """Behind a directory called `.git`, or any other one."""
+_BARE_REFS = re.compile(r"(?s)(.*?)/(?:refs/(?:heads|tags)/.*|packed-refs)")
+"""Behind a git directory that may be a bare one: by default they have no reflogs."""
 _FETCHED = re.compile(
     rb"(?:[^\t\n]*\t(?:clone|checkout|reset|fetch|branch|(?:pull|merge)[^:\n]*: Fast-forward)\b[^\n]*\n)*"
 )
@@ -98,8 +100,8 @@ class Ignored(NamedTuple):
         files: how many files there are.
         size: their bytes.
         more: whether there are more than were looked at.
-        repositories: each git directory among them to which somebody has committed, stashed or pushed, and the `.git`
-            of each worktree of another repository.
+        repositories: each git directory among them to which somebody has committed, stashed or pushed (a bare one
+            without remotes has been pushed to), and the `.git` of each worktree of another repository.
     """
 
     names: tuple[str, ...] = ()
@@ -150,6 +152,10 @@ def _measured(root: str, name: str, most: int, repositories: dict[str, None]) ->
             found_in = log[1] or log[2]
             if found_in not in repositories and (log[1] or _is_git_dir(root, log[2])) and _has_work(root, log[0]):
                 repositories[found_in] = None
+        elif "/refs/" in path or entry.name == "packed-refs":
+            bare = _BARE_REFS.fullmatch(f"{name}{path}")
+            if bare and bare[1] not in repositories and _is_git_dir(root, bare[1]) and _is_pushed_to(root, bare[1]):
+                repositories[bare[1]] = None
         elif entry.name == pointer.NAME and _is_of_another(root, f"{name}{path}"):
             repositories[f"{name}{path}"] = None
     return len(sizes), sum(sizes), bool(closed)
@@ -158,6 +164,13 @@ def _measured(root: str, name: str, most: int, repositories: dict[str, None]) ->
 def _is_git_dir(root: str, path: str) -> bool:
     with Inside(root) as inside:
         return inside.exists(f"{path}/HEAD") and inside.is_directory(f"{path}/objects")
+
+
+def _is_pushed_to(root: str, path: str) -> bool:
+    """Whether a git directory has no reflogs, and nothing that it could have been fetched from."""
+    with Inside(root) as inside:
+        config = inside.read(f"{path}/config", _MOST_COPIED)
+        return not (inside.exists(f"{path}/logs") or (config is not None and b"[remote " in config))
 
 
 def _is_of_another(root: str, path: str) -> bool:

@@ -13,7 +13,7 @@ from launcher.safefs.guarded_files import Inside
 from launcher.vcs import written
 from launcher.vcs.disk import Present
 from launcher.vcs.git import Git
-from launcher.vcs.private import lock, planted, record, swap
+from launcher.vcs.private import lock, planted, pointer, record, swap
 from launcher.vcs.worktrees import admin_files, at_stake, condition, models, module_stores
 from launcher.vcs.worktrees.creation import Creation
 from launcher.vcs.worktrees.models import Part, State, Step, Worktree
@@ -193,8 +193,12 @@ class Recovery:
         if not self._is_the_same(row):
             self._removal.replaced(row)
             return [f"forgot {row.path}: git has made another worktree there"]
-        if root != row.path and os.path.lexists(entry):
+        if root != row.path and _leads_to(git_dir, entry):
             return self._rekeyed(row, root)
+        if root != row.path and _leads_to(git_dir, f"{row.path}/.git"):
+            self._step("mend")
+            admin_files.repoint(git_dir, f"{row.path}/.git")
+            return [f"repaired {git_dir}/gitdir, which named {entry}", *self._compared(row)]
         there = self._is_there(row)
         wanted = State.READY if there else State.MISSING
         if row.state is not wanted:
@@ -300,8 +304,8 @@ class Recovery:
             if entry is None:
                 continue
             root = os.path.dirname(entry)
-            state = State.READY if os.path.lexists(entry) else State.MISSING
-            now = (noted if root == noted.path else _moved(noted, root)).with_state(state)
+            now = _moved(noted, root) if root != noted.path and _leads_to(git_dir, entry) else noted
+            now = now.with_state(State.READY if os.path.lexists(f"{now.path}/.git") else State.MISSING)
             if os.fspath(noted.main.git_dir) != git_dir:
                 now = _of_moved_repository(now, common_dir)
                 is_copy = os.path.lexists(noted.main.common_dir) or os.fspath(now.main.git_dir) != git_dir
@@ -340,12 +344,17 @@ def _follow_private(state: str, old: Worktree, new: Worktree) -> None:
 
 def _is_in_place(worktree: Worktree) -> bool:
     """Whether the files are where they belong, and name the git directory that is known of them."""
+    return _leads_to(os.fspath(worktree.main.git_dir), f"{worktree.path}/.git")
+
+
+def _leads_to(git_dir: str, entry: str) -> bool:
+    """Whether a `.git` file leads to a worktree's git directory. What names another one is damaged."""
+    root, name = os.path.split(entry)
     try:
-        with Inside(worktree.path) as root:
-            text = root.read(".git", 8192)
+        with Inside(root) as inside:
+            return name == pointer.NAME and pointer.target(inside.read(name, pointer.MOST_BYTES), root) == git_dir
     except OSError:
         return False
-    return text is not None and text.rstrip(b"\n") == b"gitdir: " + os.fsencode(worktree.main.git_dir)
 
 
 def _of_moved_repository(worktree: Worktree, common_dir: str) -> Worktree:

@@ -442,7 +442,8 @@ class Removal:
             return True
         if not part.branch_made or admin_files.checked_out(os.fspath(part.common_dir), ref) is not None:
             return False
-        others = [f"--exclude={ref}", "--exclude=refs/paddock/*", "--all"]
+        # Not `--all`: it would bring the HEADs of other worktrees, which may go tomorrow.
+        others = [f"--exclude={ref}", "--exclude=refs/paddock/*", "--glob=refs/*"]
         own = git.run("rev-list", "--max-count=1", tip, "--not", *others, ok=(0, 128))
         if own.out or own.status:  # where a ref is broken, nobody can tell
             return False
@@ -637,7 +638,7 @@ def _ways(now: Condition, worktree: Worktree) -> Iterator[str]:
     strange = bool(now.docked) or any(part.strangers or part.hidden for part in now.parts)
     if strange:
         yield "fetch or copy from it what you want (run no git in it: the jail's command wrote its configuration)"
-    harvest = f"paddock worktree harvest {quoted(now.path)}"
+    harvest = f"paddock worktree harvest {quoted(next(iter(now.unharvested_in), now.path))}"
     if now.fetched():
         for root in now.unharvested_in:
             yield f"paddock worktree harvest {quoted(root)} fetches what was committed and stashed"
