@@ -349,7 +349,7 @@ def _is_in_place(worktree: Worktree) -> bool:
 
 def _leads_to(git_dir: str, entry: str) -> bool:
     """Whether a `.git` file leads to a worktree's git directory. What names another one is damaged."""
-    root, name = os.path.split(entry)
+    git_dir, (root, name) = os.path.realpath(git_dir), os.path.split(entry)
     try:
         with Inside(root) as inside:
             return name == pointer.NAME and pointer.target(inside.read(name, pointer.MOST_BYTES), root) == git_dir
