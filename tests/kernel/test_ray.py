@@ -337,7 +337,7 @@ def test_a_cluster_performs_rows_and_holds_sessions_as_this_machine_does(public_
     judge_rows(home)
     found = json.loads((home / "several.out").read_text().splitlines()[-1])
     agents = {agent["ticket"]: agent for agent in found["result"]["agents"]}
-    assert (agents["waits"]["reason"], agents["waits"]["status"]) == ("stopped", 7)
+    assert (agents["waits"]["reason"], agents["waits"]["status"]) == ("stopped", 7), (home / "log.1").read_text()
     assert agents["waits"]["harvest"]["state"] == "harvested"
     assert "got it" in (home / "log.1").read_text()
     assert (home / "stopped").read_text() == "s\n"
