@@ -58,7 +58,7 @@ class Trial(NamedTuple):
     @property
     def group(self) -> object:
         """Trials with the same one share a scratch area. What works is not tried where attacks have been."""
-        return self if self.at_border else (self.concern, self.kind, self.run, bool(self.end or self.terminal))
+        return self if self.at_border else (self.kind, self.run, bool(self.end or self.terminal))
 
 
 @functools.cache

@@ -12,7 +12,6 @@ import termios
 import time
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack, suppress
-from itertools import groupby
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -104,10 +103,14 @@ class Round:
         Raises:
             Refusal: the sandbox does not start.
         """
+        wanted = list(trials)
+        groups: dict[object, list[Trial]] = {}
+        for trial in wanted:
+            groups.setdefault(trial.group, []).append(trial)
         outcomes: dict[Trial, Outcome] = {}
-        for _, group in groupby(trials, key=lambda trial: trial.group):
-            outcomes |= self._scene(list(group))
-        return outcomes
+        for group in groups.values():
+            outcomes |= self._scene(group)
+        return {trial: outcomes[trial] for trial in wanted}
 
     def _scene(self, trials: list[Trial]) -> dict[Trial, Outcome]:
         self._number += 1
