@@ -146,6 +146,7 @@ class Home:
     def follow(self, engine: Ray, name: str) -> dict[str, Any]:
         """Has the agent's work done, and hands it in; returns what `relay.OVER` says."""
         refusal: Refusal | None = None
+        status: int | None = None
         lost = ""
         try:
             job, names = self._job(name)
@@ -165,7 +166,7 @@ class Home:
             refusal = init.failure("the ticket could not be handed to the cluster", error)
         if refusal is not None:
             self._say(str(refusal))
-        return {"lost": lost, "denials": self._denials,
+        return {"lost": lost, "status": status, "denials": self._denials,
                 "refusal": refusal.as_dict() if refusal is not None and not lost else None}  # fmt: skip
 
     def _job(self, name: str) -> tuple[Job, list[str]]:
@@ -194,8 +195,7 @@ class Home:
             for frame in performing.frames(_LOOK):
                 if frame:
                     yield frame
-                ready, _, _ = select.select([self._stream], [], [], 0)
-                if not ready:
+                if not select.select([self._stream], [], [], 0)[0]:
                     continue
                 if not self._stream.recv(64):
                     raise _Gone

@@ -22,10 +22,11 @@ from policy.errors import Refusal, Rows
 WANTED = b"W"
 """From here, with two descriptors: where the session's output goes, and its input; JSON: see `launch`."""
 OVER = b"X"
-"""To here, once all has come; JSON: `refusal`, and `lost`: the node, or the whole engine, is."""
+"""To here, once all has come; JSON: `refusal`, `status`: the agent's, and `lost`: the node, or the whole engine, is."""
 
 _PATIENCE = 60.0
 _GONE = "what talks to the cluster has gone"
+_CUT = "what the agent has made there was cut off on its way"
 
 # Two processes, because a shell that reads is not told of signals: one reads and takes in, the other one passes on
 # that the session is to stop. What comes is `launcher.engines.broker.Home`'s. Nothing is taken in before all has come:
@@ -162,6 +163,8 @@ def launch(
     answer = _answer(control)
     if answer is None:  # if all has come before, nothing is done again
         answer = {"lost": _GONE if status == _CUT_OFF else "", "refusal": None, "denials": 0}
+    elif status == _CUT_OFF and answer["status"] not in (None, _CUT_OFF):
+        answer["lost"] = _CUT
     if answer["lost"]:
         os.write(2, f"paddock: {answer['lost']}\n".encode())
         os.kill(os.getpid(), signal.SIGKILL)  # as of a launcher that was killed: the service starts the agent again

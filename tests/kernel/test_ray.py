@@ -5,18 +5,26 @@ A node of a cluster costs more than most of what it performs: each cluster is fo
 
 import json
 import os
+import signal
+import socket
+import subprocess
 import sys
+import time
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from launcher.engines import ray
+from launcher import wire
+from launcher.engines import ray, relay
+from launcher.service.packets import REMOTE
 from policy import promises
 from policy.errors import Refusal
 from tests.support import identity, install, repository
 from tests.support.cluster import ALONE, CLUSTER, QUICK, RAY, TRY, run
 from tests.support.features import need, need_backend
+from tests.support.identity import Who
+from tests.support.install import Installed
 from tests.support.programs.scene import SWITCHES
 
 TICKETS = int(os.environ.get("PADDOCK_TICKETS", "3"))
@@ -440,3 +448,35 @@ def test_a_cluster_without_a_secret_token_is_refused(
         ray.check_token()
     assert refused.value.reference == reference
     assert "ray" not in sys.modules
+
+
+@pytest.mark.parametrize(("ending", "status"), [(b"end 7\n", 7), (b"end 75\n", 75), (b"part .\n", -signal.SIGKILL)])
+def test_work_that_was_cut_off_is_never_taken_for_the_agents_end(
+    user: Who, installed: Installed, public_dir: Path, ending: bytes, status: int
+) -> None:
+    """The launcher dies as if it had been killed, so the service starts the agent again."""
+    program = (
+        "import sys; from launcher.engines import relay; from launcher.verbs import run; "
+        'sys.exit(relay.launch({"--session": "cut"}, ["agent"], run.launch, lambda *_: None))'
+    )
+    main, place = shared(user), public_dir / "broker"
+    with socket.socket(socket.AF_UNIX) as listener:
+        listener.bind(str(place))
+        place.chmod(0o777)
+        listener.listen()
+        process = subprocess.Popen(
+            user.command([installed.python, "-I", "-c", program]), cwd=main, stderr=subprocess.PIPE, text=True,
+            env=user.environment({REMOTE: json.dumps({"socket": str(place), "variables": []})}),
+        )  # fmt: skip
+        descriptors: list[int] = []
+        with listener.accept()[0] as control:
+            wire.receive(control.fileno(), descriptors, deadline=time.monotonic() + 60, most=1 << 20)
+            output, stream = descriptors
+            os.close(output)
+            with socket.socket(fileno=stream) as there:
+                there.sendall(ending)
+            over = {"lost": "", "status": 75 if status == 75 else 7, "denials": 0, "refusal": None}
+            wire.send(control.fileno(), wire.frame(relay.OVER, json.dumps(over).encode()))
+            said = process.communicate(timeout=60)[1]
+    assert process.returncode == status, said
+    assert ("was cut off on its way" in said) == (status < 0), said
