@@ -118,3 +118,79 @@ def test_a_damaged_way_back_leads_nowhere(place: Place, named: str, known: bool)
     assert (place.root / "docs/x/thesis").exists()
     assert (place.root / "other/.git").exists()
     assert git("status", "--short", at=Path(other.path)) == ""
+
+
+@pytest.mark.parametrize("content", ["", f"{MISSING}\n"])
+def test_a_broken_ref_holds_nothing_and_is_in_nobodys_way(place: Place, content: str) -> None:
+    """What only it led to was "clean", and went with the worktree; where there were files, too, `--force` failed."""
+    made = place.service.add(place.app, "T")
+    root, there = Path(made.path), place.root / "there"
+    git("checkout", "-q", "--detach", at=root)
+    committed(root, new="precious\n")
+    oid = git("rev-parse", "HEAD", at=root)
+    git("branch", "other", at=root)
+    damage(place.app / ".git", "refs/heads/other", content)
+    assert place.service.status(made).at_stake() == ["commits on no branch"]
+    assert refused(place, made).reference == "worktree-dirty"
+    root.rename(there)
+    (row,) = place.service.of_repository(place.app)
+    git("-c", "gc.auto=0", "worktree", "prune", at=place.app)
+    assert (row.state, Path(made.main.git_dir).exists()) == (State.MISSING, True)
+    there.rename(root)
+    (row,) = place.service.of_repository(place.app)
+    (root / "untracked").write_text("mine\n")
+    removed = place.service.remove(row, force=True)
+    (ref,) = [ref for at, ref in removed.backups if at == str(place.app / ".git")]
+    assert git("rev-parse", f"{ref}^", at=place.app) == oid
+    assert git("show", f"{ref}:untracked", at=place.app) == "mine"
+    assert removed.branches_deleted[0] == (str(place.app / ".git"), "agent/T")  # its commit is on `main`, too
+
+
+def test_a_worktree_whose_branch_is_broken_is_removed_by_force(place: Place) -> None:
+    """The files are kept; the branch stays for whoever mends it."""
+    made = place.service.add(place.app, "T")
+    (Path(made.path) / "untracked").write_text("mine\n")
+    damage(place.app / ".git", "refs/heads/agent/T", "")
+    assert refused(place, made).reference == "worktree-dirty"
+    removed = place.service.remove(made, force=True)
+    assert "mine" in [git("show", f"{ref}:untracked", at=Path(at)) for at, ref in removed.backups[:1]]
+    assert (str(place.app / ".git"), "agent/T") in removed.branches_kept
+
+
+@pytest.mark.parametrize("content", ["", "\0" * 64])
+@pytest.mark.parametrize("way", ["repair", "remove", "missing"])
+def test_an_index_that_a_crash_has_left_empty_is_made_anew(place: Place, content: str, way: str) -> None:
+    """Git reads nothing of the worktree with it; of one that was away besides, `git worktree prune` made an end."""
+    made = place.service.add(place.app, "T")
+    root = Path(made.path)
+    (root / "file").write_text("precious\n")
+    damage(made.main.git_dir, "index", content)
+    refusal = refused(place, made)
+    assert f"{made.main.git_dir}/index is damaged: paddock worktree repair" in refusal.context
+    if way == "repair":
+        assert str(made.main.git_dir / "index") in "".join(place.service.repair(place.app))
+        assert git("status", "--short", at=root) == "M file"
+    elif way == "remove":
+        ((at, ref), *_) = place.service.remove(made, force=True).backups
+        assert git("show", f"{ref}:file", at=Path(at)) == "precious"
+    else:
+        root.rename(place.root / "there")
+        place.service.of_repository(place.app)
+        git("worktree", "prune", at=place.app)
+        assert (made.main.git_dir / "index").exists()
+
+
+def test_the_files_of_a_worktree_whose_commit_is_lost_are_kept(place: Place) -> None:
+    """On top of the last commit that is whole; the branch stays as it is."""
+    made = place.service.add(place.app, "T")
+    root = Path(made.path)
+    committed(root, new="new\n")
+    oid = git("rev-parse", "HEAD", at=root)
+    (root / "file").write_text("precious\n")
+    (place.app / ".git/objects" / oid[:2] / oid[2:]).unlink()
+    assert refused(place, made).reference == "worktree-dirty"
+    removed = place.service.remove(made, force=True)
+    (ref, *_) = [ref for at, ref in removed.backups if at == str(place.app / ".git")]
+    assert git("show", f"{ref}:file", at=place.app) == "precious"
+    assert git("show", f"{ref}:new", at=place.app) == "new"
+    assert (place.app / ".git/refs/heads/agent/T").read_text() == f"{oid}\n"

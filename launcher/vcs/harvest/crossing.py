@@ -25,7 +25,7 @@ from policy.pasted import cited
 PATIENCE = 1800.0
 """Seconds for reading one pack."""
 
-_MOST_EXCLUDED = 200
+_TIPS = ("rev-list", "--no-walk=unsorted", "--ignore-missing", "--max-count=200", "--all")
 _MOST_TEXT = 1 << 20
 """Bytes of a commit or tag: of signed ones dozens are held together, and git holds each tag whole that it lists."""
 _DATES = 1 << 34
@@ -49,7 +49,7 @@ def take(part: Part, git: Git, reading: Reading, wanted: tuple[str, ...], direct
     os.makedirs(f"{directory}/pack", 0o700)
     quarantine = Quarantine(directory, part.store)
     # What may be left out; the check of connectivity decides, so a tip more or less changes only the size.
-    tips = git.text("rev-list", "--no-walk=unsorted", "--ignore-missing", f"--max-count={_MOST_EXCLUDED}", "--all")
+    tips = git.text(*_TIPS)
     known = dict.fromkeys((*([part.base] if part.base else []), *tips.split()))
     revisions = "".join(f"{oid}\n" for oid in wanted) + "".join(f"^{oid}\n" for oid in known)
     what = f"packing the commits of {part.label}"
@@ -139,7 +139,7 @@ def adopt(git: JailedGit, objects: str, commit: str, directory: str, holder: Hel
     try:
         assert packer.stdin is not None
         assert packer.stdout is not None
-        known = git.run("rev-list", "--no-walk=unsorted", f"--max-count={_MOST_EXCLUDED}", "--all").out.split()
+        known = git.run(*_TIPS).out.split()
         packer.stdin.write(commit.encode() + b"\n" + b"".join(b"^%s\n" % oid for oid in known))
         packer.stdin.close()
         packer.stdin = None

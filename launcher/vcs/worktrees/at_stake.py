@@ -83,7 +83,7 @@ class Kept(NamedTuple):
 def loose(part: Part, *held: str) -> tuple[str, ...]:
     """Commits to which nothing but the own git directory of a part leads: HEAD, its own refs, what is under way.
 
-    A branch, tag, remote-tracking branch, stash or note holds what it reaches, and so does each of `held`.
+    A branch, tag, remote-tracking branch, stash or note holds what it reaches, unless it is broken; `held` do, too.
     """
     git_dir = os.fspath(part.git_dir)
     git, present = Git(git_dir), Present()
@@ -96,8 +96,8 @@ def loose(part: Part, *held: str) -> tuple[str, ...]:
         names += git.refs(*_OWN).values()
     found: list[str] = []
     for oid in dict.fromkeys(filter(ref_files.is_oid, names)):
-        listed = git.run("rev-list", "--max-count=1", oid, "--not", *held, *found, *_elsewhere(), ok=(0, 128))
-        found += [oid] if listed.status == 0 and listed.out else []
+        listed = git.run("rev-list", "--ignore-missing", "-1", oid, "--not", *held, *found, *_elsewhere(), ok=(0, 128))
+        found += [oid] if listed.out or listed.status else []  # of an incomplete history nobody can tell
     return tuple(found)
 
 
@@ -110,7 +110,7 @@ def beside(git: Git, part: Part, worktree: Worktree, head: str | None) -> tuple[
         return ()
     for ref in sorted(git.refs(*places)):
         known = [f"^{head}"] if head is not None else []
-        commits = int(git.text("rev-list", "--count", ref, *known, "--not", *_elsewhere()))
+        commits = int(git.text("rev-list", "--ignore-missing", "--count", ref, *known, "--not", *_elsewhere()))
         if commits:
             found.append(Kept(ref=ref, path=os.fspath(part.path), store=os.fspath(part.common_dir), commits=commits))
     return tuple(found)

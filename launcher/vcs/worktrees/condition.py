@@ -556,7 +556,7 @@ def is_damaged(part: Part, worktree: Worktree) -> bool:
 def alone(worktree: Worktree) -> bool:
     """Whether only the git directories of a worktree have something that `git worktree prune` would remove."""
     parts = (_part(part, worktree, UserConfig()) for part in worktree.parts if part.linked)
-    return any(part.modified or part.operation or part.loose for part in parts)
+    return any(part.modified or part.operation or part.loose or part.problem for part in parts)
 
 
 def _operation(git_dir: str) -> str:
@@ -686,7 +686,7 @@ def _own_stores(git_dir: str) -> tuple[str, ...]:
     for name, store in checkout.module_dirs(f"{git_dir}/modules", "", Present()):
         git = Git(store)
         loose = git.ref("HEAD", ok=(0, 1, 128)).split()
-        if git.run("rev-list", "--max-count=1", "--all", *loose, "--not", "--remotes").out:
+        if git.run("rev-list", "--ignore-missing", "--max-count=1", "--all", *loose, "--not", "--remotes").out:
             found.append(name)
     return tuple(found)
 

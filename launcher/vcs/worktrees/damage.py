@@ -1,4 +1,5 @@
-"""Git directories of worktrees that git cannot use any more: their HEAD or `commondir` is empty, garbage or gone.
+"""Git directories of worktrees that git cannot use any more: their HEAD or `commondir` is empty, garbage or gone, or
+their index begins as none does.
 
 No agent writes there, but disks fill up and machines lose power. Without a HEAD git finds no repository, and tells
 nothing of what is at stake.
@@ -35,13 +36,15 @@ def found(part: Part) -> dict[str, str]:
     git, text = Git(common_dir), admin_files.head(git_dir)
     ref = text.removeprefix("ref: ")
     oid = git.ref(ref) if ref != text and is_head(text) else text
-    if is_head(text) and (not oid or _is_commit(git, oid)):
-        return damaged
-    own = git.ref(part.ref) if part.ref else ""
-    log = (Present().read(f"{git_dir}/logs/HEAD", 16 << 20) or b"").splitlines()
-    logged = [line.split(b" ")[1].decode("ascii", "replace") for line in reversed(log) if line.count(b" ")]
-    last = next((oid for oid in dict.fromkeys((*logged, own, part.base)) if _is_commit(git, oid)), "")
-    damaged["HEAD"] = f"ref: {part.ref}" if last == own and part.ref else last or "ref: refs/heads/none"
+    if not is_head(text) or (oid and not _is_commit(git, oid)):
+        own = git.ref(part.ref) if part.ref else ""
+        log = (Present().read(f"{git_dir}/logs/HEAD", 16 << 20) or b"").splitlines()
+        logged = [line.split(b" ")[1].decode("ascii", "replace") for line in reversed(log) if line.count(b" ")]
+        last = next((oid for oid in dict.fromkeys((*logged, own, part.base)) if _is_commit(git, oid)), "")
+        damaged["HEAD"] = f"ref: {part.ref}" if last == own and part.ref else last or "ref: refs/heads/none"
+    index = Present().read(f"{git_dir}/index", 64 << 20)
+    if index is not None and not index.startswith(b"DIRC"):
+        damaged["index"] = "what HEAD has"
     return damaged
 
 
@@ -52,8 +55,13 @@ def _is_commit(git: Git, oid: str) -> bool:
 def mend(part: Part) -> list[str]:
     """Mends what is damaged; returns what was done."""
     done = []
-    for name, text in found(part).items():
-        with Inside(os.fspath(part.git_dir)) as git_dir:
-            git_dir.write(name, os.fsencode(f"{text}\n"), mode=None)
+    for name, text in found(part).items():  # the index last: git makes it
+        if name == "index":
+            git = Git(os.fspath(part.git_dir))
+            if git.run("read-tree", "HEAD", ok=(0, 128)).status:
+                git.run("read-tree", "--empty")
+        else:
+            with Inside(os.fspath(part.git_dir)) as git_dir:
+                git_dir.write(name, os.fsencode(f"{text}\n"), mode=None)
         done.append(f"repaired {part.git_dir}/{name}, which was damaged: it says {text} now")
     return done

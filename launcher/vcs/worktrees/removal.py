@@ -439,13 +439,13 @@ class Removal:
         assert ref is not None
         tip = git.ref(ref)
         if not tip:
-            return True
+            return not os.path.lexists(f"{git.common_dir}/{ref}")  # or git cannot read it
         if not part.branch_made or admin_files.checked_out(os.fspath(part.common_dir), ref) is not None:
             return False
         # Not `--all`: it would bring the HEADs of other worktrees, which may go tomorrow.
         others = [f"--exclude={ref}", "--exclude=refs/paddock/*", "--glob=refs/*"]
-        own = git.run("rev-list", "--max-count=1", tip, "--not", *others, ok=(0, 128))
-        if own.out or own.status:  # where a ref is broken, nobody can tell
+        own = git.run("rev-list", "--ignore-missing", "--max-count=1", tip, "--not", *others, ok=(0, 128))
+        if own.out or own.status or git.objects([tip])[0].kind == "missing":  # of an incomplete history nobody can tell
             return False
         self._say(f"deleting branch {part.branch}: all its commits are elsewhere too")
         git.run("update-ref", "-d", "-m", "paddock: worktree removed", ref, tip, environment=IDENTITY)
