@@ -130,9 +130,10 @@ def _children() -> set[int]:
     Read twice: proc(5) says that a reading can miss children while one of them ends.
     """
     found: set[int] = set()
-    for task in (*Path("/proc/self/task").iterdir(),) * 2:
+    for task in os.listdir("/proc/self/task") * 2:
         try:
-            found.update(map(int, (task / "children").read_text().split()))
+            with open(f"/proc/self/task/{task}/children", "rb", buffering=0) as file:
+                found.update(map(int, file.read().split()))
         except (FileNotFoundError, ProcessLookupError):  # the thread has ended
             continue
     return found
@@ -140,17 +141,16 @@ def _children() -> set[int]:
 
 def _marked(marker: str) -> set[int]:
     """Processes whose environment holds the marker, this one excepted."""
-    wanted = f"{MARKER}={marker}".encode()
+    wanted = f"{MARKER}={marker}\0".encode()
     found: set[int] = set()
-    for entry in Path("/proc").iterdir():
-        if entry.name.isdecimal() and int(entry.name) != os.getpid():
-            try:
-                environment = (entry / "environ").read_bytes()
-            except (PermissionError, FileNotFoundError, ProcessLookupError):
-                continue
-            if wanted in environment.split(b"\0"):
-                found.add(int(entry.name))
-    return found
+    for name in filter(str.isdecimal, os.listdir("/proc")):  # of some hundred processes after each test: not as Paths
+        try:
+            with open(f"/proc/{name}/environ", "rb", buffering=0) as file:
+                if wanted in file.read():
+                    found.add(int(name))
+        except (PermissionError, FileNotFoundError, ProcessLookupError):
+            continue
+    return found - {os.getpid()}
 
 
 def _words(pid: int) -> str:
