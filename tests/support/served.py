@@ -13,7 +13,7 @@ import tempfile
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -176,7 +176,11 @@ class Served:
         shim = next(each for each in psutil.Process(session["pid"]).parents() if "shim" in each.cmdline())
 
         def sockets() -> set[str]:
-            return {link for each in Path(f"/proc/{shim.pid}/fd").iterdir() if "socket:" in (link := os.readlink(each))}
+            found: set[str] = set()
+            for each in Path(f"/proc/{shim.pid}/fd").iterdir():
+                with suppress(FileNotFoundError):  # closed in this moment
+                    found.add(os.readlink(each))
+            return {link for link in found if "socket:" in link}
 
         before = sockets()
         shim.suspend()

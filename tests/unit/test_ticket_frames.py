@@ -116,7 +116,7 @@ def test_frames_become_output_lines_and_a_ledger(tmp_path: Path) -> None:
         begun, ticket.OUTPUT + b"\xffhello\n", denials, ticket.PART + told(), ticket.PACK + pack,
         ticket.NOTE + b"paddock: \x1b]0;x", end(7), b"never read",
     ])  # fmt: skip
-    assert found.answer == {"lost": "", "refusal": None, "denials": 1}
+    assert found.answer == {"lost": "", "status": 7, "refusal": None, "denials": 1}
     assert found.output.startswith(b"paddock: on node far")
     assert b"\x1b" not in found.output
     assert b"\xffhello\n" in found.output
