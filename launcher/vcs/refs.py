@@ -23,7 +23,7 @@ AGENTS = "agent"
 ANSWER_PATIENCE = 120.0
 """Seconds to wait for an answer: nothing of what git is asked for takes long, but on a slow disk."""
 
-_MOVED = ("refs-moved", "another process moved or locked one of them in the meantime: run the same command again")
+AGAIN = "another process moved or locked one of them in the meantime: run the same command again"
 
 _PATIENT = (("core.packedRefsTimeout", "10000"),)
 """Milliseconds: `git gc` has it while it packs refs. Waiting for a ref's own would hold up whoever waits for ours."""
@@ -52,7 +52,7 @@ def prepared(
     changes: Iterable[tuple[Git, Sequence[Update]]],
     message: str,
     *,
-    moved: tuple[str, str] = _MOVED,
+    moved: tuple[str, str] = ("refs-moved", AGAIN),
     step: Callable[[str], None] = lambda what: None,
 ) -> Iterator[Callable[[], None]]:
     """Holds refs of several repositories ready; yields what moves them, in this order. What is done is left out.
@@ -192,6 +192,8 @@ class Transaction:
                 # The first line names the ref and its lock file; what to do about that file comes last.
                 words = [line for line in said if line.strip()]
                 reference, hint = self._moved
+                if not words and (status := self._process.wait(ANSWER_PATIENCE)) < 0:
+                    reference, words = "git-failed", [f"git was ended by signal {-status}"]
                 raise Refusal(
                     reference,
                     f"the branches could not be {what}",

@@ -336,15 +336,15 @@ def machine(directory: Path) -> None:
     serve(book, directory)
     for port in (53, 9999):
         listen_udp(book, port, resolver=False)
-    _wait_for_cable()
+    _wait_for_cable(directory)
     print("ready", flush=True)
     sys.stdin.readline()
     other.stdin.close()
     other.wait()
 
 
-def _wait_for_cable() -> None:
-    """The link comes up by itself, a moment later."""
+def _wait_for_cable(directory: Path) -> None:
+    """The link comes up by itself, a moment later. What tried it is seen before anything that a test sends."""
     for address in (SERVER, SERVER6):
         for _ in range(200):
             try:
@@ -354,6 +354,8 @@ def _wait_for_cable() -> None:
                 time.sleep(0.05)
         else:
             raise TimeoutError(address)
+        while f'"{address}", "port": 53' not in (directory / "seen.jsonl").read_text():
+            time.sleep(0.01)
 
 
 if __name__ == "__main__":

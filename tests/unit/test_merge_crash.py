@@ -58,6 +58,7 @@ class Task(NamedTuple):
         run: to roll back.
         kill_at: number of the step before which it dies, from 1; 0 for never.
         everything: its git processes die with it, as when the machine goes down.
+        spared: it does not die, they do.
         jailed: files are moved by git in a jail, as an agent's are.
         copies: where the scene is copied to as it is before steps; "" for nowhere.
         kinds: before one step of each of these kinds, in the middle of them; before each where there are none.
@@ -70,6 +71,7 @@ class Task(NamedTuple):
     run: str = ""
     kill_at: int = 0
     everything: bool = False
+    spared: bool = False
     jailed: bool = False
     copies: str = ""
     kinds: tuple[str, ...] = ()
@@ -126,9 +128,10 @@ def _done(task: Task) -> Outcome:
                 shutil.rmtree(earlier)  # of three repositories the second is between
             shutil.copytree(Path(task.root).parent, Path(task.copies, str(len(steps))), symlinks=True)
         if len(steps) == task.kill_at:
-            for child in children if task.everything else ():
+            for child in children if task.everything or task.spared else ():
                 os.kill(child, signal.SIGKILL)
-            os.kill(os.getpid(), signal.SIGKILL)
+            if not task.spared:
+                os.kill(os.getpid(), signal.SIGKILL)
 
     def stepping(owner: object, name: str) -> None:
         before = getattr(owner, name)
@@ -154,7 +157,7 @@ def _done(task: Task) -> Outcome:
     try:
         answer = _act(task)
     except Refusal as refusal:
-        answer = f"{refusal.reference}: {refusal.message} {refusal.context}"
+        answer = f"{refusal.reference}: {refusal.message} {refusal.context} {refusal.hint}"
     return Outcome(steps, answer, beside)
 
 
@@ -325,6 +328,21 @@ def test_a_merge_whose_git_outlives_it_ends_all_old_or_all_new(
             seen.add(finished(scene, new, kill))
             shutil.rmtree(scene.root)
     assert seen == {False, True}
+
+
+def test_a_merge_whose_git_is_killed_says_how_it_is_ended(
+    after: tuple[Outcome, dict[str, object]], tmp_path: Path
+) -> None:
+    """The launcher lives: once the first repository has moved, the run goes forward by `--resume`, which it names."""
+    (steps, _, _), new = after
+    kill = [number for number, kind in enumerate(steps, 1) if kind == "before commit"][1]
+    scene = Scene(tmp_path / "scene")
+    done = scene.do("merge", kill_at=kill, spared=True)
+    assert done is not None
+    assert done.said.startswith("git-failed: the branches could not be moved in "), done
+    assert "git was ended by signal 9" in done.said
+    assert f"paddock merge --resume, or paddock merge --rollback {scene.run_id()}" in done.said
+    assert finished(scene, new, kill)
 
 
 def test_a_killed_rollback_ends_all_old(after: tuple[Outcome, dict[str, object]], tmp_path: Path) -> None:

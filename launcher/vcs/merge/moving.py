@@ -14,7 +14,7 @@ from launcher.vcs.merge.engine import Engine, Level
 from launcher.vcs.merge.runs import Journal, Move, Run, State
 from launcher.vcs.merge.target import Place, Target, checked_out_at, refuse_when_busy
 from launcher.vcs.merge.worktree_files import AgentFiles, Files
-from launcher.vcs.refs import Update, clear_locks, prepared
+from launcher.vcs.refs import AGAIN, Update, clear_locks, prepared
 from policy.errors import Refusal, in_rows
 from policy.pasted import cited
 
@@ -312,9 +312,9 @@ def _finish(journal: Journal, run: Run, parts: list[_Part], state: State) -> Run
 
 def _prepared(parts: Sequence[_Part], run: Run) -> AbstractContextManager[Callable[[], None]]:
     """Holds every ref that is not yet where it should be."""
-    moves = [(git, move) for move, git, _ in parts if move.ref]
-    changes = [(git, [Update(move.ref, move.old, move.new, beside=None)]) for git, move in moves]
-    return prepared(changes, f"paddock merge {run.run_id}")
+    changes = [(git, [Update(move.ref, move.old, move.new, beside=None)]) for move, git, _ in parts if move.ref]
+    hint = in_rows(AGAIN, f"a run that was begun: paddock merge --resume, or paddock merge --rollback {run.run_id}")
+    return prepared(changes, f"paddock merge {run.run_id}", moved=("refs-moved", hint))
 
 
 def _refuse_newer(journal: Journal, run: Run, parts: list[_Part]) -> None:
