@@ -1,7 +1,6 @@
 """The programmes that Paddock starts as processes of their own: `python -I [-S] helper.py PROGRAMME ARGUMENTS...`.
 
-    jail DESCRIPTOR PARENT      one command in a jail, described by the descriptor (`launcher.jail.confined`)
-    jails DESCRIPTOR PARENT     a command in a jail for each message that comes over the socket
+    jails DESCRIPTOR PARENT     commands in jails, one for each message of a socket (`launcher.jail.confined`)
     shim DESCRIPTOR PREFIX      the process that a supervised session belongs to (`launcher.service.shim`)
     launchers DESCRIPTOR PREFIX what the launchers of a programme's sandboxes are forked from (`launcher.sandbox`)
     jobs DESCRIPTOR PARENT      what the service's jobs are forked from (`launcher.service.job`); without `-S`
@@ -73,7 +72,7 @@ def main() -> int:
         shim(int(first), supervised)
     from launcher.jail import confined
 
-    return {"jail": confined.main, "jails": confined.serve}[programme](int(first), int(second))
+    confined.serve(int(first), int(second))
 
 
 def supervised(words: list[str], observer: "Callable[[str, Any], None]") -> int:

@@ -1,4 +1,4 @@
-"""One command in a minimal jail: what runs in the helper process that `jailed_git.start` starts.
+"""Commands in minimal jails: what runs in the helper process that `jailed_git.start` starts.
 
 The command reads bytes that an agent wrote, so it is held like an agent: it sees the system's programmes, what it is
 to read, and nothing else; it writes its standard output and the trees that are named for it, none for a harvest; it
@@ -12,12 +12,16 @@ jail's own modules.
 """
 
 import marshal
-import os
 
 from launcher import wire
-from launcher.jail import init, landlock, processes, reports, spawn, syscalls
+from launcher.jail import init, landlock, probe, processes, reports, spawn, syscalls
 from launcher.jail.spec import HELD, JailSpec
+from launcher.lean import os
 from policy.errors import EXIT_REFUSED, Refusal, Rows
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import NoReturn
 
 Trees = tuple[tuple[str, ...], tuple[str, ...], tuple[str, ...]]
 """(readable, writable, hidden in either where there are mounts); what is hidden may hold what is readable."""
@@ -32,60 +36,108 @@ _FILES = ("/etc/ld.so.cache", "/etc/ld.so.preload", "/etc/passwd")
 _DEVICES = ("/dev/null", "/dev/zero", "/dev/urandom")
 
 
-def main(descriptor: int, parent: int) -> int:
-    """Runs the command that `descriptor` holds (marshal of a `Spec`); returns its exit status, 128+N for a signal.
+def serve(descriptor: int, parent: int) -> "NoReturn":
+    """Runs a command for each request on a socket; ends with the process `parent`, as the commands do.
 
-    Ends with the process `parent`. A Refusal goes to standard error as one line that begins with a NUL byte; the
-    status is 125 then.
-    """
-    try:
-        processes.tie_to_parent(parent)
-        return _run(_spec(descriptor))
-    except Refusal as refusal:
-        parts = (refusal.reference, refusal.message, refusal.context, refusal.hint)
-        os.write(2, b"\n\0" + "\0".join(parts).encode("utf-8", "surrogateescape"))
-        return EXIT_REFUSED
+    Python and the jail's modules are started once for many commands. What answers for a command is a child of `parent`
+    (CLONE_PARENT), which waits for it: its exit status is the command's, 128+N for a signal. A Refusal goes to the
+    command's standard error as one line that begins with a NUL byte; the status is 125 then. In namespaces it is the
+    jail's first process, else one that ends whatever that one leaves.
 
-
-def serve(descriptor: int, parent: int) -> int:
-    """Runs a command for each request on a socket, as `main` does, in a process forked from this one.
-
-    Python and the jail's modules are started once for many commands. Each command's process is a child of `parent`
-    (CLONE_PARENT), which waits for it. A request is a frame without payload and descriptors: where the process answers
-    with its id, the spec, standard input, output and error, and what it holds open.
+    A request is a frame without payload and descriptors: where the id of that child is written, the spec (marshal of a
+    `Spec`), standard input, output and error, and what it holds open.
     """
     # Before the first fork: what is loaded after it, each of them loads.
     import gc
 
-    from launcher.jail import namespaces, probe, seccomp, syscall_tables  # noqa: F401
+    from launcher.jail import namespaces, seccomp, syscall_tables  # noqa: F401
 
     gc.disable()  # a collection would write to pages that are shared
-
     processes.tie_to_parent(parent)
+    launcher = syscalls.pidfd_open(parent)
+    init.block_signals()
+    usable = not landlock.switched_on(probe.ENV_NO_USERNS) and _usable()
     while True:
         given: list[int] = []
         if not wire.receive(descriptor, given, deadline=None, most=0)[0]:
-            return 0
-        if processes.fork(syscalls.CLONE_PARENT) == 0:
-            try:
-                os.close(descriptor)
-                os._exit(_forked(given, parent))
-            finally:
-                os._exit(EXIT_REFUSED)
-        for number in given:
+            os._exit(0)
+        wanted = _jail_spec(_spec(given.pop(1)))
+        answer = given.pop(0)
+        pid = _in_namespaces(wanted, given, (launcher, descriptor, answer)) if usable else 0
+        pid = pid or _by_landlock(wanted, given, (launcher, descriptor, answer), parent)
+        os.write(answer, b"%d" % pid)
+        for number in (answer, *given):
             os.close(number)
 
 
-def _forked(given: list[int], parent: int) -> int:
-    """The process of one command of `serve`."""
-    answer, spec, *standard = given[:5]
-    os.setsid()  # a group of its own, by which it can be ended
-    for number, source in enumerate(standard):
+def _usable() -> bool:
+    """Whether this user can make user namespaces, and mounts in them: AppArmor and containers allow one without the
+    other."""
+    from launcher.jail import namespaces
+
+    ids = os.geteuid(), os.getegid()
+    try:
+        pid = processes.fork(syscalls.CLONE_NEWUSER | syscalls.CLONE_NEWNS)
+    except Refusal:
+        return False
+    if pid == 0:
+        try:
+            namespaces.identity(*ids)
+            syscalls.mount("", "/", flags=syscalls.MS_REC | syscalls.MS_PRIVATE)
+            os._exit(0)
+        finally:
+            os._exit(1)
+    return os.waitpid(pid, 0)[1] == 0
+
+
+def _in_namespaces(wanted: JailSpec, given: list[int], close: tuple[int, ...]) -> int:
+    """The first process of a jail in namespaces; 0 where no more of them can be made."""
+    # The PID namespace bounds signals, whatever /proc shows.
+    required = tuple(row for row in HELD if row != "signals")
+    inside = spawn.Inside(wanted.replace(landlock=landlock.abi() > 0, required=required))
+    try:
+        pid = processes.fork(syscalls.CLONE_PARENT | inside.flags)
+    except Refusal:
+        return 0
+    if pid == 0:
+        try:
+            _take(given)
+            inside.live(reports.NOBODY, close[0], close[1:], own_session=True)
+        finally:
+            os._exit(EXIT_REFUSED)
+    return pid
+
+
+def _by_landlock(wanted: JailSpec, given: list[int], close: tuple[int, ...], parent: int) -> int:
+    """The process that follows a jail without namespaces."""
+    pid = processes.fork(syscalls.CLONE_PARENT)
+    if pid:
+        return pid
+    try:
+        for number in close:
+            os.close(number)
+        _take(given)
+        os.setsid()  # a group of its own, by which it can be ended
+        processes.tie_to_parent(parent)
+        if landlock.abi() < 6:
+            raise Refusal(
+                "harvest-no-jail",
+                "git objects that an agent wrote cannot be read in a jail here",
+                context="neither user namespaces nor Landlock with scopes (ABI 6, Linux 6.12) can be used",
+                hint="paddock doctor says which setting closes them; the work stays where it is until then",
+            )
+        os._exit(run(wanted.replace(namespaces=False)))
+    except Refusal as refusal:
+        reports.send_refusal(reports.NOBODY, refusal)
+    finally:
+        os._exit(EXIT_REFUSED)
+
+
+def _take(given: list[int]) -> None:
+    """The command's streams become this process's; what it holds open besides stays."""
+    for number, source in enumerate(given[:3]):
         os.dup2(source, number)
         os.close(source)
-    os.write(answer, b"%d" % os.getpid())
-    os.close(answer)
-    return main(spec, parent)
 
 
 def _spec(descriptor: int) -> Spec:
@@ -101,29 +153,6 @@ def refusal_in(said: str) -> Refusal | None:
     return (
         Refusal(parts[0], parts[1], context=Rows(parts[2]), hint=Rows(parts[3])) if mark and len(parts) == 4 else None
     )
-
-
-def _run(spec: Spec) -> int:
-    from launcher.jail import probe
-
-    abi = landlock.abi()
-    wanted = _jail_spec(spec)
-    if not landlock.switched_on(probe.ENV_NO_USERNS):
-        # The PID namespace bounds signals, and the session that the helper leads: whatever /proc shows.
-        required = tuple(row for row in HELD if row != "signals")
-        try:
-            return run(wanted.replace(landlock=abi > 0, required=required))
-        except Refusal as refusal:
-            if refusal.reference != "userns-unavailable" or abi < 6:
-                raise
-    if abi < 6:
-        raise Refusal(
-            "harvest-no-jail",
-            "git objects that an agent wrote cannot be read in a jail here",
-            context="neither user namespaces nor Landlock with scopes (ABI 6, Linux 6.12) can be used",
-            hint="paddock doctor says which setting closes them; the work stays where it is until then",
-        )
-    return run(wanted.replace(namespaces=False))
 
 
 def _jail_spec(spec: Spec) -> JailSpec:
@@ -151,27 +180,22 @@ def _jail_spec(spec: Spec) -> JailSpec:
 
 
 def run(spec: JailSpec) -> int:
-    """Runs a helper in a jail to its end; its exit status, 128+N for a signal. The calling thread must be the only one.
+    """Runs a command in a jail without namespaces to its end; its exit status, 128+N for a signal.
+
+    The calling thread must be the only one, with `init.BLOCKED` signals blocked.
 
     Raises:
         Refusal: what `spawn.spawn` or the steps inside refused.
     """
-    if not spec.namespaces:
-        processes.adopt_orphans()
-    init.block_signals()
+    processes.adopt_orphans()
+    jailed = spawn.spawn(spec)
     try:
-        jailed = spawn.spawn(spec)
-        try:
-            code = _followed(jailed.status)
-        finally:
-            os.close(jailed.status)
-            ended = os.waitpid(jailed.pid, 0)[1]
-            if not spec.namespaces:
-                processes.sweep()
+        code = _followed(jailed.status)
     finally:
-        init.unblock_signals()
-    code = os.waitstatus_to_exitcode(ended if code is None else code)
-    return code if code >= 0 else 128 - code
+        os.close(jailed.status)
+        ended = os.waitpid(jailed.pid, 0)[1]
+        processes.sweep()
+    return init.status_of(ended if code is None else code)
 
 
 def _followed(reader: int) -> int | None:

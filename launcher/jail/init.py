@@ -219,7 +219,8 @@ def run_agent(status_fd: int, parent: int, start: "Callable[[], NoReturn]") -> "
         start()
         raise AssertionError("the command's start returned")
     except Refusal as refusal:
-        code = refusal.exit_code
+        if status_fd != reports.NOBODY:
+            code = refusal.exit_code
         reports.send_refusal(status_fd, refusal)
     except BaseException as error:
         reports.send_refusal(status_fd, failure("the command could not be started", error))
@@ -396,11 +397,17 @@ class Init:
                 self._end_all()
                 alone = self._seen_as != 0 and _childless()
                 reports.send_exited(self._status_fd, code, alone=alone)
-                os._exit(0)
+                os._exit(status_of(code))
 
     def _end_all(self) -> None:
         if self._end is not None:  # else the kernel does it, when this process ends
             self._end()
+
+
+def status_of(wait_status: int) -> int:
+    """The exit status for a wait status: 128+N for signal N."""
+    code = os.waitstatus_to_exitcode(wait_status)
+    return code if code >= 0 else 128 - code
 
 
 def busy() -> Refusal:

@@ -9,6 +9,7 @@ import marshal
 import time
 
 from launcher import wire
+from launcher.lean import os
 from policy.errors import Refusal, Rows
 
 TYPE_CHECKING = False
@@ -27,11 +28,16 @@ DENIED = b"D"  # the guard has refused something; payload: marshal of what `laun
 WANTED = b"W"  # a watched command wants something; payload: marshal of `launcher.jail.guard.watch.Want`
 REPORT = b"R"  # facts for the ledger; payload: marshal of a tuple
 
+NOBODY = -1
+"""In place of the pipe, where no launcher reads: what was refused is said on standard error (`confined.refusal_in`)."""
+
 _LONGEST = 1500
 
 
 def send(fd: int, kind: bytes, payload: bytes = b"") -> None:
     """Writes one message. A launcher that is gone is no error: its death ends the caller by other means."""
+    if fd == NOBODY:
+        return
     try:
         wire.write(fd, wire.frame(kind, payload))
     except BrokenPipeError:
@@ -50,8 +56,10 @@ def shortened(text: str) -> str:
 
 def send_refusal(fd: int, refusal: Refusal) -> None:
     """Sends a Refusal for the launcher to raise."""
-    parts = (refusal.reference, refusal.message, refusal.context, refusal.hint, refusal.exit_code)
-    send(fd, REFUSED, marshal.dumps(parts))
+    parts = (refusal.reference, refusal.message, refusal.context, refusal.hint)
+    if fd == NOBODY:
+        os.write(2, b"\n\0" + "\0".join(parts).encode("utf-8", "surrogateescape"))
+    send(fd, REFUSED, marshal.dumps((*parts, refusal.exit_code)))
 
 
 def send_report(fd: int, facts: "tuple[Any, ...]") -> None:

@@ -260,27 +260,22 @@ def start(
     """Starts a command in a jail of its own, which ends with this process.
 
     Args:
-        hold: descriptors that the helper inherits; the command does not get them.
+        hold: descriptors that the jail's first process holds; the command does not get them.
     """
     told = os.memfd_create("paddock-spec", os.MFD_CLOEXEC)
     try:
         with os.fdopen(os.dup(told), "wb") as file:
             file.write(marshal.dumps(spec))
         os.lseek(told, 0, os.SEEK_SET)
-        helper: _Helper | None = getattr(_of_thread, "helper", None)
-        if helper is not None:
+        shared: _Helper | None = getattr(_of_thread, "helper", None)
+        if shared is not None:
             with contextlib.suppress(OSError):  # the helper was killed: each command starts its own
-                return _Forked(helper, told, hold, stdin, stdout, stderr)
-        return subprocess.Popen(
-            _helper_words("jail", told),
-            cwd="/",
-            stdin=stdin,
-            stdout=stdout,
-            bufsize=0,
-            stderr=stderr,
-            pass_fds=(told, *hold),
-            start_new_session=True,  # no terminal, and no signal of a terminal
-        )
+                return _Forked(shared, told, hold, stdin, stdout, stderr)
+        helper = _Helper()
+        try:
+            return _Forked(helper, told, hold, stdin, stdout, stderr)
+        finally:
+            helper.close()
     finally:
         os.close(told)
 
@@ -318,8 +313,9 @@ class _Helper:
             self._socket, theirs = socket.socketpair()
             with theirs:
                 self._process = subprocess.Popen(
-                    _helper_words("jails", theirs.fileno()), cwd="/", stdin=subprocess.DEVNULL,
-                    stdout=subprocess.DEVNULL, pass_fds=(theirs.fileno(),), start_new_session=True,
+                    programmes.helper("jails", str(theirs.fileno()), str(os.getpid()), site=False), cwd="/",
+                    stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, pass_fds=(theirs.fileno(),),
+                    start_new_session=True,
                 )  # fmt: skip
         answer, theirs_too = os.pipe()
         with os.fdopen(answer, "rb") as answered:
@@ -359,10 +355,6 @@ class _Forked(subprocess.Popen[bytes]):
         self.pid = helper.fork([spec, *ours, *hold])
         self._child_created = True
         self._close_pipe_fds(*pipes)  # type: ignore[attr-defined]  # not in its stub
-
-
-def _helper_words(function: str, descriptor: int) -> list[str]:
-    return programmes.helper(function, str(descriptor), str(os.getpid()), site=False)
 
 
 # Git on files that an agent may have written: a name at which it would wait for ever is found soon.

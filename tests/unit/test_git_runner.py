@@ -334,6 +334,37 @@ with jailed_git.many():
     assert all(no_group(group) for group in groups)
 
 
+@pytest.mark.parametrize("landlock", [True, False])
+def test_where_namespaces_allow_no_mounts_landlock_holds_git(repo: Path, landlock: bool) -> None:
+    """As AppArmor has it for programmes without a profile; imitated by a filter. Without both there is a refusal."""
+    (repo / "new").write_text("")
+    script = f"""
+import errno
+from launcher.jail import hygiene, seccomp, syscall_tables, syscalls
+from launcher.vcs import jailed_git
+bpf = seccomp.Program()
+bpf.load(0)
+bpf.equal(syscall_tables.number("mount", syscalls.MACHINE), then="denied")
+bpf.answer(seccomp.ALLOW)
+bpf.label("denied")
+bpf.answer(seccomp.ERRNO | errno.EACCES)
+hygiene.no_new_privs()
+hygiene.install_filter(bpf.assemble())
+git = jailed_git.JailedGit({f"{repo}/.git"!r}, {str(repo)!r})
+try:
+    alone = git.run("status", "--porcelain").out
+    with jailed_git.many():
+        assert alone == git.run("status", "--porcelain").out
+    print(alone.decode(), end="")
+except Exception as error:
+    print(error.reference)
+"""
+    env = dict(os.environ) | ({} if landlock else {"PADDOCK_NO_LANDLOCK": "1"})
+    words = [sys.executable, "-c", script]
+    done = subprocess.run(words, cwd=ROOT, env=env, capture_output=True, text=True, timeout=60, check=False)
+    assert done.stdout == ("?? new\n" if landlock else "harvest-no-jail\n"), done
+
+
 ODD = ("line\u2028break", "para\u2029graph", "next\u0085line", "no\u00a0break", "wide\u3000space", "plain")
 """Names that git takes for a branch's, and that hold what Python ends a line, or a word, at."""
 
