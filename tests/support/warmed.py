@@ -108,7 +108,10 @@ while head := socket.recv_fds(asked, 8, 3):
 _Server = tuple["subprocess.Popen[str]", socket.socket]
 
 _started: dict[tuple[object, ...], _Server] = {}
-"""By user, installation, and the thread that asks, so that one which waits is in nobody's way."""
+"""By user, installation, whether it launches, and the thread that asks, so that one which waits is in nobody's way.
+
+A launch is forked again and again, and has a server that knows no other verb: the more memory, the slower the fork.
+"""
 
 
 def run(
@@ -273,7 +276,8 @@ def _ask(
     streams: Sequence[int] = (),
     meanwhile: Callable[[], None] = lambda: None,
 ) -> tuple[int, str, str]:
-    key = (who.prefix, python, os.getpid(), threading.get_ident())
+    launches = request[-1] is _LAUNCHING
+    key = (who.prefix, python, launches, os.getpid(), threading.get_ident())
     process, asking = _started[key] = _started.get(key) or _start(who, python)
     assert process.stdout is not None
     data = json.dumps(request).encode()
