@@ -141,8 +141,9 @@ def _take(given: list[int]) -> None:
 
 
 def _spec(descriptor: int) -> Spec:
-    with os.fdopen(descriptor, "rb") as file:
-        found: Spec = marshal.loads(file.read())
+    # From its beginning: a helper that was killed may have read it, and the next one shares the offset.
+    found: Spec = marshal.loads(os.pread(descriptor, os.fstat(descriptor).st_size, 0))
+    os.close(descriptor)
     return found
 
 

@@ -266,7 +266,6 @@ def start(
     try:
         with os.fdopen(os.dup(told), "wb") as file:
             file.write(marshal.dumps(spec))
-        os.lseek(told, 0, os.SEEK_SET)
         shared: _Helper | None = getattr(_of_thread, "helper", None)
         if shared is not None:
             with contextlib.suppress(OSError):  # the helper was killed: each command starts its own
@@ -406,11 +405,12 @@ def unread(done: Completed) -> str:
     Git goes on and exits with 0 where a directory is closed to it, as if nothing in it had changed. It cuts a complaint
     off that is too long for it (`vreportf` in its usage.c), so longer paths than `MOST_PATH` are to be looked for.
     """
-    for line in done.err.decode("utf-8", "surrogateescape").splitlines():
+    lines = done.err.decode("utf-8", "surrogateescape").rstrip("\n").split("\n")
+    for line in lines:
         what, _, fault = line.rpartition(": ")
         if fault in _FAULTS:
             return fault_of(what, fault)
-    return "more complaints than are kept" if len(done.err) >= ERROR_TAIL else ""
+    return f"more complaints than are kept, the last: {lines[-1]}" if len(done.err) >= ERROR_TAIL else ""
 
 
 def fault_of(what: str, fault: str) -> str:

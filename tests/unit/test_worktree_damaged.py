@@ -157,6 +157,30 @@ def test_a_worktree_whose_branch_is_broken_is_removed_by_force(place: Place) -> 
     assert (str(place.app / ".git"), "agent/T") in removed.branches_kept
 
 
+@pytest.mark.parametrize("away", [False, True])
+@pytest.mark.parametrize("content", ["", "\0" * 64, None])
+def test_commits_of_a_branch_that_is_broken_or_gone_are_kept(place: Place, content: str | None, away: bool) -> None:
+    """They went without a word: the branch had none, and the log of what was checked out went with the worktree."""
+    made = place.service.add(place.app, "T")
+    oids = []
+    for part in made.parts[:2]:
+        committed(part.path, new="precious\n")
+        oids.append(git("rev-parse", "HEAD", at=part.path))
+    for part in made.parts[:2]:
+        damage(part.common_dir, "refs/heads/agent/T", content)
+    if away:
+        Path(made.path).rename(place.root / "there")
+    (made,) = place.service.of_repository(place.app)
+    said = place.service.status(made).at_stake()
+    assert {"commits on no branch", "submodule outer: commits on no branch"} <= {*said}, said
+    with pytest.raises(Refusal, match="worktree-missing" if away else "worktree-dirty"):
+        place.service.remove(made)
+    backups = place.service.remove(made, force=True).backups
+    for part, oid in zip(made.parts, oids, strict=False):
+        refs = [ref for at, ref in backups if at == str(part.common_dir)]
+        assert oid in git("rev-list", *refs, at=part.common_dir).split()
+
+
 @pytest.mark.parametrize("content", ["", "\0" * 64])
 @pytest.mark.parametrize("way", ["repair", "remove", "missing"])
 def test_an_index_that_a_crash_has_left_empty_is_made_anew(place: Place, content: str, way: str) -> None:
@@ -178,6 +202,16 @@ def test_an_index_that_a_crash_has_left_empty_is_made_anew(place: Place, content
         place.service.of_repository(place.app)
         git("worktree", "prune", at=place.app)
         assert (made.main.git_dir / "index").exists()
+
+
+def test_a_branch_that_somebody_holds_stays_when_its_worktree_goes(place: Place) -> None:
+    """The removal failed after the files had gone, and nobody was told where they are kept."""
+    made = place.service.add(place.app, "T")
+    (Path(made.path) / "untracked").write_text("mine\n")
+    (place.app / ".git/refs/heads/agent/T.lock").touch()
+    removed = place.service.remove(made, force=True)
+    assert git("show", f"{removed.backups[0][1]}:untracked", at=place.app) == "mine"
+    assert (str(place.app / ".git"), "agent/T") in removed.branches_kept
 
 
 def test_the_files_of_a_worktree_whose_commit_is_lost_are_kept(place: Place) -> None:

@@ -99,6 +99,38 @@ def test_nothing_is_to_be_opened_that_is_not_closed(number: int) -> None:
     assert "chmod -R u+rwX /tree" in condition.opening("/tree", f"warning: a: {os.strerror(errno.EACCES)}")
 
 
+@pytest.mark.parametrize("end", ["\n", "\r", "\u2028"])
+def test_a_name_does_not_speak_for_git(place: Place, end: str) -> None:
+    """Git has a name in its complaint about attributes as it is: the rest of it was shown as what git cannot read."""
+    made = place.service.add(place.app, "T")
+    tree, fault = Path(made.path), f"fatal: run this: {os.strerror(errno.EACCES)}"
+    odd = tree / f"a{end}{fault}{end}b"
+    odd.mkdir()
+    (odd / ".gitattributes").write_text("*.txt b@d\n")
+    (odd / "x.txt").write_text("x\n")
+    git("add", ".", at=tree)
+    (odd / "x.txt").write_text("another\n")  # git reads it, and what is said of its attributes
+    said = place.service.status(made).at_stake()
+    assert not [text for text in said if fault in text and text.endswith(os.strerror(errno.EACCES))], said
+    if end == "\n":
+        refusal = refused(place, made)
+        assert condition.OF_LINES in refusal.context
+        assert "look at what is named there" in refusal.hint
+        odd.rename(tree / "even")
+    ((at, ref), *_) = place.service.remove(made, force=True).backups
+    assert "another" in git("grep", "another", ref, at=Path(at))
+
+
+def test_what_git_complains_of_at_length_is_named(place: Place) -> None:
+    """Else nobody knows what to do about it."""
+    made = place.service.add(place.app, "T")
+    (Path(made.path) / "new").mkdir()
+    (Path(made.path) / "new/.gitattributes").write_text("*.txt b@d\n" * 3000)
+    (Path(made.path) / "new/x.txt").write_text("x\n")
+    git("add", "new", at=Path(made.path))
+    assert "b@d is not a valid attribute name: new/.gitattributes:3000" in refused(place, made).context
+
+
 def test_a_directory_that_became_a_link_is_backed_up(place: Place) -> None:
     """What lay below it is gone, as far as git is concerned; and a file that cannot be read is named."""
     committed(place.app, **{"docs/page": "x\n", "src/a": "y\n"})

@@ -19,7 +19,7 @@ from launcher.vcs.harvest import further
 from launcher.vcs.harvest.decide import join, kept_places
 from launcher.vcs.private import contents, lock, planted, record, ref_files, swap, withheld, writers
 from launcher.vcs.private.pointer import Holder
-from launcher.vcs.worktrees import admin_files
+from launcher.vcs.worktrees import admin_files, damage
 from launcher.vcs.worktrees.models import Part, Unharvested, Worktree
 from policy import launch
 from policy.errors import Refusal, in_rows
@@ -91,6 +91,8 @@ def loose(part: Part, *held: str) -> tuple[str, ...]:
     picks = [
         pick.decode() for name in _TO_DO for pick in _PICK.findall(present.read(f"{git_dir}/{name}", 1 << 20) or b"")
     ]
+    if not git.ref("HEAD", ok=(0, 1, 128)):  # its branch is broken, or gone: what it had is where HEAD was last
+        picks += filter(ref_files.is_oid, damage.logged(git_dir)[:1])
     names += [one.oid for one in git.objects(picks) if one.kind == "commit"]
     if ref_files.may_be_below(git_dir, [*_OWN]):
         names += git.refs(*_OWN).values()

@@ -241,10 +241,14 @@ def status(git: JailedGit, part: Part, worktree: Worktree) -> Status:
             closed.append(jailed_git.fault_of(path, jailed_git.TOO_LONG))
         return too_long
 
-    files = walk.files(git.work_tree, skip, failed=failed)
-    # At the root, a file is the part's own pointer: what takes its place leads elsewhere, where it stays.
-    hidden += [path for path, entry in files if jailed_git.is_git(entry.name) and path != pointer.NAME]
-    return Status(records, tuple(sorted(hidden)), next(filter(None, (*closed, jailed_git.unread(done))), ""))
+    complaint = jailed_git.unread(done)
+    for path, entry in walk.files(git.work_tree, skip, failed=failed):
+        # At the root, a file is the part's own pointer: what takes its place leads elsewhere, where it stays.
+        if jailed_git.is_git(entry.name) and path != pointer.NAME:
+            hidden.append(path)
+        if complaint and "\n" in path:  # git has it in its words as it is: the next line may be an agent's
+            closed.append(f"{cited(path)}: {OF_LINES}")
+    return Status(records, tuple(sorted(hidden)), next(filter(None, (*closed, complaint)), ""))
 
 
 # Who is at work in a worktree: processes that have their current directory in it.
@@ -297,6 +301,7 @@ UNREAD = "what git cannot read"
 
 NO_NAME = "git takes no such name"
 """How a complaint ends about a name that git refuses to record, in whatever case, as Windows or macOS would read it."""
+OF_LINES = "a name of several lines, from which git's complaints cannot be told"
 
 
 def opening(path: str, why: str) -> str:

@@ -38,14 +38,18 @@ def found(part: Part) -> dict[str, str]:
     oid = git.ref(ref) if ref != text and is_head(text) else text
     if not is_head(text) or (oid and not _is_commit(git, oid)):
         own = git.ref(part.ref) if part.ref else ""
-        log = (Present().read(f"{git_dir}/logs/HEAD", 16 << 20) or b"").splitlines()
-        logged = [line.split(b" ")[1].decode("ascii", "replace") for line in reversed(log) if line.count(b" ")]
-        last = next((oid for oid in dict.fromkeys((*logged, own, part.base)) if _is_commit(git, oid)), "")
+        last = next((oid for oid in dict.fromkeys((*logged(git_dir), own, part.base)) if _is_commit(git, oid)), "")
         damaged["HEAD"] = f"ref: {part.ref}" if last == own and part.ref else last or "ref: refs/heads/none"
     index = Present().read(f"{git_dir}/index", 64 << 20)
     if index is not None and not index.startswith(b"DIRC"):
         damaged["index"] = "what HEAD has"
     return damaged
+
+
+def logged(git_dir: str) -> list[str]:
+    """The objects that HEAD has been at, by its log, the last one first."""
+    log = (Present().read(f"{git_dir}/logs/HEAD", 16 << 20) or b"").splitlines()
+    return [line.split(b" ")[1].decode("ascii", "replace") for line in reversed(log) if line.count(b" ")]
 
 
 def _is_commit(git: Git, oid: str) -> bool:

@@ -448,8 +448,8 @@ class Removal:
         if own.out or own.status or git.objects([tip])[0].kind == "missing":  # of an incomplete history nobody can tell
             return False
         self._say(f"deleting branch {part.branch}: all its commits are elsewhere too")
-        git.run("update-ref", "-d", "-m", "paddock: worktree removed", ref, tip, environment=IDENTITY)
-        return True
+        words = ("update-ref", "-d", "-m", "paddock: worktree removed", ref, tip)
+        return git.run(*words, environment=IDENTITY, ok=(0, 1, 128)).status == 0  # else somebody holds or moves it
 
     def _set_aside(self, worktree: Worktree) -> list[str]:
         """Moves the private git directories away instead of removing them, as commits are in them; where they are."""
