@@ -20,9 +20,6 @@ METHODS = ("GET", "HEAD", "POST")
 BUDGETS = ("tokens", "requests", "upload")
 """Limits of what keys that stay outside are used for."""
 
-USAGE = "usage.json"
-"""In the session's directory: what its keys were used for so far, as the proxy counts it."""
-
 BUNDLES = (
     "/etc/ssl/certs/ca-certificates.crt",
     "/etc/pki/tls/certs/ca-bundle.crt",

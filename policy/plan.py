@@ -28,6 +28,9 @@ SLOTS = ("home", "tmp", "git", "run", "proxy", "proxy_port", "proxy_token", "sec
 """home and git belong to the worktree, tmp and run to the session (DESIGN section 2). The others are no paths: where
 the session's proxy is, as ``USER:TOKEN@HOST:PORT``, two parts of that, and a random password for its servers."""
 
+USAGE = "usage.json"
+"""In the session's directory: what its keys were used for so far, as the proxy counts it."""
+
 Grant = tuple[str, str, str]
 
 Bind = tuple[str, str, str]

@@ -23,7 +23,7 @@ from launcher.jail import cell
 from launcher.loop import Loop, Task, Timeout, accept, running, sleep, writable
 from policy.egress_rules import LOCALHOST, EgressPolicy, Request, Verdict
 from policy.hosts import Address
-from policy.plan import Plan
+from policy.plan import USAGE, Plan
 from policy.promises import OWN_TMP
 
 TYPE_CHECKING = False
@@ -193,7 +193,6 @@ def _vendors(
 ) -> "Vendors":
     from launcher.egress.spending import Spending
     from launcher.egress.vendors import Vendors  # TLS takes long to load
-    from policy.keys import USAGE
 
     allow, deny = (rule for rule, _ in plan.domains), (rule for rule, _ in plan.domains_denied)
     counts = Spending(dict(plan.budget), f"{directory}/{USAGE}")

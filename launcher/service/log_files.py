@@ -14,7 +14,6 @@ import re
 import time
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
-from urllib.parse import quote
 
 from launcher.session.places import made
 
@@ -43,6 +42,8 @@ def secrets(environment: Mapping[str, str], given: Iterable[str], declared: Iter
 
     A value in `given`, ``NAME=VALUE`` of `--env`, counts as a secret too: it was typed for this session alone.
     """
+    from urllib.parse import quote  # a shim whose session has no secrets does without
+
     names = set(declared)
     values = {value for name, value in environment.items() if name in names or _TELLING.search(name)}
     values |= {value for item in given for value in (item.partition("=")[2],) if value}

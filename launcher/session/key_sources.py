@@ -8,8 +8,8 @@ from typing import NamedTuple
 from launcher.lean import os
 from launcher.safefs import walk
 from policy.errors import Refusal
-from policy.keys import BUDGETS, USAGE, Key, api, local, passes, rules
-from policy.plan import SYSTEM_PATH, Grant, beneath
+from policy.keys import BUDGETS, Key, api, local, passes, rules
+from policy.plan import SYSTEM_PATH, USAGE, Grant, beneath
 from policy.promises import OWN_TMP
 
 TYPE_CHECKING = False

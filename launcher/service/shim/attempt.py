@@ -15,7 +15,7 @@ from launcher.jail.processes import is_below
 from launcher.lean import os
 from launcher.service.shim.streams import TERMINAL, Streams
 from policy.errors import Refusal
-from policy.keys import USAGE
+from policy.plan import USAGE
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

@@ -19,7 +19,7 @@ from launcher.service.shim.attempt import SENDABLE, Attempt, Event, Launcher, fa
 from launcher.service.shim.clients import Client, client_for
 from launcher.service.shim.streams import TERMINAL, Streams
 from policy.errors import Refusal
-from policy.keys import USAGE
+from policy.plan import USAGE
 
 _RETRY_SECONDS = 5.0
 _MOST_MOVES = 300
