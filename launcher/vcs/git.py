@@ -753,9 +753,9 @@ def _collected(
     out = io.BytesIO()  # whose value takes no second copy
     err = b""
     left = memoryview(content)
-    with selectors.DefaultSelector() as selector:
-        selector.register(process.stdout, selectors.EVENT_READ)
-        selector.register(process.stderr, selectors.EVENT_READ)
+    with selectors.DefaultSelector() as selector, os.fdopen(os.pidfd_open(process.pid), "rb", 0) as end:
+        for readable in (end, process.stdout, process.stderr):
+            selector.register(readable, selectors.EVENT_READ)
         if process.stdin is not None:
             if left:
                 os.set_blocking(process.stdin.fileno(), False)
@@ -775,6 +775,9 @@ def _collected(
                 looked, pause = time.monotonic(), processes.LOOK * (0.5 + os.urandom(1)[0] / 255)
             ready = selector.select(remaining if look is None else min(remaining, max(0.0, looked + pause - now)))
             for key, _ in ready:
+                if key.fileobj is end:
+                    selector.unregister(end)
+                    continue
                 if key.fileobj is process.stdin:
                     try:
                         left = left[os.write(key.fd, left[:_BLOCK]) :]
@@ -793,8 +796,5 @@ def _collected(
                     out.write(block)
                     if out.tell() > limit:
                         return b"", err, "output"
-    try:
-        process.wait(max(0.0, deadline - time.monotonic()))
-    except subprocess.TimeoutExpired:
-        return b"", err, "time"
+    process.wait()
     return out.getvalue(), err, ""
