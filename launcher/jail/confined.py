@@ -129,6 +129,8 @@ def _by_landlock(wanted: JailSpec, given: list[int], close: tuple[int, ...], par
         os._exit(run(wanted.replace(namespaces=False)))
     except Refusal as refusal:
         reports.send_refusal(reports.NOBODY, refusal)
+    except OSError as error:
+        reports.send_refusal(reports.NOBODY, init.failure("git could not be started in a jail", error))
     finally:
         os._exit(EXIT_REFUSED)
 

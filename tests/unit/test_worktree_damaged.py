@@ -228,3 +228,19 @@ def test_the_files_of_a_worktree_whose_commit_is_lost_are_kept(place: Place) -> 
     assert git("show", f"{ref}:file", at=place.app) == "precious"
     assert git("show", f"{ref}:new", at=place.app) == "new"
     assert (place.app / ".git/refs/heads/agent/T").read_text() == f"{oid}\n"
+
+
+@pytest.mark.parametrize("lost", ["HEAD:new", "HEAD~1"])
+def test_the_files_of_a_worktree_whose_history_is_not_whole_are_kept(place: Place, lost: str) -> None:
+    """Git can compare them with nothing; what has no object any more is kept as the file that is there."""
+    made = place.service.add(place.app, "T")
+    root = Path(made.path)
+    committed(root, other="other\n")
+    committed(root, new="new\n")
+    oid = git("rev-parse", lost, at=root)
+    (root / "file").write_text("precious\n")
+    (place.app / ".git/objects" / oid[:2] / oid[2:]).unlink()
+    assert refused(place, made).reference == "worktree-dirty"
+    refs = [ref for at, ref in place.service.remove(made, force=True).backups if at == str(place.app / ".git")]
+    for name, content in (("file", "precious"), ("new", "new"), ("other", "other")):
+        assert git("show", f"{refs[0]}:{name}", at=place.app) == content

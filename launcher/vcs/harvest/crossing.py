@@ -139,7 +139,7 @@ def adopt(git: JailedGit, objects: str, commit: str, directory: str, holder: Hel
     try:
         assert packer.stdin is not None
         assert packer.stdout is not None
-        known = git.run(*_TIPS).out.split()
+        known = git.run(*_TIPS, ok=(0, 128)).out.split()
         packer.stdin.write(commit.encode() + b"\n" + b"".join(b"^%s\n" % oid for oid in known))
         packer.stdin.close()
         packer.stdin = None

@@ -62,7 +62,13 @@ def keep_work(worktree: Worktree) -> list[tuple[str, str]]:
         with Held(f"backup of {worktree.worktree_id}, until a ref points to it") as held, Scratch() as empty:
             jailed = JailedGit(git.git_dir, empty.name if gone else place)
             try:
-                commit, staged = _commits(jailed, part, worktree, commits, held, gone=gone)
+                try:
+                    commit, staged = _commits(jailed, part, worktree, commits, held, _head(git), gone=gone)
+                except Refusal as refusal:
+                    if refusal.reference not in ("git-failed", "harvest-unreadable"):
+                        raise
+                    # Without what it goes on from, where that is not whole.
+                    commit, staged = _commits(jailed, part, worktree, commits, held, None, gone=gone)
             except GitFailed:
                 if not gone or not condition.is_damaged(part, worktree):
                     raise
@@ -93,13 +99,12 @@ def _head(git: Git) -> str | None:
 
 
 def _commits(
-    git: JailedGit, part: Part, worktree: Worktree, commits: dict[str, str], held: Held, *, gone: bool
+    git: JailedGit, part: Part, worktree: Worktree, commits: dict[str, str], held: Held, head: str | None, *, gone: bool
 ) -> tuple[str, str]:
-    """A commit of the files, or HEAD where they are `gone`, and one of what only the git directory has.
+    """A commit of the files, or `head` where they are `gone`, and one of what only the git directory has.
 
     "" for each where there is nothing of that, or the first has it all.
     """
-    head = _head(git)
     with Scratch() as scratch:
         index, objects = scratch.path("index"), scratch.path("objects")
         for directory in (index, objects):
