@@ -56,18 +56,30 @@ def serve(descriptor: int, parent: int) -> "NoReturn":
     processes.tie_to_parent(parent)
     launcher = syscalls.pidfd_open(parent)
     init.block_signals()
-    usable = not landlock.switched_on(probe.ENV_NO_USERNS) and _usable()
-    while True:
-        given: list[int] = []
-        if not wire.receive(descriptor, given, deadline=None, most=0)[0]:
-            os._exit(0)
-        wanted = _jail_spec(_spec(given.pop(1)))
-        answer = given.pop(0)
-        pid = _in_namespaces(wanted, given, (launcher, descriptor, answer)) if usable else 0
-        pid = pid or _by_landlock(wanted, given, (launcher, descriptor, answer), parent)
-        os.write(answer, b"%d" % pid)
-        for number in (answer, *given):
-            os.close(number)
+    usable: bool | None = None
+    try:
+        while True:
+            given: list[int] = []
+            if not wire.receive(descriptor, given, deadline=None, most=0)[0]:
+                break
+            wanted = _jail_spec(_spec(given.pop(1)))
+            told, go = os.pipe()
+            close = (launcher, descriptor, given[0])
+            pid, refused = 0, None
+            try:
+                if usable is None:
+                    usable = not landlock.switched_on(probe.ENV_NO_USERNS) and _usable()
+                pid = _in_namespaces(wanted, [told, go, *given[1:]], close) if usable else 0
+            except Refusal as refusal:
+                refused = refusal
+            pid = pid or _by_landlock(wanted, refused, [told, go, *given[1:]], close, parent)
+            os.write(given[0], b"%d" % pid)
+            os.write(go, b"g")
+            for number in (told, go, *given):
+                os.close(number)
+    except OSError:
+        pass  # no process can be made, or who asked has gone; it learns that from the end of its pipe
+    os._exit(0)
 
 
 def _usable() -> bool:
@@ -108,8 +120,10 @@ def _in_namespaces(wanted: JailSpec, given: list[int], close: tuple[int, ...]) -
     return pid
 
 
-def _by_landlock(wanted: JailSpec, given: list[int], close: tuple[int, ...], parent: int) -> int:
-    """The process that follows a jail without namespaces."""
+def _by_landlock(
+    wanted: JailSpec, refused: Refusal | None, given: list[int], close: tuple[int, ...], parent: int
+) -> int:
+    """The process that follows a jail without namespaces, or says why there is none."""
     pid = processes.fork(syscalls.CLONE_PARENT)
     if pid:
         return pid
@@ -119,6 +133,8 @@ def _by_landlock(wanted: JailSpec, given: list[int], close: tuple[int, ...], par
         _take(given)
         os.setsid()  # a group of its own, by which it can be ended
         processes.tie_to_parent(parent)
+        if refused is not None:
+            raise refused
         if landlock.abi() < 6:
             raise Refusal(
                 "harvest-no-jail",
@@ -136,8 +152,17 @@ def _by_landlock(wanted: JailSpec, given: list[int], close: tuple[int, ...], par
 
 
 def _take(given: list[int]) -> None:
-    """The command's streams become this process's; what it holds open besides stays."""
-    for number, source in enumerate(given[:3]):
+    """The command's streams become this process's; what it holds open besides stays.
+
+    Begins when the helper has said which process this is: one that is killed before has told nobody to wait for it, and
+    the command is run again.
+    """
+    told, go, *streams = given[:5]
+    os.close(go)
+    if not os.read(told, 1):
+        os._exit(EXIT_REFUSED)
+    os.close(told)
+    for number, source in enumerate(streams):
         os.dup2(source, number)
         os.close(source)
 

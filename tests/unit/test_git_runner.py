@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from launcher import programmes
 from launcher.vcs import git as runner
 from launcher.vcs import jailed_git
 from launcher.vcs.git import Git, GitFailed
@@ -363,6 +364,33 @@ except Exception as error:
     words = [sys.executable, "-c", script]
     done = subprocess.run(words, cwd=ROOT, env=env, capture_output=True, text=True, timeout=60, check=False)
     assert done.stdout == ("?? new\n" if landlock else "harvest-no-jail\n"), done
+
+
+def test_what_nobody_was_told_of_is_not_run(repo: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A helper that is killed right after its fork: the command is run again, and there were two of it."""
+    killed = f"""
+import os, signal, sys
+sys.path.insert(0, {str(ROOT)!r})
+from launcher.jail import confined
+write = os.write
+confined.os.write = lambda fd, data: os.kill(os.getpid(), signal.SIGKILL) if data.isdigit() else write(fd, data)
+confined.serve(int(sys.argv[2]), int(sys.argv[3]))
+"""
+    words = [sys.executable, "-c", killed]
+    monkeypatch.setattr(programmes, "helper", lambda *given, site: [*words, *given])
+    (tmp_path / "own").mkdir()
+    git = JailedGit(f"{repo}/.git", str(repo))
+    with jailed_git.many(), pytest.raises(OSError, match="the helper that starts jails has exited"):
+        git.run("read-tree", "HEAD", environment={"GIT_INDEX_FILE": f"{tmp_path}/own/index"})
+    time.sleep(0.5)
+    assert list((tmp_path / "own").iterdir()) == []
+
+
+def test_a_helper_says_what_it_refuses(repo: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also what is wrong before there is a jail."""
+    monkeypatch.setenv("PADDOCK_NO_USERNS", "banana")
+    with pytest.raises(Refusal, match="environment-invalid"):
+        JailedGit(f"{repo}/.git", str(repo)).run("status")
 
 
 ODD = ("line\u2028break", "para\u2029graph", "next\u0085line", "no\u00a0break", "wide\u3000space", "plain")

@@ -166,6 +166,9 @@ def test_commits_of_a_branch_that_is_broken_or_gone_are_kept(place: Place, conte
     for part in made.parts[:2]:
         committed(part.path, new="precious\n")
         oids.append(git("rev-parse", "HEAD", at=part.path))
+        committed(part.path, more="lost\n")
+        oid = git("rev-parse", "HEAD", at=part.path)
+        (part.common_dir / "objects" / oid[:2] / oid[2:]).unlink()  # what a crash takes besides
     for part in made.parts[:2]:
         damage(part.common_dir, "refs/heads/agent/T", content)
     if away:

@@ -92,7 +92,7 @@ def loose(part: Part, *held: str) -> tuple[str, ...]:
         pick.decode() for name in _TO_DO for pick in _PICK.findall(present.read(f"{git_dir}/{name}", 1 << 20) or b"")
     ]
     if not git.ref("HEAD", ok=(0, 1, 128)):  # its branch is broken, or gone: what it had is where HEAD was last
-        picks += filter(ref_files.is_oid, damage.logged(git_dir)[:1])
+        names.append(damage.last_commit(Git(os.fspath(part.common_dir)), git_dir))
     names += [one.oid for one in git.objects(picks) if one.kind == "commit"]
     if ref_files.may_be_below(git_dir, [*_OWN]):
         names += git.refs(*_OWN).values()

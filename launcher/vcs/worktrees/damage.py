@@ -38,7 +38,7 @@ def found(part: Part) -> dict[str, str]:
     oid = git.ref(ref) if ref != text and is_head(text) else text
     if not is_head(text) or (oid and not _is_commit(git, oid)):
         own = git.ref(part.ref) if part.ref else ""
-        last = next((oid for oid in dict.fromkeys((*logged(git_dir), own, part.base)) if _is_commit(git, oid)), "")
+        last = last_commit(git, git_dir, own, part.base)
         damaged["HEAD"] = f"ref: {part.ref}" if last == own and part.ref else last or "ref: refs/heads/none"
     index = Present().read(f"{git_dir}/index", 64 << 20)
     if index is not None and not index.startswith(b"DIRC"):
@@ -46,10 +46,11 @@ def found(part: Part) -> dict[str, str]:
     return damaged
 
 
-def logged(git_dir: str) -> list[str]:
-    """The objects that HEAD has been at, by its log, the last one first."""
+def last_commit(git: Git, git_dir: str, *further: str) -> str:
+    """The last commit that HEAD was at, by its log, and that is there; else the first of `further`, or ""."""
     log = (Present().read(f"{git_dir}/logs/HEAD", 16 << 20) or b"").splitlines()
-    return [line.split(b" ")[1].decode("ascii", "replace") for line in reversed(log) if line.count(b" ")]
+    logged = [line.split(b" ")[1].decode("ascii", "replace") for line in reversed(log) if line.count(b" ")]
+    return next((oid for oid in dict.fromkeys((*logged, *further)) if _is_commit(git, oid)), "")
 
 
 def _is_commit(git: Git, oid: str) -> bool:
