@@ -12,6 +12,7 @@ links and `#!` lines of plain directories of programmes, reach further places, u
 import os
 from collections.abc import Iterable, Iterator, Sequence
 from fnmatch import fnmatchcase
+from functools import cache
 from typing import NamedTuple
 
 from policy import tables
@@ -106,6 +107,7 @@ class ToolchainTable(Part):
     """The toolchains, the more particular first."""
 
 
+@cache
 def load_table(path: str = TABLE_FILE) -> ToolchainTable:
     """Reads the table.
 

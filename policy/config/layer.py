@@ -4,6 +4,7 @@ import os
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from enum import IntEnum
+from functools import cache
 from typing import NamedTuple
 
 from policy import tables
@@ -132,6 +133,7 @@ class Layer(NamedTuple):
     elsewhere: str = ""
 
 
+@cache
 def shipped() -> Layer:
     """The built-in defaults, `policy/default.toml`."""
     table = tables.shipped(f"{os.path.dirname(os.path.dirname(__file__))}/default.toml")

@@ -296,6 +296,8 @@ def test_a_cluster_performs_rows_and_holds_sessions_as_this_machine_does(public_
         "mkdir 'a\tb'; echo x >'a\tb/-n'; git add .; git commit -qm odd; git checkout -q -b elsewhere; echo e >e; "
         f"{COMMIT} elsewhere; git branch -q -- aside; rm file.txt 2>/dev/null; exit 3"
     )
+    # It writes more than a log keeps, and goes on: with nothing else it would have a processor for itself.
+    endless = f"echo y >y; {COMMIT} endless; yes endless | head -c 40000000; while echo endless; do sleep 0.1; done"
     (home / "several.toml").write_text(
         "parallel = 8\n"
         + ticket("waits", patient) + "cpus = 0.25\n"  # who stays leaves room for the others
@@ -307,7 +309,7 @@ def test_a_cluster_performs_rows_and_holds_sessions_as_this_machine_does(public_
         + ticket("wide", "true") + "cpus = 64\n"
         + ticket("broken", _BROKEN)
         + ticket("heap", _HEAP)
-        + ticket("endless", f"echo y >y; {COMMIT} endless; yes endless") + "cpus = 0.25\ntimeout = 20\n"
+        + ticket("endless", endless) + "cpus = 0.25\ntimeout = 35\n"  # which begins with its wait for a node
     )  # fmt: skip
     (home / "open.toml").write_text(ticket("open", "true", "--net", "open"))
     (home / "tools.toml").write_text("file_tools = true\n" + ticket("tools", "true"))
@@ -359,9 +361,9 @@ def test_a_cluster_performs_rows_and_holds_sessions_as_this_machine_does(public_
     assert agents["odd"]["status"] == 3
     assert (home / "branches").read_text().split() == ["aside", "elsewhere"]
     assert (agents["missing"]["status"], agents["wide"]["refusal"]["errorType"]) == (127, "row-too-wide")
-    assert (home / "subjects").read_text().split() == ["broken", "heap", "endless"]
-    assert (agents["broken"]["status"], agents["heap"]["status"]) == (0, 0)
     assert agents["endless"]["reason"] == "timeout"
+    assert (home / "subjects").read_text().split() == ["broken", "heap", "endless"], agents
+    assert (agents["broken"]["status"], agents["heap"]["status"]) == (0, 0)
     assert "not brought home of the worktree: files that were not committed" in (home / "log.7").read_text()
     stashes = (home / "stashes").read_text().split()
     assert len([line for line in stashes if "broken" in line]) == 2

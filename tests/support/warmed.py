@@ -25,14 +25,20 @@ APART = False
 """Whether each command is started by itself after all: where it is measured (tests/bench)."""
 PR_SET_CHILD_SUBREAPER = 36
 
-_LAUNCHING = ("launcher.verbs.run", "launcher.session.packages", *starting.SOMETIMES)
-"""What a launcher needs. It is not learnt from those that there were: they close what they could tell of it by."""
+_LAUNCHING = (
+    "launcher.verbs.run", "launcher.session.packages", *starting.SOMETIMES,
+    "launcher.vcs.private.renew", "launcher.session.carrier", "launcher.session.harvesting",
+)  # fmt: skip
+"""What a launcher needs, besides the shipped tables. It is not learnt from those that there were: they close what they
+could tell of it by."""
 
 # What a child has imported is imported here, too, so that the next one has it. One that stays belongs to whom orphans
 # come to; its errors go to a log, or it has the streams of the request. So has one that launches, for its command.
 _SERVING = r"""
 import contextlib, gc, importlib, json, os, signal, socket, sys, traceback
 from launcher.__main__ import main
+from policy import egress_rules, toolchains
+from policy.config import layer
 asked, answers = socket.socket(fileno=os.dup(0)), os.fdopen(os.dup(1), "w")
 null = os.open("/dev/null", os.O_RDWR)
 os.dup2(null, 0), os.dup2(null, 1)
@@ -72,6 +78,7 @@ while head := socket.recv_fds(asked, 8, 3):
     for name in loaded:
         importlib.import_module(name)
     if head[1] and not log:
+        layer.shipped(), toolchains.load_table(), egress_rules.bundles()
         gc.freeze(), gc.disable()
         if (pid := os.fork()) == 0:
             signal.alarm(patience)
