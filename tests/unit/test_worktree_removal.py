@@ -107,9 +107,9 @@ def test_a_name_does_not_speak_for_git(place: Place, end: str) -> None:
     odd = tree / f"a{end}{fault}{end}b"
     odd.mkdir()
     (odd / ".gitattributes").write_text("*.txt b@d\n")
-    (odd / "x.txt").write_text("x\n")
+    (odd / "x.txt").write_text("the one\n")
     git("add", ".", at=tree)
-    (odd / "x.txt").write_text("another\n")  # git reads it, and what is said of its attributes
+    (odd / "x.txt").write_text("another\n")  # as long: git reads it to compare, and what is said of its attributes
     said = place.service.status(made).at_stake()
     assert not [text for text in said if fault in text and text.endswith(os.strerror(errno.EACCES))], said
     if end == "\n":
@@ -128,6 +128,7 @@ def test_what_git_complains_of_at_length_is_named(place: Place) -> None:
     (Path(made.path) / "new/.gitattributes").write_text("*.txt b@d\n" * 3000)
     (Path(made.path) / "new/x.txt").write_text("x\n")
     git("add", "new", at=Path(made.path))
+    (Path(made.path) / "new/x.txt").write_text("y\n")  # as long: git reads it to compare
     assert "b@d is not a valid attribute name: new/.gitattributes:3000" in refused(place, made).context
 
 

@@ -8,8 +8,6 @@ from enum import StrEnum
 from itertools import islice
 from typing import NamedTuple
 
-import psutil
-
 from launcher.safefs import walk
 from launcher.safefs.guarded_files import Inside
 from launcher.vcs import checkout, gitlinks, jailed_git
@@ -270,6 +268,8 @@ def processes_at_work(root: str) -> tuple[int, ...]:
 
 def named_processes(ids: Iterable[int]) -> list[str]:
     """Processes with what they run, for people: ``bash (4711)``; this one says that it is this command."""
+    import psutil  # a tenth of what most verbs import, and few find any process
+
     found = []
     for pid in ids:
         try:
@@ -282,6 +282,8 @@ def named_processes(ids: Iterable[int]) -> list[str]:
 
 def are_callers(ids: Iterable[int]) -> bool:
     """Whether all of these are this command or its ancestors, such as the user's shell."""
+    import psutil
+
     own = psutil.Process()
     return {own.pid, *(above.pid for above in own.parents())}.issuperset(ids)
 
