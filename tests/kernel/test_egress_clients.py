@@ -298,8 +298,9 @@ def shake(name, cut, early):
                     hellos += 1
                 if hellos == 2:
                     said = early + said.replace(b"good.example", name)
-                    at = said.index(name)
-                    start = said.rindex(b"\\x16\\x03", 0, at)
+                    start = 0
+                    while said[start] != 22:  # by records: what is random in it may look like the beginning of one
+                        start += 5 + int.from_bytes(said[start + 3 : start + 5], "big")
                     body = said[start + 5:]
                     said = said[:start] + b"".join(
                         b"\\x16\\x03\\x03" + len(p).to_bytes(2, "big") + p
