@@ -158,6 +158,9 @@ class JailedGit(Git):
         work_tree: root of the files.
         settings: as for `Git`; files that they name are copied.
         hold: as for `Git`; the jail's helper inherits them, and git's end is its own.
+
+    Attributes:
+        without_head: git takes the branch for one without commits.
     """
 
     def __init__(
@@ -170,6 +173,7 @@ class JailedGit(Git):
     ) -> None:
         super().__init__(git_dir, settings=settings, hold=hold)
         self.work_tree = work_tree
+        self.without_head = False
         self._skeleton: Skeleton | None = None
         self._sleep: processes.Sleep | None = None
         self._making = threading.Lock()
@@ -215,7 +219,7 @@ class JailedGit(Git):
             )
         skeleton = self.skeleton()
         if arguments[0] == "status" or "HEAD" in arguments:
-            skeleton.point(self.ref("HEAD"))
+            skeleton.point("" if self.without_head else self.ref("HEAD"))
         given = dict(environment or {})
         readable, writable = [skeleton.path, *skeleton.shared, *skeleton.stores], []
         objects = given.setdefault("GIT_OBJECT_DIRECTORY", skeleton.stores[0])

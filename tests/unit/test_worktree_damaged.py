@@ -1,5 +1,6 @@
 """A worktree with a damaged git directory: what it has is said to be at stake, mended by `repair`, kept by --force."""
 
+import subprocess
 from pathlib import Path
 
 import pytest
@@ -207,6 +208,22 @@ def test_an_index_that_a_crash_has_left_empty_is_made_anew(place: Place, content
         assert (made.main.git_dir / "index").exists()
 
 
+@pytest.mark.parametrize("part", [0, 1])
+@pytest.mark.parametrize("content", ["", "\0" * 41, "garbage\n"])
+def test_a_branch_that_a_crash_has_left_empty_is_in_nobodys_way(place: Place, content: str, part: int) -> None:
+    """Neither `git branch -D` nor `worktree add` could do anything about it; the hint says what can."""
+    broken = place.service.add(place.app, "T").parts[part].common_dir / "refs/heads/agent/T"
+    place.service.remove(*place.service.of_repository(place.app))
+    broken.parent.mkdir(exist_ok=True)
+    broken.write_text(content)
+    with pytest.raises(Refusal, match="branch agent/T is broken") as raised:
+        place.service.add(place.app, "T")
+    assert raised.value.reference == "branch-broken"
+    assert place.service.of_repository(place.app) == []
+    subprocess.run(raised.value.hint, shell=True, check=False)
+    place.service.add(place.app, "T")
+
+
 def test_a_branch_that_somebody_holds_stays_when_its_worktree_goes(place: Place) -> None:
     """The removal failed after the files had gone, and nobody was told where they are kept."""
     made = place.service.add(place.app, "T")
@@ -233,7 +250,7 @@ def test_the_files_of_a_worktree_whose_commit_is_lost_are_kept(place: Place) -> 
     assert (place.app / ".git/refs/heads/agent/T").read_text() == f"{oid}\n"
 
 
-@pytest.mark.parametrize("lost", ["HEAD:new", "HEAD~1"])
+@pytest.mark.parametrize("lost", ["HEAD:new", "HEAD~1", "HEAD^{tree}"])
 def test_the_files_of_a_worktree_whose_history_is_not_whole_are_kept(place: Place, lost: str) -> None:
     """Git can compare them with nothing; what has no object any more is kept as the file that is there."""
     made = place.service.add(place.app, "T")

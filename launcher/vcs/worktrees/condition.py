@@ -8,6 +8,7 @@ from enum import StrEnum
 from itertools import islice
 from typing import NamedTuple
 
+from launcher.jail import processes
 from launcher.safefs import walk
 from launcher.safefs.guarded_files import Inside
 from launcher.vcs import checkout, gitlinks, jailed_git
@@ -268,24 +269,17 @@ def processes_at_work(root: str) -> tuple[int, ...]:
 
 def named_processes(ids: Iterable[int]) -> list[str]:
     """Processes with what they run, for people: ``bash (4711)``; this one says that it is this command."""
-    import psutil  # a tenth of what most verbs import, and few find any process
-
     found = []
     for pid in ids:
-        try:
-            command = cited(psutil.Process(pid).name())
-        except psutil.Error:
-            command = "ended meanwhile"
+        name, above = processes.name_and_parent(pid)
+        command = "ended meanwhile" if above < 0 else cited(os.fsdecode(name))
         found.append(f"{'this command' if pid == os.getpid() else command} ({pid})")
     return found
 
 
 def are_callers(ids: Iterable[int]) -> bool:
     """Whether all of these are this command or its ancestors, such as the user's shell."""
-    import psutil
-
-    own = psutil.Process()
-    return {own.pid, *(above.pid for above in own.parents())}.issuperset(ids)
+    return all(processes.is_below(os.getpid(), pid) for pid in ids)
 
 
 _MOST_COPIED = 1 << 20

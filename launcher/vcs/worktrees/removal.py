@@ -67,7 +67,7 @@ def keep_work(worktree: Worktree) -> list[tuple[str, str]]:
                 except Refusal as refusal:
                     if refusal.reference not in ("git-failed", "harvest-unreadable"):
                         raise
-                    # Without what it goes on from, where that is not whole.
+                    jailed.without_head = True  # what it goes on from is not whole
                     commit, staged = _commits(jailed, part, worktree, commits, held, None, gone=gone)
             except GitFailed:
                 if not gone or not condition.is_damaged(part, worktree):

@@ -14,7 +14,7 @@ from launcher.vcs.worktrees import admin_files, models, module_stores
 from launcher.vcs.worktrees.models import Options, Part, State, Unpopulated, Worktree
 from policy.errors import Refusal, in_rows
 from policy.launch import worktree_id
-from policy.pasted import cited, quoted
+from policy.pasted import cited, joined, quoted
 from policy.plan import beneath
 
 
@@ -118,6 +118,8 @@ def _branch(git: Git, name: str, options: Options) -> tuple[str, str, bool]:
     if branch.startswith("-") or not branch.isprintable() or git.run("check-ref-format", ref, ok=(0, 1)).status:
         raise Refusal("branch-name", f"{branch!r} is not a valid branch name", hint="see git check-ref-format --help")
     exists = bool(git.ref(ref))
+    if not exists:
+        _check_unbroken(git.common_dir, branch, ref)
     if exists and (options.branch is None or options.start is not None):
         raise Refusal(
             "branch-exists",
@@ -195,10 +197,24 @@ def _chosen(
     return chosen, tuple(left)
 
 
+def _check_unbroken(common_dir: str, branch: str, ref: str) -> None:
+    """Refuses (branch-broken) a branch's file that names no commit, as a crash leaves it: git would not replace it."""
+    path = f"{common_dir}/{ref}"
+    if os.path.isfile(path):
+        raise Refusal(
+            "branch-broken",
+            f"branch {branch} is broken: {path} names no commit",
+            context="git can neither read nor replace it; where it has been is in its log, if it has one",
+            hint=in_rows(joined(("cat", f"{common_dir}/logs/{ref}")), joined(("rm", path))),
+        )
+
+
 def _submodule(module: module_stores.Module, root: str, directory: str, branch: str) -> Part:
     git = Git(module.common_dir)
     ref = f"refs/heads/{branch}"
     tip = git.ref(ref)
+    if not tip:
+        _check_unbroken(module.common_dir, branch, ref)
     where = admin_files.checked_out(module.common_dir, ref) if tip else None
     if tip and (tip != module.commit or where is not None):
         raise Refusal(
