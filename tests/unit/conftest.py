@@ -20,6 +20,11 @@ def _forget_the_helper() -> None:
 os.register_at_fork(after_in_child=_forget_the_helper)
 
 
+def pytest_sessionfinish() -> None:
+    """Ends it."""
+    _helper.close()
+
+
 @pytest.fixture(autouse=True)
 def _jails_share_a_helper(request: pytest.FixtureRequest) -> Iterator[None]:
     """Git of all these tests runs in jails of one helper, but for those of helpers themselves: starting it takes twice
