@@ -10,7 +10,7 @@ import selectors
 import signal
 import socket
 import subprocess
-import threading
+from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import BinaryIO
@@ -114,11 +114,17 @@ while head := socket.recv_fds(asked, 8, 3):
 
 _Server = tuple["subprocess.Popen[str]", socket.socket]
 
-_started: dict[tuple[object, ...], _Server] = {}
-"""By user, installation, whether it launches, and the thread that asks, so that one which waits is in nobody's way.
+_started: dict[int, _Server] = {}
+"""All of this process, by their ids."""
+
+_idle: defaultdict[tuple[object, ...], list[_Server]] = defaultdict(list)
+"""Those that nobody waits for, by process, user, installation, and whether they launch.
 
 A launch is forked again and again, and has a server that knows no other verb: the more memory, the slower the fork.
 """
+
+_MOST_IDLE = 2
+"""Of a kind: threads that ask at once have one each, and what one has loaded the next need not."""
 
 
 def run(
@@ -284,8 +290,11 @@ def _ask(
     meanwhile: Callable[[], None] = lambda: None,
 ) -> tuple[int, str, str]:
     launches = request[-1] is _LAUNCHING
-    key = (who.prefix, python, launches, os.getpid(), threading.get_ident())
-    process, asking = _started[key] = _started.get(key) or _start(who, python)
+    idle = _idle[os.getpid(), who.prefix, python, launches]
+    try:
+        process, asking = server = idle.pop()
+    except IndexError:
+        process, asking = server = _start(who, python)
     assert process.stdout is not None
     data = json.dumps(request).encode()
     try:
@@ -294,16 +303,18 @@ def _ask(
         meanwhile()
         status, out, err = json.loads(process.stdout.readline())
     except BaseException:  # nobody reads this answer any more
-        _end(*_started.pop(key))
+        _end(*server)
         raise
-    if threading.current_thread() is not threading.main_thread():
-        _end(*_started.pop(key))
+    if len(idle) < _MOST_IDLE:
+        idle.append(server)
+    else:
+        _end(*server)
     return status, out, err
 
 
 def pids() -> set[int]:
     """These processes, which outlive tests."""
-    return {process.pid for process, _ in _started.values()}
+    return {*_started}
 
 
 def left() -> set[int]:
@@ -319,15 +330,18 @@ def _start(who: Who, python: Path) -> _Server:
     argv = who.command([python, "-I", "-c", _SERVING])
     asking, asked = socket.socketpair()
     with asked:
-        return subprocess.Popen(argv, cwd="/", env=env, stdin=asked.fileno(), stdout=subprocess.PIPE, text=True), asking
+        process = subprocess.Popen(argv, cwd="/", env=env, stdin=asked.fileno(), stdout=subprocess.PIPE, text=True)
+    _started[process.pid] = process, asking
+    return process, asking
 
 
 def _end(process: "subprocess.Popen[str]", asking: socket.socket) -> None:
+    del _started[process.pid]
     process.kill()
     process.communicate()
     asking.close()
 
 
 def _end_all(pid: int) -> None:
-    while pid == os.getpid() and _started:
-        _end(*_started.popitem()[1])
+    for server in [*_started.values()] if pid == os.getpid() else ():
+        _end(*server)
