@@ -309,6 +309,17 @@ _BESIDE: dict[str, tuple[tuple[str, ...], set[str]]] = {
             _UNTOLD,
         },
     ),
+    "refs that a crash has left empty": (
+        (
+            "git checkout -qb side; echo s >s; git add s; git commit -qm side; git checkout -q -",
+            "echo mine >m; git add m; git stash -q",
+            "git worktree add -q --detach ~/x; git -C ~/x commit -q --allow-empty -m x",
+            "cd library; git checkout -qb l; git commit -q --allow-empty -m l; git checkout -q -",
+            f": >{_DIRECTORY}/refs/heads/side; head -c 41 /dev/zero >{_DIRECTORY}/refs/stash",
+            f": >{_DIRECTORY}/worktrees/x/HEAD; cd library; echo garbage >{_DIRECTORY}/refs/heads/l",
+        ),
+        {"not harvested: side, stash, worktrees/x/HEAD", f"{_LIBRARY}not harvested: l"},
+    ),
     "operations and indexes": (
         (
             f"echo mine >>src/count; {_BREAK}",
@@ -371,6 +382,18 @@ def test_work_beside_the_branch_is_not_removed_with_a_worktree(git: Git, doing: 
     assert forced.returncode == 0, forced.stderr
     aside = re.findall(r"is kept: (\S+)", forced.stdout)[-1]
     assert Path(aside).is_dir()
+
+
+def test_a_stash_whose_ref_a_crash_has_left_empty_is_taken_over_again(git: Git) -> None:
+    """It was known to have been, and went with the worktree."""
+    ok(git.run("echo mine >m; git add m; git stash -q"))
+    (ref,) = (git.common / "refs/paddock/stash").rglob("1")
+    oid = ref.read_text()
+    ref.write_text("")
+    assert "would be lost: 1 stash not harvested" in _verb(git, "status").stdout
+    ok(_verb(git, "harvest"))
+    assert (ref.parent / "2").read_text() == oid
+    ok(_verb(git, "remove", "mv2", at="main"))
 
 
 _NO_WORK = r"""git worktree add -q ~/x; git update-index --split-index; git -C ~/x update-index --split-index

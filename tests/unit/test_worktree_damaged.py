@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 
+from launcher.vcs.private import record
 from launcher.vcs.worktrees.models import State
 from launcher.vcs.worktrees.store import FILE
 from policy.errors import Refusal
@@ -206,6 +207,59 @@ def test_an_index_that_a_crash_has_left_empty_is_made_anew(place: Place, content
         place.service.of_repository(place.app)
         git("worktree", "prune", at=place.app)
         assert (made.main.git_dir / "index").exists()
+
+
+@pytest.mark.parametrize("logged", [True, False])
+@pytest.mark.parametrize("number", [0, 1])
+@pytest.mark.parametrize("content", ["", "\0" * 41, "HEAD^{tree}"])
+def test_commits_of_a_branch_that_is_not_checked_out_are_not_lost_with_it(
+    place: Place, content: str, number: int, logged: bool
+) -> None:
+    """What it led to counted as none, and went without --force; where it named a tree, the branch did, too."""
+    made = place.service.add(place.app, "T")
+    part = made.parts[number]
+    committed(part.path, new="precious\n")
+    oid, tree = git("rev-parse", "HEAD", "HEAD^{tree}", at=part.path).split()
+    git("update-ref", record.pin(part.worktree_id), oid, at=part.path)  # as a session has it
+    git("switch", "-q", "--detach", "HEAD~1", at=part.path)
+    if not logged:
+        git("reflog", "expire", "--expire=now", "--all", at=part.path)
+    damage(part.common_dir, "refs/heads/agent/T", f"{tree}\n" if content.startswith("HEAD") else content)
+    said = "; ".join(place.service.status(made).at_stake())
+    assert "commits on no branch" in said
+    assert "what refs/heads/agent/T led to, which names no commit" in said
+    assert refused(place, made).reference == "worktree-dirty"
+    refs = [ref for at, ref in place.service.remove(made, force=True).backups if at == str(part.common_dir)]
+    assert oid in git("rev-list", *refs, at=part.common_dir).split()
+    assert (part.common_dir / "refs/heads/agent/T").exists()
+
+
+def test_a_ref_of_a_worktrees_own_that_is_broken_is_no_reason_to_lose_what_was_checked_out(place: Place) -> None:
+    """Only the log of HEAD knows what it may have led to."""
+    made = place.service.add(place.app, "T")
+    root = Path(made.path)
+    git("checkout", "-q", "--detach", at=root)
+    committed(root, new="precious\n")
+    oid = git("rev-parse", "HEAD", at=root)
+    git("update-ref", "refs/worktree/keep", oid, at=root)
+    git("checkout", "-q", "agent/T", at=root)
+    damage(made.main.git_dir, "refs/worktree/keep", "")
+    assert refused(place, made).context.splitlines()[-1] == "what refs/worktree/keep led to, which names no commit"
+    refs = [ref for at, ref in place.service.remove(made, force=True).backups if at == str(place.app / ".git")]
+    assert oid in git("rev-list", *refs, at=place.app).split()
+
+
+def test_a_branch_without_a_log_is_kept_by_what_pins_it(place: Place) -> None:
+    """It is checked out, and broken."""
+    made = place.service.add(place.app, "T")
+    committed(Path(made.path), new="precious\n")
+    oid = git("rev-parse", "HEAD", at=Path(made.path))
+    git("update-ref", record.pin(made.worktree_id), oid, at=place.app)
+    git("reflog", "expire", "--expire=now", "--all", at=Path(made.path))
+    damage(place.app / ".git", "refs/heads/agent/T", "")
+    assert "commits on no branch" in refused(place, made).context
+    refs = [ref for at, ref in place.service.remove(made, force=True).backups if at == str(place.app / ".git")]
+    assert oid in git("rev-list", *refs, at=place.app).split()
 
 
 @pytest.mark.parametrize("part", [0, 1])

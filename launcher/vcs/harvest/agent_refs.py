@@ -127,7 +127,8 @@ class AgentRefs:
     def below(self, top: str, *, whole: bool = False) -> dict[str, str]:
         """Refs by full name: plain files and packed ones below a directory. More than `MOST_LOOSE` are a Refusal.
 
-        With `whole`, so is whatever hides any (harvest-ref-unreadable).
+        With `whole`, so is whatever hides any (harvest-ref-unreadable); a file that says nothing, as a crash leaves
+        it, is one with the id "".
         """
         found: dict[str, str] = {}
         prefix = f"{top}/".encode()
@@ -207,6 +208,8 @@ class AgentRefs:
                 oid = self.branch(target) or ""  # nothing else leads to a ref that has its name beside HEAD
             if self._is_oid(oid):
                 found[path] = oid
+            elif whole and content is not None and not content.startswith(b"ref:"):
+                found[path] = ""
         return found
 
     def stash(self) -> list[str]:

@@ -218,7 +218,7 @@ def _waits(tip: agent_refs.Tip, places: tuple[str, ...] | None, standing: Mappin
 def _beside(
     directory: str, repository: records.Repository, places: tuple[str, ...] | None, standing: Mapping[str, str]
 ) -> list[str]:
-    """Further branches, tags and the like of the agent's with commits that no ref of the host's reaches.
+    """Further branches, tags and the like of the agent's that nobody can read, or whose commits no host's ref reaches.
 
     What the host itself has shown him is not his, whatever the host has removed since.
     """
@@ -229,13 +229,13 @@ def _beside(
     theirs = {
         name: oid
         for name, oid in everything.items()
-        if oid not in known_oids and name != STASH and unwanted.get(f"{repository.private}:{name}") != oid
+        if oid not in known_oids and (name != STASH or not oid) and unwanted.get(f"{repository.private}:{name}") != oid
     }
     git = Git(repository.git_dir)
     own = git.ref("HEAD")
     others = ("refs/heads/", "refs/tags/", *(f"{place}/" for place in places or ()))
     known = (own,) if own else ()
-    lost = unreached(git, {standing.get(oid, oid) for oid in theirs.values()}, tips=known, refs=others)
+    lost = {""} | unreached(git, {standing.get(oid, oid) for oid in theirs.values() if oid}, tips=known, refs=others)
     return sorted(cited(_SHORT.sub("", name)) for name, oid in theirs.items() if standing.get(oid, oid) in lost)
 
 
@@ -354,7 +354,7 @@ def _is_as_given(directory: str, place: str, digits: int) -> bool:
     """Whether a repository has no object of its own, and no ref but what it was given: any, an agent can write."""
     try:
         with agent_refs.AgentRefs(f"{directory}/{records.GIT}", place, digits) as refs:
-            oids = {*(refs.below("refs", whole=True) | refs.linked()).values(), refs.head()[1] or ""}
-            return not refs.has_objects() and oids <= given_oids(given_place(directory, place)) | {""}
+            oids = {*(refs.below("refs", whole=True) | refs.linked()).values(), *filter(None, refs.head()[1:])}
+            return not refs.has_objects() and oids <= given_oids(given_place(directory, place))
     except (Refusal, OSError):
         return False

@@ -241,7 +241,7 @@ def given_oids(given: str) -> set[str]:
     packed = {
         line.split(b" ")[0].lstrip(b"^").decode("ascii", "replace") for line in _bytes(f"{given}/packed").split(b"\n")
     }
-    return loose | packed
+    return (loose | packed) - {""}
 
 
 def given_place(directory: str, private: str) -> str:

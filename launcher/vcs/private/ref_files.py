@@ -6,6 +6,7 @@ bisect), replacements, and Paddock's own. Formats: gitrepository-layout(5), git-
 
 import os
 import time
+from collections.abc import Iterable
 from typing import NamedTuple
 
 from policy.errors import Refusal
@@ -120,6 +121,19 @@ def loose(common_dir: str) -> tuple[dict[str, str], list[str]]:
         except (FileNotFoundError, NotADirectoryError):
             continue
     return found, directories
+
+
+def broken(directory: str, places: Iterable[str]) -> tuple[str, ...]:
+    """Full names of refs, at `places` and below them, whose files name nothing, as a crash leaves them."""
+    found: list[str] = []
+    for place in places:
+        below = (f"{parent}/{name}" for parent, _, names in os.walk(f"{directory}/{place}") for name in names)
+        for path in (f"{directory}/{place}", *below):
+            if os.path.isfile(path) and not path.endswith(".lock"):
+                text = _content(path)
+                if not (is_oid(text) or text.startswith("ref:")):
+                    found.append(os.path.normpath(path.removeprefix(f"{directory}/")))
+    return tuple(found)
 
 
 def packed(common_dir: str) -> bytes:

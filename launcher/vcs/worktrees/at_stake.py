@@ -6,7 +6,7 @@ agent's: it is moved as it is, and no unjailed git is ever started on it.
 
 import os
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -35,6 +35,7 @@ _TIPS = ("HEAD", "MERGE_HEAD", "MERGE_AUTOSTASH", "CHERRY_PICK_HEAD", "REVERT_HE
          *(f"rebase-{how}/{name}" for how in ("merge", "apply") for name in ("autostash", "orig-head")))  # fmt: skip
 """Files of a worktree's own git directory that name commits: what is checked out, and what is under way."""
 _TO_DO = ("sequencer/todo", "rebase-merge/git-rebase-todo")
+_MOST_LOGGED = 100
 _PICK = re.compile(rb"^[a-z]+ (?:-[cC] )?([0-9a-f]{4,64})\b", re.MULTILINE)
 """What is to be picked: mostly the beginnings of ids."""
 
@@ -80,10 +81,22 @@ class Kept(NamedTuple):
         return f"git -C {quoted(self.path)} update-ref -d {quoted(self.ref)}"
 
 
-def loose(part: Part, *held: str) -> tuple[str, ...]:
+def unreadable(part: Part) -> tuple[str, ...]:
+    """Refs of a part that are there and name no commit: its branch, what is checked out, and those of its own."""
+    git_dir, common_dir = os.fspath(part.git_dir), os.fspath(part.common_dir)
+    names = {part.ref or "", admin_files.head(git_dir).removeprefix("ref: ")}
+    heads = sorted(name for name in names if name.startswith("refs/heads/"))
+    git, found = Git(common_dir), ref_files.broken(common_dir, heads)
+    oids = {ref: oid for ref in heads if ref not in found and (oid := git.ref(ref))}
+    found += tuple(ref for ref, one in zip(oids, git.objects(oids.values()), strict=True) if one.kind != "commit")
+    return found + ref_files.broken(git_dir, _OWN)
+
+
+def loose(part: Part, broken: Sequence[str], *held: str) -> tuple[str, ...]:
     """Commits to which nothing but the own git directory of a part leads: HEAD, its own refs, what is under way.
 
-    A branch, tag, remote-tracking branch, stash or note holds what it reaches, unless it is broken; `held` do, too.
+    Where a ref is `broken`, what logs have instead, and the ref that pins what sessions borrow. A branch, tag,
+    remote-tracking branch, stash or note holds what it reaches, unless it is broken; `held` do, too.
     """
     git_dir = os.fspath(part.git_dir)
     git, present = Git(git_dir), Present()
@@ -91,8 +104,14 @@ def loose(part: Part, *held: str) -> tuple[str, ...]:
     picks = [
         pick.decode() for name in _TO_DO for pick in _PICK.findall(present.read(f"{git_dir}/{name}", 1 << 20) or b"")
     ]
+    common_dir, log = os.fspath(part.common_dir), f"{git_dir}/logs/HEAD"
+    trusted = Git(common_dir)
     if not git.ref("HEAD", ok=(0, 1, 128)):  # its branch is broken, or gone: what it had is where HEAD was last
-        names.append(damage.last_commit(Git(os.fspath(part.common_dir)), git_dir))
+        names.append(damage.last_commit(trusted, [log]))
+    names += (damage.last_commit(trusted, [f"{common_dir}/logs/{ref}"]) for ref in broken)
+    if broken:
+        pinned = trusted.ref(record.pin(part.worktree_id))
+        names += (oid for oid in (pinned, *damage.logged([log])[:_MOST_LOGGED]) if damage.is_commit(trusted, oid))
     names += [one.oid for one in git.objects(picks) if one.kind == "commit"]
     if ref_files.may_be_below(git_dir, [*_OWN]):
         names += git.refs(*_OWN).values()

@@ -325,6 +325,7 @@ class PartCondition(NamedTuple):
         hidden: each other `.git` in a directory: git lists nothing of what is in it, and no backup has it.
         operation: a merge, rebase or the like that is not finished.
         loose: commits that no ref which stays holds, the checked out one first.
+        broken: refs that are there and name no commit.
         kept: commits of agents that harvests have kept in refs of their own.
         lagging: roots of submodules that are checked out at an older commit than is recorded. Nothing would be lost
             with that, and committing it would take them back.
@@ -343,6 +344,7 @@ class PartCondition(NamedTuple):
     hidden: tuple[str, ...] = ()
     operation: str = ""
     loose: tuple[str, ...] = ()
+    broken: tuple[str, ...] = ()
     kept: tuple[Kept, ...] = ()
     lagging: tuple[str, ...] = ()
     ignored: Ignored = Ignored()
@@ -363,6 +365,7 @@ class PartCondition(NamedTuple):
             found.append(f"a {self.operation} in progress")
         if self.loose:
             found.append("commits on no branch")
+        found += [f"what {cited(ref)} led to, which names no commit" for ref in self.broken]
         found += map(str, self.kept)
         return [f"submodule {cited(self.name)}: {text}" for text in found] if self.name else found
 
@@ -526,7 +529,7 @@ def _without_files(part: Part, worktree: Worktree) -> PartCondition:
     """The condition of a part without files, as its git directory tells it."""
     git_dir = os.fspath(part.git_dir)
     git = Git(git_dir)
-    head = git.ref("HEAD", ok=(0, 1, 128))
+    head, broken = git.ref("HEAD", ok=(0, 1, 128)), at_stake.unreadable(part)
     with Scratch() as scratch, Scratch() as none:  # for a sparse index git writes trees
         words = ("diff-index", "--cached", "--name-only", "-z", "--ignore-submodules=all")
         tree = head or EMPTY_TREE[len(part.base)]
@@ -540,8 +543,9 @@ def _without_files(part: Part, worktree: Worktree) -> PartCondition:
         modified=len(staged),
         uncommitted=tuple(map(os.fsdecode, staged[:_MOST_NAMED])),
         operation=_operation(git_dir),
-        loose=at_stake.loose(part),
-        kept=at_stake.beside(git, part, worktree, head if head and _is_there(git, head) else None),
+        loose=at_stake.loose(part, broken),
+        broken=broken,
+        kept=at_stake.beside(git, part, worktree, head if damage.is_commit(git, head) else None),
     )
 
 
@@ -557,15 +561,11 @@ def is_damaged(part: Part, worktree: Worktree) -> bool:
 def alone(worktree: Worktree) -> bool:
     """Whether only the git directories of a worktree have something that `git worktree prune` would remove."""
     parts = (_part(part, worktree, UserConfig()) for part in worktree.parts if part.linked)
-    return any(part.modified or part.operation or part.loose or part.problem for part in parts)
+    return any(part.modified or part.operation or part.loose or part.broken or part.problem for part in parts)
 
 
 def _operation(git_dir: str) -> str:
     return next((word for name, word in OPERATIONS.items() if os.path.lexists(f"{git_dir}/{name}")), "")
-
-
-def _is_there(git: Git, oid: str) -> bool:
-    return git.run("cat-file", "-e", oid, ok=(0, 1, 128)).status == 0
 
 
 def _ahead(git: Git, head: str, part: Part) -> int:
@@ -577,7 +577,7 @@ def _ahead(git: Git, head: str, part: Part) -> int:
 def _examined(git: JailedGit, part: Part, worktree: Worktree) -> PartCondition:
     text = admin_files.head(git.git_dir)
     branch = text.removeprefix("ref: refs/heads/") if text.startswith("ref: refs/heads/") else None
-    head = git.ref("HEAD", ok=(0, 1, 128)) or None
+    head, broken = git.ref("HEAD", ok=(0, 1, 128)) or None, at_stake.unreadable(part)
     records, hidden, closed = status(git, part, worktree)
     large_ones = _large(git, records, os.fspath(part.path))
     changed = [os.fsdecode(record.split(b" ", _PATH_AT[record[:2]])[-1]) for record in records
@@ -601,7 +601,8 @@ def _examined(git: JailedGit, part: Part, worktree: Worktree) -> PartCondition:
         name=part.name, branch=branch, head=head, ahead=ahead, modified=len(modified), untracked=len(new),
         uncommitted=tuple(os.path.normpath(f"{inside}/{name}") for name in (modified + new)[:_MOST_NAMED]),
         strangers=tuple(strangers), hidden=tuple(entry for entry in hidden if os.path.dirname(entry) not in strangers),
-        operation=_operation(git.git_dir), loose=at_stake.loose(part), kept=at_stake.beside(git, part, worktree, head),
+        operation=_operation(git.git_dir), loose=at_stake.loose(part, broken), broken=broken,
+        kept=at_stake.beside(git, part, worktree, head),
         lagging=lagging,
         ignored=ignored,
         problem=f"{UNREAD}: {printable(closed)}" if closed else "",

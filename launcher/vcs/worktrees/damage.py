@@ -6,6 +6,7 @@ nothing of what is at stake.
 """
 
 import os
+from collections.abc import Iterable
 
 from launcher.safefs.guarded_files import Inside
 from launcher.vcs import checkout
@@ -14,6 +15,8 @@ from launcher.vcs.git import Git
 from launcher.vcs.private import ref_files
 from launcher.vcs.worktrees import admin_files
 from launcher.vcs.worktrees.models import Part
+
+_MOST_LOG = 256 << 20
 
 
 def is_head(text: str) -> bool:
@@ -36,9 +39,9 @@ def found(part: Part) -> dict[str, str]:
     git, text = Git(common_dir), admin_files.head(git_dir)
     ref = text.removeprefix("ref: ")
     oid = git.ref(ref) if ref != text and is_head(text) else text
-    if not is_head(text) or (oid and not _is_commit(git, oid)):
+    if not is_head(text) or (oid and not is_commit(git, oid)):
         own = git.ref(part.ref) if part.ref else ""
-        last = last_commit(git, git_dir, own, part.base)
+        last = last_commit(git, [f"{git_dir}/logs/HEAD"], own, part.base)
         damaged["HEAD"] = f"ref: {part.ref}" if last == own and part.ref else last or "ref: refs/heads/none"
     index = Present().read(f"{git_dir}/index", 64 << 20)
     if index is not None and not index.startswith(b"DIRC"):
@@ -46,14 +49,19 @@ def found(part: Part) -> dict[str, str]:
     return damaged
 
 
-def last_commit(git: Git, git_dir: str, *further: str) -> str:
-    """The last commit that HEAD was at, by its log, and that is there; else the first of `further`, or ""."""
-    log = (Present().read(f"{git_dir}/logs/HEAD", 16 << 20) or b"").splitlines()
-    logged = [line.split(b" ")[1].decode("ascii", "replace") for line in reversed(log) if line.count(b" ")]
-    return next((oid for oid in dict.fromkeys((*logged, *further)) if _is_commit(git, oid)), "")
+def last_commit(git: Git, logs: Iterable[str], *further: str) -> str:
+    """The last commit of the first of these logs of refs that names one that is there; else of `further`, or ""."""
+    return next((oid for oid in (*logged(logs), *further) if is_commit(git, oid)), "")
 
 
-def _is_commit(git: Git, oid: str) -> bool:
+def logged(logs: Iterable[str]) -> list[str]:
+    """Object ids that logs of refs name, of each log the last one first."""
+    lines = (line for log in logs for line in reversed((Present().read(log, _MOST_LOG) or b"").splitlines()))
+    return list(dict.fromkeys(line.split(b" ")[1].decode("ascii", "replace") for line in lines if b" " in line))
+
+
+def is_commit(git: Git, oid: str) -> bool:
+    """Whether an object id is that of a commit which is there."""
     return ref_files.is_oid(oid) and [one.kind for one in git.objects([oid])] == ["commit"]
 
 

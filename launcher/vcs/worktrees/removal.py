@@ -87,7 +87,10 @@ def keep_work(worktree: Worktree) -> list[tuple[str, str]]:
 def _kept_loose(part: Part, worktree: Worktree, *held: str) -> list[tuple[str, str]]:
     """Makes refs for commits that nothing else holds; (git directory, ref) of each."""
     git = Git(os.fspath(part.common_dir))
-    made = {f"{PREFIX}/{worktree.worktree_id}/{oid[:12]}": oid for oid in at_stake.loose(part, *held)}
+    made = {
+        f"{PREFIX}/{worktree.worktree_id}/{oid[:12]}": oid
+        for oid in at_stake.loose(part, at_stake.unreadable(part), *held)
+    }
     for ref, oid in made.items():
         git.run("update-ref", "-m", "paddock: commit on no branch", ref, oid, environment=IDENTITY)
     return [(git.common_dir, ref) for ref in made]
@@ -450,7 +453,7 @@ class Removal:
         # Not `--all`: it would bring the HEADs of other worktrees, which may go tomorrow.
         others = [f"--exclude={ref}", "--exclude=refs/paddock/*", "--glob=refs/*"]
         own = git.run("rev-list", "--ignore-missing", "--max-count=1", tip, "--not", *others, ok=(0, 128))
-        if own.out or own.status or git.objects([tip])[0].kind == "missing":  # of an incomplete history nobody can tell
+        if own.out or own.status or not damage.is_commit(git, tip):  # of an incomplete history nobody can tell
             return False
         self._say(f"deleting branch {part.branch}: all its commits are elsewhere too")
         words = ("update-ref", "-d", "-m", "paddock: worktree removed", ref, tip)
