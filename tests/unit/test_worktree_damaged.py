@@ -227,8 +227,11 @@ def test_commits_of_a_branch_that_is_not_checked_out_are_not_lost_with_it(
     damage(part.common_dir, "refs/heads/agent/T", f"{tree}\n" if content.startswith("HEAD") else content)
     said = "; ".join(place.service.status(made).at_stake())
     assert "commits on no branch" in said
-    assert "what refs/heads/agent/T led to, which names no commit" in said
-    assert refused(place, made).reference == "worktree-dirty"
+    assert f"what {part.common_dir}/refs/heads/agent/T led to, which names no commit" in said
+    refusal = refused(place, made)
+    assert refusal.reference == "worktree-dirty"
+    assert f"branch NAME {oid} gives commits" in refusal.hint
+    assert f"then rm {part.common_dir}/refs/heads/agent/T, which" in refusal.hint
     refs = [ref for at, ref in place.service.remove(made, force=True).backups if at == str(part.common_dir)]
     assert oid in git("rev-list", *refs, at=part.common_dir).split()
     assert (part.common_dir / "refs/heads/agent/T").exists()
@@ -244,7 +247,7 @@ def test_a_ref_of_a_worktrees_own_that_is_broken_is_no_reason_to_lose_what_was_c
     git("update-ref", "refs/worktree/keep", oid, at=root)
     git("checkout", "-q", "agent/T", at=root)
     damage(made.main.git_dir, "refs/worktree/keep", "")
-    assert refused(place, made).context.splitlines()[-1] == "what refs/worktree/keep led to, which names no commit"
+    assert f"what {made.main.git_dir}/refs/worktree/keep led to, which names no commit" in refused(place, made).context
     refs = [ref for at, ref in place.service.remove(made, force=True).backups if at == str(place.app / ".git")]
     assert oid in git("rev-list", *refs, at=place.app).split()
 

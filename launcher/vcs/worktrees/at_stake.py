@@ -82,14 +82,14 @@ class Kept(NamedTuple):
 
 
 def unreadable(part: Part) -> tuple[str, ...]:
-    """Refs of a part that are there and name no commit: its branch, what is checked out, and those of its own."""
+    """Full paths of refs of a part that name no commit: its branch, what is checked out, and those of its own."""
     git_dir, common_dir = os.fspath(part.git_dir), os.fspath(part.common_dir)
     names = {part.ref or "", admin_files.head(git_dir).removeprefix("ref: ")}
     heads = sorted(name for name in names if name.startswith("refs/heads/"))
     git, found = Git(common_dir), ref_files.broken(common_dir, heads)
     oids = {ref: oid for ref in heads if ref not in found and (oid := git.ref(ref))}
     found += tuple(ref for ref, one in zip(oids, git.objects(oids.values()), strict=True) if one.kind != "commit")
-    return found + ref_files.broken(git_dir, _OWN)
+    return (*(f"{common_dir}/{ref}" for ref in found), *(f"{git_dir}/{ref}" for ref in ref_files.broken(git_dir, _OWN)))
 
 
 def loose(part: Part, broken: Sequence[str], *held: str) -> tuple[str, ...]:
@@ -108,7 +108,7 @@ def loose(part: Part, broken: Sequence[str], *held: str) -> tuple[str, ...]:
     trusted = Git(common_dir)
     if not git.ref("HEAD", ok=(0, 1, 128)):  # its branch is broken, or gone: what it had is where HEAD was last
         names.append(damage.last_commit(trusted, [log]))
-    names += (damage.last_commit(trusted, [f"{common_dir}/logs/{ref}"]) for ref in broken)
+    names += (damage.last_commit(trusted, [path.replace(common_dir, f"{common_dir}/logs", 1)]) for path in broken)
     if broken:
         pinned = trusted.ref(record.pin(part.worktree_id))
         names += (oid for oid in (pinned, *damage.logged([log])[:_MOST_LOGGED]) if damage.is_commit(trusted, oid))

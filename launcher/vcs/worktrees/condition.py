@@ -325,7 +325,7 @@ class PartCondition(NamedTuple):
         hidden: each other `.git` in a directory: git lists nothing of what is in it, and no backup has it.
         operation: a merge, rebase or the like that is not finished.
         loose: commits that no ref which stays holds, the checked out one first.
-        broken: refs that are there and name no commit.
+        broken: files of refs that name no commit.
         kept: commits of agents that harvests have kept in refs of their own.
         lagging: roots of submodules that are checked out at an older commit than is recorded. Nothing would be lost
             with that, and committing it would take them back.
@@ -365,7 +365,7 @@ class PartCondition(NamedTuple):
             found.append(f"a {self.operation} in progress")
         if self.loose:
             found.append("commits on no branch")
-        found += [f"what {cited(ref)} led to, which names no commit" for ref in self.broken]
+        found += [f"what {cited(path)} led to, which names no commit" for path in self.broken]
         found += map(str, self.kept)
         return [f"submodule {cited(self.name)}: {text}" for text in found] if self.name else found
 

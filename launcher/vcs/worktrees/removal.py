@@ -643,6 +643,8 @@ def _ways(now: Condition, worktree: Worktree) -> Iterator[str]:
             switch = ("switch", "-c", "NAME") if oid == part.head else ("branch", "NAME", oid)
             command = joined(("git", "-C", place.get(part.name, now.path), *switch))
             yield f"{command} gives commits on no branch a branch"
+        for path in part.broken:
+            yield f"then {joined(('rm', path))}, which says nothing any more"
     strange = bool(now.docked) or any(part.strangers or part.hidden for part in now.parts)
     if strange:
         yield "fetch or copy from it what you want (run no git in it: the jail's command wrote its configuration)"
