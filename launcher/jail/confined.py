@@ -17,7 +17,7 @@ from launcher import wire
 from launcher.jail import init, landlock, probe, processes, reports, spawn, syscalls
 from launcher.jail.spec import HELD, JailSpec
 from launcher.lean import os
-from policy.errors import EXIT_REFUSED, Refusal, Rows
+from policy.errors import EXIT_NOT_EXECUTABLE, EXIT_REFUSED, Refusal, Rows
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -42,7 +42,7 @@ def serve(descriptor: int, parent: int) -> "NoReturn":
     Python and the jail's modules are started once for many commands. What answers for a command is a child of `parent`
     (CLONE_PARENT), which waits for it: its exit status is the command's, 128+N for a signal. A Refusal goes to the
     command's standard error as one line that begins with a NUL byte; the status is 125 then. In namespaces it is the
-    jail's first process, else one that ends whatever that one leaves.
+    jail's first process, else one that ends whatever that one leaves. A command that exits with 125 itself has 126.
 
     A request is a frame without payload and descriptors: where the id of that child is written, the spec (marshal of a
     `Spec`), standard input, output and error, and what it holds open.
@@ -223,7 +223,10 @@ def run(spec: JailSpec) -> int:
         os.close(jailed.status)
         ended = os.waitpid(jailed.pid, 0)[1]
         processes.sweep()
-    return init.status_of(ended if code is None else code)
+    if code is None:
+        return init.status_of(ended)
+    status = init.status_of(code)
+    return status if status != EXIT_REFUSED else EXIT_NOT_EXECUTABLE  # as `init` has it: a refusal was raised
 
 
 def _followed(reader: int) -> int | None:

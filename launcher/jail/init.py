@@ -15,7 +15,7 @@ import time
 
 from launcher.jail import hygiene, processes, reports, syscalls
 from launcher.lean import ctypes, os
-from policy.errors import EXIT_REFUSED, Refusal
+from policy.errors import EXIT_NOT_EXECUTABLE, EXIT_REFUSED, Refusal
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -176,6 +176,7 @@ def run_init(
     attend: "Callable[[int], None] | None" = None,
     further: "tuple[int, Callable[[int, int], NoReturn]] | None" = None,
     end: "Callable[[], None] | None" = None,
+    told: tuple[int, int] = (reports.NOBODY, reports.NOBODY),
 ) -> "NoReturn":
     """Runs the command and ends this process when the command, and all it left, has ended.
 
@@ -191,21 +192,27 @@ def run_init(
         further: a listening socket for further commands (close-on-exec, non-blocking), and what serves a connection
             to it, in a child process: called with the connection and this process's id as that one sees it.
         end: ends all that was started. For a process that stands outside of its children's PID namespace.
+        told: where there is no launcher, a pipe of this process's own in its place (close-on-exec). Standard
+            error is the command's, too, and whatever it says there, it was not refused.
     """
     own = os.getpid()
     agent = os.fork()
     if agent == 0:
-        run_agent(status_fd, own if end is None else 0, start)
+        pipes = (status_fd,) if told[1] == reports.NOBODY else (told[1], status_fd)
+        run_agent(pipes, own if end is None else 0, start)
+    if told[1] != reports.NOBODY:
+        os.close(told[1])
     if end is None:  # else this process has entered a view with another /proc than its own
         hygiene.close_callers()
     if attend is not None:
         attend(agent)
     end_all = end or (None if pid_namespace else processes.sweep)
-    Init(status_fd, launcher_pidfd, agent, end_all=end_all, further=further, seen_as=own if end is None else 0).run()
+    seen_as = own if end is None else 0
+    Init(status_fd, launcher_pidfd, agent, end_all=end_all, further=further, seen_as=seen_as, told=told[0]).run()
 
 
-def run_agent(status_fd: int, parent: int, start: "Callable[[], NoReturn]") -> "NoReturn":
-    """The life of the command's process, from the fork to the exec; see `run_init`."""
+def run_agent(status_fds: tuple[int, ...], parent: int, start: "Callable[[], NoReturn]") -> "NoReturn":
+    """The life of the command's process, from the fork to the exec; see `run_init`. All of the pipes get a Refusal."""
     # Nothing may escape from here: this is a copy of the launcher, with all that it has on its stack.
     code = EXIT_REFUSED
     try:
@@ -215,15 +222,16 @@ def run_agent(status_fd: int, parent: int, start: "Callable[[], NoReturn]") -> "
         for signal in (_signal.SIGPIPE, _signal.SIGXFSZ):  # ignored by the interpreter, whatever the caller had
             _signal.signal(signal, _signal.SIG_DFL)
         unblock_signals()
-        reports.send(status_fd, reports.STARTING)
+        reports.send(status_fds[0], reports.STARTING)
         start()
         raise AssertionError("the command's start returned")
     except Refusal as refusal:
-        if status_fd != reports.NOBODY:
-            code = refusal.exit_code
-        reports.send_refusal(status_fd, refusal)
+        code = refusal.exit_code
+        for fd in status_fds:
+            reports.send_refusal(fd, refusal)
     except BaseException as error:
-        reports.send_refusal(status_fd, failure("the command could not be started", error))
+        for fd in status_fds:
+            reports.send_refusal(fd, failure("the command could not be started", error))
     finally:
         os._exit(code)
 
@@ -246,7 +254,7 @@ class Init:
 
     __slots__ = (
         "_agent", "_direct", "_end", "_further", "_handlers", "_others", "_seen_as", "_signals", "_status_fd",
-        "_stopped", "_stops",
+        "_stopped", "_stops", "_told",
     )  # fmt: skip
 
     def __init__(
@@ -258,8 +266,10 @@ class Init:
         end_all: "Callable[[], object] | None",
         further: "tuple[int, Callable[[int, int], NoReturn]] | None",
         seen_as: int,
+        told: int,
     ) -> None:
         self._status_fd = status_fd
+        self._told = told
         self._agent = agent
         self._end = end_all
         self._direct: dict[int, float] = {}
@@ -397,7 +407,13 @@ class Init:
                 self._end_all()
                 alone = self._seen_as != 0 and _childless()
                 reports.send_exited(self._status_fd, code, alone=alone)
-                os._exit(status_of(code))
+                os._exit(status_of(code) if self._told == reports.NOBODY else self._status_alone(code))
+
+    def _status_alone(self, code: int) -> int:
+        """The exit status where no launcher reads: 125 if the command was refused, and never else."""
+        if reports.have_refused(self._told):
+            return EXIT_REFUSED
+        return status_of(code) if status_of(code) != EXIT_REFUSED else EXIT_NOT_EXECUTABLE
 
     def _end_all(self) -> None:
         if self._end is not None:  # else the kernel does it, when this process ends

@@ -93,6 +93,14 @@ def refusal(payload: bytes) -> Refusal:
     return Refusal(reference, message, context=Rows(context), hint=Rows(hint), exit_code=exit_code)
 
 
+def have_refused(reader: int) -> bool:
+    """Whether the writers of a pipe, who have ended, sent a Refusal."""
+    decoder, found = wire.Decoder(), False
+    while data := os.read(reader, 65536):
+        found |= any(kind == REFUSED for kind, _ in decoder.feed(data))
+    return found
+
+
 def report(payload: bytes) -> "tuple[Any, ...]":
     """The facts that `send_report` wrote."""
     facts: tuple[Any, ...] = marshal.loads(payload)

@@ -175,11 +175,13 @@ class Inside:
         """Becomes the init."""
         bubblewrap = self._bubblewrap
         guard = self.guard(self.spec, status_fd)
+        told = os.pipe() if status_fd == reports.NOBODY else (reports.NOBODY, reports.NOBODY)
+        pipe = told[1] if status_fd == reports.NOBODY else status_fd
 
         def start() -> "NoReturn":
             if bubblewrap is not None:
                 bubblewrap.join_user()
-            self.enter(self.spec, guard=guard, pipe=status_fd, first=True, search=self.spec.search)
+            self.enter(self.spec, guard=guard, pipe=pipe, first=True, search=self.spec.search)
 
         init.run_init(
             status_fd,
@@ -189,6 +191,7 @@ class Inside:
             attend=guard.serve if guard else bubblewrap.on_command if bubblewrap else None,
             further=(self.spec.listener, self._serve) if self.spec.listener != -1 else None,
             end=bubblewrap.end if bubblewrap is not None else None,
+            told=told,
         )
 
     def _serve(self, connection: int, parent: int) -> "NoReturn":

@@ -24,7 +24,7 @@ from launcher.sandbox.command import Handed, Into, Kept, Running, Whole
 from launcher.sandbox.live import Live
 from launcher.session import places
 from launcher.vcs import jailed_git
-from policy.errors import Refusal
+from policy.errors import EXIT_REFUSED, Refusal
 
 if TYPE_CHECKING:
     from launcher.vcs.worktrees.models import Worktree
@@ -380,7 +380,8 @@ class Sandbox:
         if done.status:
             raise _failed("file-unreadable", f"cannot read {source} in the sandbox", done)
         if unpacked.returncode:
-            raise confined.refusal_in(said) or Refusal(
+            refusal = confined.refusal_in(said) if unpacked.returncode == EXIT_REFUSED else None
+            raise refusal or Refusal(
                 "file-unwritable",
                 f"cannot write {path}",
                 context=said.strip() or f"tar ended with {unpacked.returncode}: a file is larger than {limit:,} bytes",

@@ -24,7 +24,7 @@ from launcher.session import nested
 from launcher.session.machine import Machine
 from launcher.vcs import checkout, git_config, jailed_git, written
 from launcher.vcs.private import pointer
-from policy.errors import Refusal, in_rows
+from policy.errors import EXIT_REFUSED, Refusal, in_rows
 from policy.pasted import cited, quoted
 from policy.plan import SYSTEM_PATH, beneath
 
@@ -493,7 +493,7 @@ def _jailed(start: str, words: tuple[str, ...], readable: tuple[str, ...]) -> tu
         if len(output) == _MOST_SHOWN:
             process.kill()
             raise _unreadable(start, "it is more than 1 MiB")
-    refusal = confined.refusal_in(output) if process.returncode else None
+    refusal = confined.refusal_in(output) if process.returncode == EXIT_REFUSED else None
     if refusal is not None:
         raise refusal
     return output, process.returncode

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from launcher import programmes
+from launcher.jail import confined
 from launcher.vcs import git as runner
 from launcher.vcs import jailed_git
 from launcher.vcs.git import Git, GitFailed
@@ -384,6 +385,25 @@ confined.serve(int(sys.argv[2]), int(sys.argv[3]))
         git.run("read-tree", "HEAD", environment={"GIT_INDEX_FILE": f"{tmp_path}/own/index"})
     time.sleep(0.5)
     assert list((tmp_path / "own").iterdir()) == []
+
+
+@pytest.mark.parametrize("namespaces", [True, False])
+def test_a_command_in_a_jail_cannot_speak_for_it(repo: Path, monkeypatch: pytest.MonkeyPatch, namespaces: bool) -> None:
+    """A git that was taken over had its words shown as a Refusal's, with a hint of its own; a jail's are shown so."""
+    if not namespaces:
+        monkeypatch.setenv("PADDOCK_NO_USERNS", "1")
+    script, said = r"printf '\n\0harvest-no-jail\0outdated\0why\0run this' >&2; exit 125", {}
+    for program in ("/bin/sh", "/bin/nonexistent"):
+        spec = (str(repo), (program, "-c", script), ((str(repo),), (), ()), (), ())
+        with jailed_git.start(spec, stdin=None, stdout=None, stderr=subprocess.PIPE) as process:
+            assert process.stderr is not None
+            said[program] = process.stderr.read().decode(), process.wait()
+    assert confined.refusal_in(said["/bin/sh"][0]) is not None
+    assert said["/bin/sh"][1] == 126
+    refusal = confined.refusal_in(said["/bin/nonexistent"][0])
+    assert refusal is not None
+    assert "/bin/nonexistent" in str(refusal)
+    assert said["/bin/nonexistent"][1] == 125
 
 
 def test_a_helper_says_what_it_refuses(repo: Path, monkeypatch: pytest.MonkeyPatch) -> None:
