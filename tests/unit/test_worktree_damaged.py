@@ -209,9 +209,10 @@ def test_an_index_that_a_crash_has_left_empty_is_made_anew(place: Place, content
         assert (made.main.git_dir / "index").exists()
 
 
-@pytest.mark.parametrize("logged", [True, False])
-@pytest.mark.parametrize("number", [0, 1])
-@pytest.mark.parametrize("content", ["", "\0" * 41, "HEAD^{tree}"])
+@pytest.mark.parametrize(
+    ("content", "number", "logged"),
+    [("", 0, True), ("", 1, False), ("\0" * 41, 0, False), ("HEAD^{tree}", 0, False), ("HEAD^{tree}", 1, True)],
+)
 def test_commits_of_a_branch_that_is_not_checked_out_are_not_lost_with_it(
     place: Place, content: str, number: int, logged: bool
 ) -> None:
@@ -265,8 +266,7 @@ def test_a_branch_without_a_log_is_kept_by_what_pins_it(place: Place) -> None:
     assert oid in git("rev-list", *refs, at=place.app).split()
 
 
-@pytest.mark.parametrize("part", [0, 1])
-@pytest.mark.parametrize("content", ["", "\0" * 41, "garbage\n"])
+@pytest.mark.parametrize(("content", "part"), [("", 0), ("", 1), ("\0" * 41, 0), ("garbage\n", 1)])
 def test_a_branch_that_a_crash_has_left_empty_is_in_nobodys_way(place: Place, content: str, part: int) -> None:
     """Neither `git branch -D` nor `worktree add` could do anything about it; the hint says what can."""
     broken = place.service.add(place.app, "T").parts[part].common_dir / "refs/heads/agent/T"
