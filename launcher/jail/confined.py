@@ -17,7 +17,7 @@ from launcher import wire
 from launcher.jail import init, landlock, probe, processes, reports, spawn, syscalls
 from launcher.jail.spec import HELD, JailSpec
 from launcher.lean import os
-from policy.errors import EXIT_NOT_EXECUTABLE, EXIT_REFUSED, Refusal, Rows
+from policy.errors import EXIT_REFUSED, Refusal, Rows
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -223,10 +223,7 @@ def run(spec: JailSpec) -> int:
         os.close(jailed.status)
         ended = os.waitpid(jailed.pid, 0)[1]
         processes.sweep()
-    if code is None:
-        return init.status_of(ended)
-    status = init.status_of(code)
-    return status if status != EXIT_REFUSED else EXIT_NOT_EXECUTABLE  # as `init` has it: a refusal was raised
+    return init.status_of(ended) if code is None else init.own_status(code)
 
 
 def _followed(reader: int) -> int | None:

@@ -407,13 +407,9 @@ class Init:
                 self._end_all()
                 alone = self._seen_as != 0 and _childless()
                 reports.send_exited(self._status_fd, code, alone=alone)
-                os._exit(status_of(code) if self._told == reports.NOBODY else self._status_alone(code))
-
-    def _status_alone(self, code: int) -> int:
-        """The exit status where no launcher reads: 125 if the command was refused, and never else."""
-        if reports.have_refused(self._told):
-            return EXIT_REFUSED
-        return status_of(code) if status_of(code) != EXIT_REFUSED else EXIT_NOT_EXECUTABLE
+                if self._told != reports.NOBODY:
+                    os._exit(EXIT_REFUSED if reports.have_refused(self._told) else own_status(code))
+                os._exit(status_of(code))
 
     def _end_all(self) -> None:
         if self._end is not None:  # else the kernel does it, when this process ends
@@ -424,6 +420,12 @@ def status_of(wait_status: int) -> int:
     """The exit status for a wait status: 128+N for signal N."""
     code = os.waitstatus_to_exitcode(wait_status)
     return code if code >= 0 else 128 - code
+
+
+def own_status(wait_status: int) -> int:
+    """As `status_of`, of a command that was executed: 125 says that there was no jail for it, so its own is 126."""
+    code = status_of(wait_status)
+    return EXIT_NOT_EXECUTABLE if code == EXIT_REFUSED else code
 
 
 def busy() -> Refusal:

@@ -124,15 +124,17 @@ def loose(common_dir: str) -> tuple[dict[str, str], list[str]]:
 
 
 def broken(directory: str, places: Iterable[str]) -> tuple[str, ...]:
-    """Full names of refs, at `places` and below them, whose files name nothing, as a crash leaves them."""
+    """Refs at `places`, and below those that end in a slash, whose files name nothing, as a crash leaves them."""
     found: list[str] = []
     for place in places:
-        below = (f"{parent}/{name}" for parent, _, names in os.walk(f"{directory}/{place}") for name in names)
-        for path in (f"{directory}/{place}", *below):
-            if os.path.isfile(path) and not path.endswith(".lock"):
-                text = _content(path)
-                if not (is_oid(text) or text.startswith("ref:")):
-                    found.append(os.path.normpath(path.removeprefix(f"{directory}/")))
+        below = os.walk(f"{directory}/{place}") if place.endswith("/") else ()
+        paths = (
+            f"{directory}/{place}",
+            *(f"{above.rstrip('/')}/{name}" for above, _, names in below for name in names),
+        )
+        texts = {path: _content(path) for path in paths if os.path.isfile(path) and not path.endswith(".lock")}
+        bad = (path for path, text in texts.items() if not (is_oid(text) or text.startswith("ref:")))
+        found += (path.removeprefix(f"{directory}/") for path in bad)
     return tuple(found)
 
 

@@ -104,14 +104,14 @@ def loose(part: Part, broken: Sequence[str], *held: str) -> tuple[str, ...]:
     picks = [
         pick.decode() for name in _TO_DO for pick in _PICK.findall(present.read(f"{git_dir}/{name}", 1 << 20) or b"")
     ]
-    common_dir, log = os.fspath(part.common_dir), f"{git_dir}/logs/HEAD"
-    trusted = Git(common_dir)
+    trusted, log = Git(os.fspath(part.common_dir)), f"{git_dir}/logs/HEAD"
     if not git.ref("HEAD", ok=(0, 1, 128)):  # its branch is broken, or gone: what it had is where HEAD was last
         names.append(damage.last_commit(trusted, [log]))
-    names += (damage.last_commit(trusted, [path.replace(common_dir, f"{common_dir}/logs", 1)]) for path in broken)
-    if broken:
-        pinned = trusted.ref(record.pin(part.worktree_id))
-        names += (oid for oid in (pinned, *damage.logged([log])[:_MOST_LOGGED]) if damage.is_commit(trusted, oid))
+    for path in broken:
+        top = git_dir if beneath(path, git_dir) else trusted.git_dir
+        names.append(damage.last_commit(trusted, [f"{top}/logs{path.removeprefix(top)}"]))
+    known = (trusted.ref(record.pin(part.worktree_id)), *damage.logged([log])[:_MOST_LOGGED]) if broken else ()
+    names += (oid for oid in known if damage.is_commit(trusted, oid))
     names += [one.oid for one in git.objects(picks) if one.kind == "commit"]
     if ref_files.may_be_below(git_dir, [*_OWN]):
         names += git.refs(*_OWN).values()

@@ -602,9 +602,7 @@ def _examined(git: JailedGit, part: Part, worktree: Worktree) -> PartCondition:
         uncommitted=tuple(os.path.normpath(f"{inside}/{name}") for name in (modified + new)[:_MOST_NAMED]),
         strangers=tuple(strangers), hidden=tuple(entry for entry in hidden if os.path.dirname(entry) not in strangers),
         operation=_operation(git.git_dir), loose=at_stake.loose(part, broken), broken=broken,
-        kept=at_stake.beside(git, part, worktree, head),
-        lagging=lagging,
-        ignored=ignored,
+        kept=at_stake.beside(git, part, worktree, head), lagging=lagging, ignored=ignored,
         problem=f"{UNREAD}: {printable(closed)}" if closed else "",
     )  # fmt: skip
 

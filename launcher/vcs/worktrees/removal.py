@@ -87,10 +87,8 @@ def keep_work(worktree: Worktree) -> list[tuple[str, str]]:
 def _kept_loose(part: Part, worktree: Worktree, *held: str) -> list[tuple[str, str]]:
     """Makes refs for commits that nothing else holds; (git directory, ref) of each."""
     git = Git(os.fspath(part.common_dir))
-    made = {
-        f"{PREFIX}/{worktree.worktree_id}/{oid[:12]}": oid
-        for oid in at_stake.loose(part, at_stake.unreadable(part), *held)
-    }
+    loose = at_stake.loose(part, at_stake.unreadable(part), *held)
+    made = {f"{PREFIX}/{worktree.worktree_id}/{oid[:12]}": oid for oid in loose}
     for ref, oid in made.items():
         git.run("update-ref", "-m", "paddock: commit on no branch", ref, oid, environment=IDENTITY)
     return [(git.common_dir, ref) for ref in made]
@@ -644,7 +642,7 @@ def _ways(now: Condition, worktree: Worktree) -> Iterator[str]:
             command = joined(("git", "-C", place.get(part.name, now.path), *switch))
             yield f"{command} gives commits on no branch a branch"
         for path in part.broken:
-            yield f"then {joined(('rm', path))}, which says nothing any more"
+            yield f"then {joined(('rm', path))}, which names no commit"
     strange = bool(now.docked) or any(part.strangers or part.hidden for part in now.parts)
     if strange:
         yield "fetch or copy from it what you want (run no git in it: the jail's command wrote its configuration)"
