@@ -238,16 +238,18 @@ def test_commits_of_a_branch_that_is_not_checked_out_are_not_lost_with_it(
     assert (part.common_dir / "refs/heads/agent/T").exists()
 
 
-def test_a_ref_of_a_worktrees_own_that_is_broken_is_no_reason_to_lose_what_was_checked_out(place: Place) -> None:
-    """Only the log of HEAD knows what it may have led to."""
+@pytest.mark.parametrize("lost", ["logs/HEAD", "logs/refs/worktree/keep"])
+def test_a_ref_of_a_worktrees_own_that_is_broken_is_no_reason_to_lose_what_it_led_to(place: Place, lost: str) -> None:
+    """Its own log knows, where git was told to keep one, or that of HEAD may."""
     made = place.service.add(place.app, "T")
     root = Path(made.path)
     git("checkout", "-q", "--detach", at=root)
     committed(root, new="precious\n")
     oid = git("rev-parse", "HEAD", at=root)
-    git("update-ref", "refs/worktree/keep", oid, at=root)
+    git("-c", "core.logAllRefUpdates=always", "update-ref", "refs/worktree/keep", oid, at=root)
     git("checkout", "-q", "agent/T", at=root)
     damage(made.main.git_dir, "refs/worktree/keep", "")
+    damage(made.main.git_dir, lost, None)
     assert f"what {made.main.git_dir}/refs/worktree/keep led to, which names no commit" in refused(place, made).context
     refs = [ref for at, ref in place.service.remove(made, force=True).backups if at == str(place.app / ".git")]
     assert oid in git("rev-list", *refs, at=place.app).split()
