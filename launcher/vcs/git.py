@@ -561,7 +561,7 @@ class Git:
 
     def objects(self, names: Iterable[str], environment: Mapping[str, str] | None = None) -> list[Object]:
         """What each name stands for, in their order."""
-        asked = "".join(f"{name}\n" for name in names).encode()
+        asked = os.fsencode("".join(f"{name}\n" for name in names))
         out = self.run("cat-file", "--batch-check", input=asked, environment=environment).out if asked else b""
         return list(parsed_objects(out))
 

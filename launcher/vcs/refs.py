@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from typing import Self
 
 from launcher.vcs.git import Git, GitFailed, kill
+from launcher.vcs.private import ref_files
 from policy.errors import Refusal, in_rows
 
 AGENTS = "agent"
@@ -78,6 +79,25 @@ def prepared(
                 transaction.commit()
 
         yield commit
+
+
+_SYNTAX = frozenset("^~:\n")
+"""Of what git reads as more than a name (gitrevisions(7)), and never in one."""
+
+
+def unreadable(directory: str, *places: str) -> tuple[str, ...]:
+    """Refs of a trusted repository by whose names git finds no commit, though there is a file or a log.
+
+    As a crash leaves them: with a file that says nothing, or names what is not there or is no commit; with none.
+
+    Args:
+        directory: the git directory.
+        places: full names of refs; those that end in a slash are directories of any.
+    """
+    names = ref_files.there(directory, places)
+    asked = [name for name in names if _SYNTAX.isdisjoint(name) and "@{" not in name]
+    kinds = dict(zip(asked, (one.kind for one in Git(directory).objects(asked)), strict=True))
+    return tuple(name for name in names if kinds.get(name) not in ("commit", "tag"))
 
 
 class Taken:

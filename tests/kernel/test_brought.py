@@ -6,12 +6,14 @@ import os
 import shlex
 import stat
 import subprocess
+import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
 
+from launcher.vcs.private import writers
 from policy import promises
 from tests.conftest import IDENTITIES
 from tests.support.features import need_backend
@@ -254,6 +256,10 @@ def test_sessions_of_one_home_bring_the_same(user_of: User) -> None:
         with user.living("true", *brings) as first:
             first.kill()
             first.wait()
+            deadline = time.monotonic() + 20  # its jail ends with it, a moment later
+            while writers.live(os.fspath(user.paddock.state), os.fspath(user.paddock.worktree), frozen=True):
+                assert time.monotonic() < deadline
+                time.sleep(0.02)
             assert user.session(SHOWN, *(() if brings else words))[0] == ("" if brings else CONTENT)
 
 

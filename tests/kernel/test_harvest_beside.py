@@ -309,6 +309,16 @@ _BESIDE: dict[str, tuple[tuple[str, ...], set[str]]] = {
             _UNTOLD,
         },
     ),
+    "refs that lead nowhere, or twice": (
+        (
+            "git checkout -qb twice; git commit -q --allow-empty -m twice; git checkout -q -; git pack-refs --all",
+            f"echo $(git rev-parse HEAD) refs/heads/twice >>{_DIRECTORY}/packed-refs",
+            f"git update-ref MINE {_WORK.replace('$H', '.git')}; git symbolic-ref A_HEAD B_HEAD",
+            f"git update-ref B_HEAD $(git commit-tree -m b HEAD^{{tree}}); echo ref: A_HEAD >{_DIRECTORY}/refs/heads/b",
+            f"cd library; echo mine >m; git add m; git stash -q; echo garbage >>{_DIRECTORY}/logs/refs/stash",
+        ),
+        {"not harvested: MINE, b, twice", _COMMITS},
+    ),
     "refs that a crash has left empty": (
         (
             "git checkout -qb side; echo s >s; git add s; git commit -qm side; git checkout -q -",

@@ -55,6 +55,38 @@ def test_loose_wins_over_packed_and_nonsense_is_no_branch(tree: Path) -> None:
         assert refs.branch("refs/heads/two") == TWO
 
 
+def test_an_id_is_read_as_git_reads_it(tree: Path) -> None:
+    """In either case, and with anything behind a blank; what is read so is no reason to lose what it leads to."""
+    upper = "ab" * 20
+    (tree / "refs/heads/one").write_text(f"{upper.upper()} and more\n")
+    (tree / "HEAD").write_text(upper.upper())
+    with (tree / "packed-refs").open("a") as file:
+        file.write(f"{upper.upper()} refs/heads/four\n{TWO}\trefs/heads/five\n")
+    (tree / "logs/refs").mkdir(parents=True)
+    (tree / "logs/refs/stash").write_text(f"{TWO} {upper.upper()} who\n")
+    with AgentRefs(str(tree), "", 40) as refs:
+        assert (refs.head(), refs.branch("refs/heads/one"), refs.stash()) == ((None, upper), upper, [upper])
+        found = refs.below("refs", whole=True)
+    assert (found["refs/heads/one"], found["refs/heads/four"], found["refs/heads/five"]) == (upper, upper, TWO)
+
+
+def test_what_leads_nowhere_is_named_to_who_asks_for_everything(tree: Path) -> None:
+    """A line that is no ref, a name that is there twice, symbolic refs in a circle: what they led to may be there."""
+    with (tree / "packed-refs").open("a") as file:
+        file.write(f"{ONE} refs/heads/two\n")
+    for name, target in (("A_HEAD", "B_HEAD"), ("B_HEAD", "A_HEAD"), ("C_HEAD", "D_HEAD")):
+        (tree / name).write_text(f"ref: {target}\n")
+    (tree / "D_HEAD").write_text(f"{THREE}\n")
+    for name in ("A_HEAD", "C_HEAD", "Z\0HEAD", "x" * 3000, "refs/heads/gone"):
+        (tree / f"refs/heads/{name[:1]}").write_text(f"ref: {name}\n")
+    with AgentRefs(str(tree), "", 40) as refs:
+        found = refs.below("refs", whole=True)
+        assert refs.pseudo() == {"D_HEAD": THREE}
+    assert {name for name, oid in found.items() if not oid} == {
+        "packed-refs", "refs/heads/A", "refs/heads/Z", "refs/heads/two", "refs/heads/x"
+    }  # fmt: skip
+
+
 @pytest.mark.parametrize(
     "name", ["refs/heads/x", "refs/heads/a/b", "refs/heads/ünï", "refs/heads/a.b", "refs/heads/x-y_z+1@home"]
 )
@@ -196,7 +228,7 @@ def test_a_file_of_short_lines_takes_no_more_memory_than_its_size(tree: Path, mo
     (tree / "packed-refs").write_bytes(b"ab\n" * (size // 3))
     (tree / "refs/stash").write_text(f"{ONE}\n")
     (tree / "logs/refs").mkdir(parents=True)
-    (tree / "logs/refs/stash").write_bytes(b"ab\n" * (size // 3))
+    (tree / "logs/refs/stash").write_bytes(f"{ONE} {ONE}\n".encode() * (size // 82))
     with AgentRefs(str(tree), "", 40) as refs:
         tracemalloc.start()
         try:

@@ -211,7 +211,7 @@ def test_an_index_that_a_crash_has_left_empty_is_made_anew(place: Place, content
 
 @pytest.mark.parametrize(
     ("content", "number", "logged"),
-    [("", 0, True), ("", 1, False), ("\0" * 41, 0, False), ("HEAD^{tree}", 0, False), ("HEAD^{tree}", 1, True)],
+    [("", 0, True), ("\0" * 41, 1, False), ("HEAD^{tree}", 0, False), ("ref: refs/heads/gone\n", 1, True)],
 )
 def test_commits_of_a_branch_that_is_not_checked_out_are_not_lost_with_it(
     place: Place, content: str, number: int, logged: bool
@@ -236,6 +236,74 @@ def test_commits_of_a_branch_that_is_not_checked_out_are_not_lost_with_it(
     refs = [ref for at, ref in place.service.remove(made, force=True).backups if at == str(part.common_dir)]
     assert oid in git("rev-list", *refs, at=part.common_dir).split()
     assert (part.common_dir / "refs/heads/agent/T").exists()
+
+
+@pytest.mark.parametrize("packed", [False, True])
+def test_commits_of_a_branch_of_which_only_the_log_is_left_are_not_lost(place: Place, packed: bool) -> None:
+    """Git removes a branch with its log, so a crash was it; `remove` said that it had deleted the branch."""
+    made = place.service.add(place.app, "T")
+    root, common = Path(made.path), place.app / ".git"
+    committed(root, new="precious\n")
+    oid = git("rev-parse", "HEAD", at=root)
+    git("switch", "-q", "--detach", "HEAD~1", at=root)
+    if packed:
+        git("pack-refs", "--all", at=root)
+        heads = git("for-each-ref", "--format=%(objectname) %(refname)", at=root).splitlines()
+        (common / "packed-refs").write_text("".join(f"{line}\n" for line in heads if "agent/T" not in line))
+    else:
+        (common / "refs/heads/agent/T").unlink()
+    assert place.service.status(made).at_stake() == ["commits on no branch"]
+    assert f"branch NAME {oid} gives commits" in refused(place, made).hint
+    refs = [ref for at, ref in place.service.remove(made, force=True).backups if at == str(common)]
+    assert oid in git("rev-list", *refs, at=common).split()
+
+
+@pytest.mark.parametrize("inner", [False, True])
+def test_refs_of_a_worktrees_own_that_lead_nowhere_are_named_and_kept(place: Place, inner: bool) -> None:
+    """Whatever has become of them; one that git takes for none is there all the same."""
+    made = place.service.add(place.app, "T")
+    part = made.parts[inner]
+    ways = {
+        "symbolic": "ref: refs/heads/gone\n",
+        "tree": git("rev-parse", "HEAD^{tree}", at=part.path) + "\n",
+        "missing": f"{MISSING}\n",
+        "gone": None,
+        "of~git": "",
+    }
+    oids = {}
+    for name in ways:
+        words = ("commit-tree", "-m", name, "-p", "HEAD", "HEAD^{tree}")
+        oids[name] = git(*words, at=part.path)
+        git("update-ref", "--create-reflog", f"refs/worktree/{name.replace('~', '-')}", oids[name], at=part.path)
+    git("update-ref", "MINE", oids["symbolic"], at=part.path)
+    place_of = part.git_dir / "refs/worktree"
+    (place_of / "of-git").rename(place_of / "of~git")
+    for name, content in ways.items():
+        if content != "":
+            damage(part.git_dir, f"refs/worktree/{name}", content)
+    said = place.service.status(made).at_stake()
+    assert [name for name in ways if any(f"refs/worktree/{name}" in each for each in said)] == [
+        name for name in ways if name != "gone"
+    ]
+    assert refused(place, made).reference == "worktree-dirty"
+    refs = [ref for at, ref in place.service.remove(made, force=True).backups if at == str(part.common_dir)]
+    assert {*oids.values()} <= {*git("rev-list", *refs, at=part.common_dir).split()}
+
+
+def test_a_damaged_file_of_packed_refs_keeps_its_worktrees(place: Place) -> None:
+    """Git can make no ref then; the removal failed halfway, in its words."""
+    made = place.service.add(place.app, "T")
+    git("pack-refs", "--all", at=place.app)
+    packed = place.app / ".git/packed-refs"
+    whole = packed.read_bytes()
+    for content in (whole[:-20], b"\0" * len(whole)):
+        packed.write_bytes(content)
+        for force in (False, True):
+            with pytest.raises(Refusal, match="packed-refs is damaged") as raised:
+                place.service.remove(made, force=force)
+            assert "logs/refs/heads" in raised.value.hint
+    packed.write_bytes(whole)
+    place.service.remove(made, force=False)
 
 
 @pytest.mark.parametrize("lost", ["logs/HEAD", "logs/refs/worktree/keep"])

@@ -688,11 +688,22 @@ def test_commits_that_git_submodule_update_made_a_store_for_are_kept(tmp_path: P
     git("submodule", "--quiet", "update", "--init", at=tmp_path / "mine")
     adopted = place.service.adopt(tmp_path / "mine")
     assert place.service.status(adopted).at_stake() == []
+    own = tmp_path / "app/.git/worktrees/mine/modules/outer"
+    for name in ("refs/heads/x", "refs/tags/x", "refs/stash"):
+        git("branch", "x", git("commit-tree", "-m", "x", "HEAD^{tree}", at=own), at=own)
+        git("update-ref", "--create-reflog", name, "x", at=own)
+        git("branch", *(() if name.endswith("heads/x") else ("-D", "x")), at=own)
+        (own / name).write_text("")
+        assert place.service.status(adopted).at_stake() == ["submodule outer: commits that are on no remote"]
+        for path in (own / name, own / "logs" / name):
+            path.unlink()
+    assert place.service.status(adopted).at_stake() == []
     committed(tmp_path / "mine/lib/outer", new="")
     git("commit", "-q", "-a", "-m", "Pointer.", at=tmp_path / "mine")
     oid = git("rev-parse", "HEAD", at=tmp_path / "mine/lib/outer")
     assert "submodule outer: commits that are on no remote" in refused(place, adopted).context
-    place.service.remove(adopted, force=True)
+    backups = place.service.remove(adopted, force=True).backups
+    assert [at for at, _ in backups if not Path(at).exists()] == []
     (store,) = (place.app / ".git/paddock-backup").glob("*/modules/outer")
     assert git("--git-dir", str(store), "cat-file", "-t", oid, at=tmp_path) == "commit"
 

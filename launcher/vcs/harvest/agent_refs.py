@@ -26,6 +26,9 @@ MOST_LOOSE = 10_000
 """Entries below `refs/heads` that are looked at."""
 _MOST_LINE = 4096
 _HEX = frozenset("0123456789abcdef")
+_DEEPEST = 5
+"""Symbolic refs that git follows one after the other."""
+_NO_PSEUDO = ("HEAD", "ORIG_HEAD", "FETCH_HEAD", "AUTO_MERGE")
 
 MOST_STASHED = 1000
 """Stashes that are taken over."""
@@ -95,8 +98,8 @@ class AgentRefs:
             if not ref.startswith(HEADS) or not plausible(ref):
                 raise _unreadable(self.path, "it does not name a branch")
             return ref, self.branch(ref)
-        if self._is_oid(text):
-            return None, text
+        if oid := self._oid(text):
+            return None, oid
         raise _unreadable(
             self.path, "it is missing, or not a regular file" if content is None else "it is not an object id"
         )
@@ -111,8 +114,7 @@ class AgentRefs:
             if self._hidden(ref):
                 raise self._obstructed(ref)
             return self._packed_one(ref)
-        text = content.decode("ascii", "replace").strip()
-        return text if self._is_oid(text) else None
+        return self._oid(content.decode("ascii", "replace").strip()) or None
 
     def _packed_one(self, ref: str) -> str | None:
         """The object id of one branch in `packed-refs`, found without reading the thousands beside it one by one."""
@@ -121,14 +123,13 @@ class AgentRefs:
         start = end - self._digits
         if start < 0 or (start and content[start - 1 : start] != b"\n"):
             return None
-        oid = content[start:end].decode("ascii", "replace")
-        return oid if self._is_oid(oid) else None
+        return self._oid(content[start:end].decode("ascii", "replace")) or None
 
     def below(self, top: str, *, whole: bool = False) -> dict[str, str]:
         """Refs by full name: plain files and packed ones below a directory. More than `MOST_LOOSE` are a Refusal.
 
-        With `whole`, so is whatever hides any (harvest-ref-unreadable); a file that says nothing, as a crash leaves
-        it, is one with the id "".
+        With `whole`, so is whatever hides any (harvest-ref-unreadable). What leads nowhere, as a crash leaves it, has
+        the id "": a file, a name that is packed twice, and `packed-refs` itself for a line that names no ref.
         """
         found: dict[str, str] = {}
         prefix = f"{top}/".encode()
@@ -136,10 +137,13 @@ class AgentRefs:
         if whole and packed is None and self._there("packed-refs"):
             raise self._obstructed("packed-refs")
         for line in _lines(packed or b""):
-            if line.startswith(prefix, self._digits + 1) and not line.endswith(b".lock"):
-                oid, _, name = line.decode("utf-8", "surrogateescape").partition(" ")
-                if self._is_oid(oid):
-                    found[name] = oid
+            ours = line.startswith(prefix, self._digits + 1) and not line.endswith(b".lock")
+            oid = self._oid(line[: self._digits + 1].decode("ascii", "replace")) if ours else ""
+            if oid:
+                name = line[self._digits + 1 :].decode("utf-8", "surrogateescape")
+                found[name] = "" if whole and found.get(name, oid) != oid else oid
+            elif whole and line[:1] not in (b"#", b"^"):
+                found["packed-refs"] = ""
         return found | self._loose(self._files(top, whole=whole), whole=whole)
 
     def linked(self) -> dict[str, str]:
@@ -149,6 +153,14 @@ class AgentRefs:
         """
         paths = self._files("worktrees", whole=True)
         return self._loose((path for path in paths if path.split("/")[2:3] in ([], ["HEAD"], ["refs"])), whole=True)
+
+    def pseudo(self) -> dict[str, str]:
+        """Refs that somebody has made beside HEAD, here or in a linked worktree's git directory (gitglossary(7)).
+
+        Refusals: harvest-ref-unreadable, harvest-refs-too-large.
+        """
+        beside = ((place, name) for place in self.places() for name, _ in self._listing(place or ".") or ())
+        return self._loose((f"{place}/{name}".lstrip("/") for place, name in beside if is_pseudo(name)), whole=False)
 
     def under_way(self, names: "Iterable[str]") -> list[tuple[str, str]]:
         """Which of `names` are there, in which of `places`. Refusals: as there."""
@@ -203,12 +215,15 @@ class AgentRefs:
             content = self._read(path, _MOST_LINE)
             if whole and content is None and self._there(path):
                 raise self._obstructed(path)
-            oid = (content or b"").decode("utf-8", "surrogateescape").strip()
-            if whole and oid.startswith("ref:") and not (target := oid[4:].strip()).startswith("refs/"):
-                oid = self.branch(target) or ""  # nothing else leads to a ref that has its name beside HEAD
-            if self._is_oid(oid):
+            text = _text(content)
+            for _ in range(_DEEPEST if whole else 0):
+                target = text[4:].strip() if text.startswith("ref:") else "refs/"
+                if target.startswith("refs/"):
+                    break
+                text = _text(self._read(target, _MOST_LINE))  # nothing else leads to a ref with a name beside HEAD
+            if oid := self._oid(text):
                 found[path] = oid
-            elif whole and content is not None and not content.startswith(b"ref:"):
+            elif whole and content is not None and not (text[:4] == "ref:" and text[4:].strip().startswith("refs/")):
                 found[path] = ""
         return found
 
@@ -221,16 +236,15 @@ class AgentRefs:
         log = self._read(f"logs/{STASH}", MOST_PACKED)
         if log is None and self._there(f"logs/{STASH}"):
             raise self._obstructed(f"logs/{STASH}")
-        last = self.branch(STASH)
-        if last is None:
-            return []  # without the ref there is no stash, whatever its log says
         for line in _lines(log or b""):
-            oid = line[self._digits + 1 : 2 * self._digits + 1].decode("ascii", "replace")
-            if self._is_oid(oid):
-                found[oid] = None
+            oid = self._oid(line[self._digits + 1 : 2 * self._digits + 2].decode("ascii", "replace"))
+            if not oid:
+                raise self._obstructed(f"logs/{STASH}", "git cannot read one of its lines")
+            found[oid] = None
             if len(found) > MOST_STASHED:
                 raise _too_many(f"more than {MOST_STASHED} stashes")
-        found[last] = None
+        if last := self.branch(STASH):  # git removes the log with the last one: a ref that is gone alone was lost
+            found[last] = None
         return list(found)
 
     def _hidden(self, ref: str) -> bool:
@@ -255,12 +269,12 @@ class AgentRefs:
         finally:
             os.close(descriptor)
 
-    def _obstructed(self, path: str) -> Refusal:
+    def _obstructed(self, path: str, why: str = "it should be a file; the agent put something else there") -> Refusal:
         what = f"branch {path.removeprefix(HEADS)}" if path.startswith(HEADS) else path
         return Refusal(
             "harvest-ref-unreadable",
             f"the agent's {what} cannot be read",
-            context=f"{cited(f'{self.path}/{path}')}: it should be a file, and the agent put something else there",
+            context=f"{cited(f'{self.path}/{path}')}: {why}",
             hint="its commits are still in that directory: git reflog, in a jail of the worktree, lists them",
         )
 
@@ -304,8 +318,11 @@ class AgentRefs:
         except OSError:
             return 0
 
-    def _is_oid(self, text: str) -> bool:
-        return len(text) == self._digits and _HEX.issuperset(text)
+    def _oid(self, text: str) -> str:
+        """The object id that git reads at the beginning of a ref: in either case, whatever is behind a blank; or ""."""
+        oid, beyond = text[: self._digits].lower(), text[self._digits :]
+        whole = len(oid) == self._digits and _HEX.issuperset(oid)
+        return oid if whole and (not beyond or beyond[0].isspace()) else ""
 
     def _listing(self, path: str) -> list[tuple[str, bool]] | None:
         """Names in a directory, and whether each is one; None for what cannot be listed, [] for what is not there."""
@@ -328,6 +345,8 @@ class AgentRefs:
 
     def _read(self, path: str, limit: int) -> bytes | None:
         """Content of a regular file; None when it is absent or something else. Longer than `limit` is a Refusal."""
+        if "\0" in path:
+            return None
         flags = os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
         try:
             fd = walk.open_inside(self._descriptor, path, flags)
@@ -344,6 +363,15 @@ class AgentRefs:
         if content is None:
             raise _too_many(f"{cited(f'{self.path}/{path}')} holds more than {limit} bytes")
         return content
+
+
+def is_pseudo(name: str) -> bool:
+    """Whether a file beside HEAD may be a ref that is somebody's: not what git itself notes of what was given up."""
+    return name.isupper() and name.replace("_", "").isalpha() and name not in _NO_PSEUDO
+
+
+def _text(content: bytes | None) -> str:
+    return (content or b"").decode("utf-8", "surrogateescape").strip()
 
 
 def plausible(ref: str) -> bool:

@@ -15,7 +15,7 @@ from launcher.vcs.harvest import agent_refs
 from launcher.vcs.harvest.agent_refs import HEADS, TAGS, plausible
 from launcher.vcs.private import record, ref_files
 from launcher.vcs.private.contents import given_oids, given_place
-from launcher.vcs.refs import AGENTS, Taken
+from launcher.vcs.refs import AGENTS, Taken, unreadable
 from policy.errors import unseen
 from policy.pasted import quoted
 
@@ -238,7 +238,7 @@ def waiting_stashes(directory: str, repository: record.Repository) -> tuple[str,
     if not entries:
         return ()
     known = given_oids(given_place(directory, repository.private))
-    if not ref_files.broken(repository.common_dir, [_stashes(directory)]):  # else nobody knows which are there
+    if not unreadable(repository.common_dir, _stashes(directory)):  # else nobody knows which are there
         known |= {*taken_stashes(directory)}
     known |= set(Git(repository.common_dir).text("for-each-ref", "--format=%(objectname)", _stashes(directory)).split())
     return tuple(oid for oid in entries if oid not in known)
@@ -258,7 +258,7 @@ def stash_refs(git: Git, directory: str, oids: tuple[str, ...]) -> dict[str, str
 
 def next_number(git: Git, prefix: str) -> int:
     """The number behind the largest that a ref directly below `prefix`, which ends in a slash, has for a name."""
-    names = (name.rpartition("/")[2] for name in (*git.refs(prefix), *ref_files.broken(git.common_dir, [prefix])))
+    names = (name.rpartition("/")[2] for name in (*git.refs(prefix), *ref_files.there(git.common_dir, [prefix])))
     numbers = [int(name) for name in names if name.isdigit()]
     return max(numbers, default=0) + 1
 

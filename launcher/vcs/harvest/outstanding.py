@@ -171,7 +171,7 @@ def waiting(directory: str, *, kept: bool = True) -> tuple[str, ...]:
             found += _repositories(directory, record)
     except (Refusal, OSError):
         found.append(COMMITS)
-    return tuple(found)
+    return tuple(dict.fromkeys(found))
 
 
 def beside_branches(directory: str) -> list[tuple[str, str, int]]:
@@ -224,6 +224,8 @@ def _beside(
     """
     with agent_refs.opened(directory, repository) as refs:
         everything = refs.below("refs", whole=True) | ({} if places is None else refs.linked())
+        named = {*everything.values()}
+        everything |= {} if places is None else {ref: oid for ref, oid in refs.pseudo().items() if oid not in named}
     known_oids = given_oids(given_place(directory, repository.private)) | {repository.base}
     unwanted = further.dismissed(directory)
     theirs = {

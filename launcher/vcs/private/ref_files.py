@@ -6,7 +6,7 @@ bisect), replacements, and Paddock's own. Formats: gitrepository-layout(5), git-
 
 import os
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from typing import NamedTuple
 
 from policy.errors import Refusal
@@ -123,19 +123,28 @@ def loose(common_dir: str) -> tuple[dict[str, str], list[str]]:
     return found, directories
 
 
-def broken(directory: str, places: Iterable[str]) -> tuple[str, ...]:
-    """Refs at `places`, and below those that end in a slash, whose files name nothing, as a crash leaves them."""
+def there(directory: str, places: Iterable[str]) -> list[str]:
+    """Refs at `places`, and below those with a slash at the end, that have a file or a log; and what is closed."""
     found: list[str] = []
     for place in places:
-        below = os.walk(f"{directory}/{place}") if place.endswith("/") else ()
-        paths = (
-            f"{directory}/{place}",
-            *(f"{above.rstrip('/')}/{name}" for above, _, names in below for name in names),
-        )
-        texts = {path: _content(path) for path in paths if os.path.isfile(path) and not path.endswith(".lock")}
-        bad = (path for path, text in texts.items() if not (is_oid(text) or text.startswith("ref:")))
-        found += (path.removeprefix(f"{directory}/") for path in bad)
-    return tuple(found)
+        for top in (f"{directory}/", f"{directory}/logs/"):
+            path = f"{top}{place}"
+            below = _below(path[:-1]) if place.endswith("/") else filter(_is_file, [path])
+            found += (each.removeprefix(top) for each in below if not each.endswith(".lock"))
+        found += [place] if packed_one(directory, place) else []
+    return list(dict.fromkeys(found))
+
+
+def _is_file(path: str) -> bool:
+    return os.path.lexists(path) and not os.path.isdir(path)
+
+
+def _below(top: str) -> Iterator[str]:
+    closed: list[OSError] = []
+    for above, directories, names in os.walk(top, onerror=closed.append):
+        links = (name for name in directories if os.path.islink(f"{above}/{name}"))
+        yield from (f"{above}/{name}" for name in (*names, *links))
+    yield from (os.fsdecode(error.filename) for error in closed if not isinstance(error, FileNotFoundError))
 
 
 def packed(common_dir: str) -> bytes:
@@ -229,3 +238,5 @@ def _bytes(path: str, limit: int = 1 << 30) -> bytes:
             return content
     except (FileNotFoundError, NotADirectoryError, IsADirectoryError):
         return b""
+    except PermissionError as error:
+        raise Refusal("git-refs-unreadable", f"{path} cannot be read", context=f"{error.strerror}: chmod u+r") from None

@@ -154,7 +154,11 @@ def linked(common_dir: str) -> list[str]:
 
 def head(git_dir: str) -> str:
     """Content of HEAD: ``ref: NAME`` or an object id; empty when it cannot be read."""
-    return os.fsdecode(Present().read(f"{git_dir}/HEAD", 8192) or b"").strip()
+    path = f"{git_dir}/HEAD"
+    if os.path.islink(path):  # as git made it long ago
+        return f"ref: {os.readlink(path)}"
+    text = os.fsdecode(Present().read(path, 8192) or b"").strip()
+    return f"ref: {text[4:].strip()}" if text.startswith("ref:") else text
 
 
 def branch(git_dir: str) -> str | None:

@@ -12,10 +12,11 @@ from typing import NamedTuple
 
 from launcher.safefs.guarded_files import Inside
 from launcher.safefs.remove import remove_tree
-from launcher.vcs import checkout, gitlinks, written
+from launcher.vcs import checkout, gitlinks, refs, written
 from launcher.vcs.disk import Present
 from launcher.vcs.git import Git
 from launcher.vcs.harvest import further
+from launcher.vcs.harvest.agent_refs import is_pseudo
 from launcher.vcs.harvest.decide import join, kept_places
 from launcher.vcs.private import contents, lock, planted, record, ref_files, swap, withheld, writers
 from launcher.vcs.private.pointer import Holder
@@ -31,9 +32,8 @@ _OWN = ("refs/bisect/", "refs/worktree/", "refs/rewritten/")
 _GOING = ("refs/paddock/*", *(f"{place}*" for place in _OWN))
 """Refs that are nobody's answer to where a commit is: Paddock's own (what a private git directory borrows is pinned by
 one that goes with the worktree), and those of a worktree's own."""
-_TIPS = ("HEAD", "MERGE_HEAD", "MERGE_AUTOSTASH", "CHERRY_PICK_HEAD", "REVERT_HEAD", "REBASE_HEAD",
-         *(f"rebase-{how}/{name}" for how in ("merge", "apply") for name in ("autostash", "orig-head")))  # fmt: skip
-"""Files of a worktree's own git directory that name commits: what is checked out, and what is under way."""
+_TIPS = tuple(f"rebase-{how}/{name}" for how in ("merge", "apply") for name in ("autostash", "orig-head"))
+"""Files of a worktree's own git directory that name commits, besides those that lie beside HEAD (`is_pseudo`)."""
 _TO_DO = ("sequencer/todo", "rebase-merge/git-rebase-todo")
 _MOST_LOGGED = 100
 _PICK = re.compile(rb"^[a-z]+ (?:-[cC] )?([0-9a-f]{4,64})\b", re.MULTILINE)
@@ -86,10 +86,8 @@ def unreadable(part: Part) -> tuple[str, ...]:
     git_dir, common_dir = os.fspath(part.git_dir), os.fspath(part.common_dir)
     names = {part.ref or "", admin_files.head(git_dir).removeprefix("ref: ")}
     heads = sorted(name for name in names if name.startswith("refs/heads/"))
-    git, found = Git(common_dir), ref_files.broken(common_dir, heads)
-    oids = {ref: oid for ref in heads if ref not in found and (oid := git.ref(ref))}
-    found += tuple(ref for ref, one in zip(oids, git.objects(oids.values()), strict=True) if one.kind != "commit")
-    return (*(f"{common_dir}/{ref}" for ref in found), *(f"{git_dir}/{ref}" for ref in ref_files.broken(git_dir, _OWN)))
+    found = ((common_dir, refs.unreadable(common_dir, *heads)), (git_dir, refs.unreadable(git_dir, *_OWN)))
+    return tuple(f"{top}/{ref}" for top, names in found for ref in names)
 
 
 def loose(part: Part, broken: Sequence[str], *held: str) -> tuple[str, ...]:
@@ -100,7 +98,9 @@ def loose(part: Part, broken: Sequence[str], *held: str) -> tuple[str, ...]:
     """
     git_dir = os.fspath(part.git_dir)
     git, present = Git(git_dir), Present()
-    names = [word for name in _TIPS for word in os.fsdecode(present.read(f"{git_dir}/{name}", 1 << 20) or b"").split()]
+    beside = (name for name in sorted(os.listdir(git_dir)) if is_pseudo(name) and not name.endswith("MSG"))
+    tips = ("HEAD", *beside, *_TIPS)
+    names = [word for name in tips for word in os.fsdecode(present.read(f"{git_dir}/{name}", 1 << 20) or b"").split()]
     picks = [
         pick.decode() for name in _TO_DO for pick in _PICK.findall(present.read(f"{git_dir}/{name}", 1 << 20) or b"")
     ]

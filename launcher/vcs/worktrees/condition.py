@@ -11,7 +11,7 @@ from typing import NamedTuple
 from launcher.jail import processes
 from launcher.safefs import walk
 from launcher.safefs.guarded_files import Inside
-from launcher.vcs import checkout, gitlinks, jailed_git
+from launcher.vcs import checkout, gitlinks, jailed_git, refs
 from launcher.vcs.disk import Present, readable
 from launcher.vcs.git import EMPTY_TREE, Git, GitFailed, in_gits_words
 from launcher.vcs.git_config import UserConfig
@@ -544,7 +544,7 @@ def _without_files(part: Part, worktree: Worktree) -> PartCondition:
         uncommitted=tuple(map(os.fsdecode, staged[:_MOST_NAMED])),
         operation=_operation(git_dir),
         loose=at_stake.loose(part, broken),
-        broken=broken,
+        broken=tuple(filter(os.path.lexists, broken)),
         kept=at_stake.beside(git, part, worktree, head if damage.is_commit(git, head) else None),
     )
 
@@ -601,8 +601,9 @@ def _examined(git: JailedGit, part: Part, worktree: Worktree) -> PartCondition:
         name=part.name, branch=branch, head=head, ahead=ahead, modified=len(modified), untracked=len(new),
         uncommitted=tuple(os.path.normpath(f"{inside}/{name}") for name in (modified + new)[:_MOST_NAMED]),
         strangers=tuple(strangers), hidden=tuple(entry for entry in hidden if os.path.dirname(entry) not in strangers),
-        operation=_operation(git.git_dir), loose=at_stake.loose(part, broken), broken=broken,
-        kept=at_stake.beside(git, part, worktree, head), lagging=lagging, ignored=ignored,
+        operation=_operation(git.git_dir), loose=at_stake.loose(part, broken),
+        broken=tuple(filter(os.path.lexists, broken)), kept=at_stake.beside(git, part, worktree, head),
+        lagging=lagging, ignored=ignored,
         problem=f"{UNREAD}: {printable(closed)}" if closed else "",
     )  # fmt: skip
 
@@ -686,7 +687,9 @@ def _own_stores(git_dir: str) -> tuple[str, ...]:
     for name, store in checkout.module_dirs(f"{git_dir}/modules", "", Present()):
         git = Git(store)
         loose = git.ref("HEAD", ok=(0, 1, 128)).split()
-        if git.run("rev-list", "--ignore-missing", "--max-count=1", "--all", *loose, "--not", "--remotes").out:
+        words = ("rev-list", "--ignore-missing", "--max-count=1", "--all", *loose, "--not", "--remotes")
+        done = git.run(*words, ok=(0, 128))
+        if done.out or done.status or refs.unreadable(store, "refs/heads/", "refs/tags/", "refs/stash"):
             found.append(name)
     return tuple(found)
 

@@ -49,6 +49,12 @@ def found(part: Part) -> dict[str, str]:
     return damaged
 
 
+def cut_off(common_dir: str) -> bool:
+    """Whether a crash has cut off the file of packed refs, or filled it with zeros: git can change no ref then."""
+    content = Present().read(f"{common_dir}/packed-refs", _MOST_LOG) or b"\n"
+    return b"\0" in content or not content.endswith(b"\n")
+
+
 def last_commit(git: Git, logs: Iterable[str], *further: str) -> str:
     """The last commit of the first of these logs of refs that names one that is there; else of `further`, or ""."""
     return next((oid for oid in (*logged(logs), *further) if is_commit(git, oid)), "")

@@ -339,7 +339,8 @@ class Removal:
                     self._step("keep strangers")
                     backups += _keep_strangers(worktree, now)
                 if now.own_stores:
-                    backups.append(self._keep_stores(worktree))
+                    gone, stores = f"{worktree.main.git_dir}/modules", self._keep_stores(worktree)
+                    backups = [*((at.replace(gone, "/".join(stores)), ref) for at, ref in backups), stores]
                 self._step("rename")
                 _staged(worktree)
                 deleted, kept, failures = self._let_go(leaving, keep_branch=keep_branch)
@@ -583,7 +584,13 @@ def _no_session(state: str, worktree: Worktree, part: Part) -> Iterator[None]:
 
 
 def _check_repositories(worktree: Worktree) -> None:
-    """Refuses (git-head-unreadable) before anything is moved: no branch of theirs could be deleted then."""
+    """Refuses (git-head-unreadable, git-refs-unreadable) before anything is moved: git could change no ref then."""
+    for store in dict.fromkeys(os.fspath(part.common_dir) for part in worktree.parts):
+        if damage.cut_off(store):
+            raise Refusal("git-refs-unreadable", f"{store}/packed-refs is damaged",
+                          context="a line of it is cut off, and git finds no ref of the repository",
+                          hint="restore it, or remove that line: "
+                          f"what branches had is in {quoted(store)}/logs/refs/heads")  # fmt: skip
     for head in dict.fromkeys(f"{part.common_dir}/HEAD" for part in worktree.parts):
         if os.path.lexists(head) and not damage.is_head(admin_files.head(os.path.dirname(head))):
             raise Refusal("git-head-unreadable", f"{head} points to no commit",
@@ -642,7 +649,8 @@ def _ways(now: Condition, worktree: Worktree) -> Iterator[str]:
             command = joined(("git", "-C", place.get(part.name, now.path), *switch))
             yield f"{command} gives commits on no branch a branch"
         for path in part.broken:
-            yield f"then {joined(('rm', path))}, which names no commit"
+            opened = joined(("chmod", "-R", "u+rwX", path)), joined(("rm", path))
+            yield f"then {opened[1]}, which names no commit" if os.access(path, os.R_OK) else f"{opened[0]} opens it"
     strange = bool(now.docked) or any(part.strangers or part.hidden for part in now.parts)
     if strange:
         yield "fetch or copy from it what you want (run no git in it: the jail's command wrote its configuration)"
