@@ -97,7 +97,8 @@ def unreadable(directory: str, *places: str) -> tuple[str, ...]:
     names = ref_files.there(directory, places)
     asked = [name for name in names if _SYNTAX.isdisjoint(name) and "@{" not in name]
     kinds = dict(zip(asked, (one.kind for one in Git(directory).objects(asked)), strict=True))
-    return tuple(name for name in names if kinds.get(name) not in ("commit", "tag"))
+    known = {name for name, kind in kinds.items() if kind == "commit" or (kind != "missing" and "/tags/" in name)}
+    return tuple(name for name in names if name not in known)
 
 
 class Taken:

@@ -1,5 +1,6 @@
 """Work that a worktree's own git directory alone leads to: it is named, and a forced removal keeps it."""
 
+import shlex
 import shutil
 import subprocess
 from pathlib import Path
@@ -9,7 +10,8 @@ import pytest
 
 from launcher.vcs.git import GitFailed
 from launcher.vcs.worktrees import removal
-from launcher.vcs.worktrees.models import State, Worktree
+from launcher.vcs.worktrees.models import Options, State, Worktree
+from policy.errors import Refusal
 from tests.support import repository
 from tests.support.repository import ENV, Place, committed, git
 from tests.unit.test_worktree_removal import refused
@@ -214,3 +216,163 @@ def test_the_mails_that_an_am_has_not_applied_are_kept(place: Place) -> None:
     assert "commit" not in refusal.hint
     refs = [ref for _, ref in place.service.remove(made, force=True).backups if ref.endswith("-staged")]
     assert "+theirs" in git("show", f"{refs[0]}:paddock-backup/rebase-apply/0001", at=place.app).splitlines()
+
+
+def reachable(place: Place) -> Place:
+    """Has submodules cloned again."""
+    for name in ("up-inner", "up-outer"):
+        (place.root / f"gone-{name}").rename(place.root / name)
+    return place
+
+
+def alone(at: Path, name: str, *, parent: str = "HEAD") -> str:
+    """A commit that nothing leads to."""
+    return git("commit-tree", "-p", parent, "-m", name, "HEAD^{tree}", at=at)
+
+
+@pytest.mark.parametrize("nested", [False, True])
+@pytest.mark.parametrize("work", ["branch", "stash", "file"])
+def test_work_in_a_store_that_git_made_in_a_worktree_is_kept(place: Place, nested: bool, work: str) -> None:
+    """Git puts it below the git directory of the submodule around, too, which goes; nobody looked there."""
+    if nested:
+        git("submodule", "--quiet", "deinit", "--all", at=place.app / "lib/outer")
+        shutil.rmtree(place.app / ".git/modules/outer/modules")
+    made = reachable(place).service.add(place.app, "T", Options(submodules=("outer",) if nested else ()))
+    git("submodule", "--quiet", "update", "--init", "--recursive", at=Path(made.path))
+    root = Path(made.path, "lib/outer/deep/inner" if nested else "lib/outer")
+    assert place.service.status(made).at_stake() == []
+    oid = alone(root, "precious")
+    if work == "branch":
+        git("branch", "x", oid, at=root)
+    (root / "file").write_text("precious\n")
+    if work == "stash":
+        git("stash", "-q", at=root)
+        oid = git("rev-parse", "stash", at=root)
+    elif work == "branch":
+        git("checkout", "-q", "file", at=root)
+    assert refused(place, made).reference == "worktree-dirty"
+    backups = place.service.remove(made, force=True).backups
+    kept = [Path(at) for at, ref in backups if ref.startswith("refs/")]
+    assert [path for path in kept if not path.exists()] == []
+    name = "inner" if nested else "outer"
+    (store,) = (each.parent for each in (place.app / ".git/paddock-backup").glob(f"*/modules*/**/{name}/objects"))
+    if work == "file":
+        assert [git("show", f"{ref}:file", at=store) for at, ref in backups if Path(at) == store] == ["precious"]
+    else:
+        assert git("cat-file", "-t", oid, at=store) == "commit"
+
+
+def test_a_branch_is_not_deleted_for_what_is_made_to_be_dropped(place: Place) -> None:
+    """A stash, a replacement, or a ref of the main working tree's own: all its commits were said to be elsewhere."""
+    refs = ("refs/stash", "refs/replace/{base}", "refs/bisect/bad", "refs/worktree/x")
+    for ticket, ref in zip("TUVW", refs, strict=True):
+        made = place.service.add(place.app, ticket)
+        committed(Path(made.path), new=ticket)
+        oid = git("rev-parse", "HEAD", at=Path(made.path))
+        git("update-ref", ref.format(base=made.main.base), oid, at=place.app)
+        assert str(place.app / ".git") not in dict(place.service.remove(made).branches_deleted), ref
+        assert git("rev-parse", f"agent/{ticket}", at=place.app) == oid
+        git("update-ref", "-d", ref.format(base=made.main.base), at=place.app)
+
+
+def test_a_ref_beside_head_is_somebodys_and_what_git_leaves_there_is_not(place: Place) -> None:
+    """Whatever its name. After a rebase that left a commit out, its name stays in a file of git's."""
+    made = place.service.add(place.app, "T")
+    root = Path(made.path)
+    for name in ("REBASE_HEAD", "ORIG_HEAD", "FETCH_HEAD"):
+        git("update-ref", name, alone(root, name), at=root)
+    assert place.service.status(made).at_stake() == []
+    oids = {name: alone(root, name) for name in ("MY-HEAD", "MINE", "WIP_2")}
+    for name, oid in oids.items():
+        (made.main.git_dir / name).write_text(f"{oid}\n")
+    assert "commits on no branch" in refused(place, made).context
+    refs = [ref for at, ref in place.service.remove(made, force=True).backups if at == str(place.app / ".git")]
+    assert {*oids.values()} <= {*git("rev-list", *refs, at=place.app).split()}
+
+
+def test_a_missing_worktree_is_not_pruned_with_a_store_that_has_work(place: Place) -> None:
+    """The store was the only copy, and went with it."""
+    made = reachable(place).service.add(place.app, "T", Options(submodules=()))
+    git("submodule", "--quiet", "update", "--init", at=Path(made.path))
+    committed(Path(made.path, "lib/outer"), new="precious\n")
+    Path(made.path).rename(place.root / "there")
+    (row,) = place.service.of_repository(place.app)
+    git("worktree", "prune", "--expire", "now", at=place.app)
+    assert (row.state, made.main.git_dir.exists()) == (State.MISSING, True)
+    assert "submodule outer: commits that are on no remote" in place.service.status(row).at_stake()
+
+
+def test_the_repository_that_git_finds_in_a_submodule_is_looked_at(place: Place) -> None:
+    """After `deinit` and `update` it is another one; what Paddock had made there keeps what only it has."""
+    made = reachable(place).service.add(place.app, "T")
+    root, outer = Path(made.path), Path(made.path, "lib/outer")
+    git("checkout", "-q", "--detach", at=outer)
+    committed(outer, new="precious\n")
+    oid = git("rev-parse", "HEAD", at=outer)
+    git("submodule", "--quiet", "deinit", "-f", "--all", at=root)
+    assert place.service.status(made).at_stake() == ["1 modified", "submodule outer: commits on no branch"]
+    git("submodule", "--quiet", "update", "--init", at=root)
+    (outer / "file").write_text("staged\n")
+    git("add", "file", at=outer)
+    (outer / "file").write_text("up-outer\n")
+    now = place.service.status(made)
+    said = ["submodule outer: 1 modified", "submodule outer: commits on no branch"]
+    assert sorted(now.at_stake()) == said
+    assert now.lost_pointers == ()
+    backups = place.service.remove(made, force=True).backups
+    assert [git("show", f"{ref}:file", at=Path(at)) for at, ref in backups if ref.endswith("-staged")] == ["staged"]
+    refs = [ref for at, ref in backups if at == str(place.app / ".git/modules/outer")]
+    assert oid in git("rev-list", *refs, at=place.app / ".git/modules/outer").split()
+
+
+def test_a_submodule_that_was_taken_out_is_no_work(place: Place) -> None:
+    """It was said to be missing, for good; emptied, to be modified, with hints that went to the repository around."""
+    made = place.service.add(place.app, "T")
+    root = Path(made.path)
+    git("submodule", "--quiet", "deinit", "--all", at=root)
+    assert place.service.status(made).at_stake() == []
+    git("rm", "-q", "lib/outer", at=root)
+    git("commit", "-q", "-m", "Without.", at=root)
+    assert place.service.status(made).at_stake() == []
+    place.service.remove(made)
+
+
+def test_a_worktree_of_a_store_that_goes_holds_up_the_removal(place: Place) -> None:
+    """Wherever it lies: its index and all else that git keeps of it would go."""
+    made = reachable(place).service.add(place.app, "T", Options(submodules=()))
+    git("submodule", "--quiet", "update", "--init", at=Path(made.path))
+    other = place.root / "elsewhere"
+    git("worktree", "add", "-q", "--detach", str(other), at=Path(made.path, "lib/outer"))
+    for force in (False, True):
+        with pytest.raises(Refusal, match="other worktrees are in") as raised:
+            place.service.remove(made, force=force)
+    git(*shlex.split(raised.value.hint.partition(": git ")[2]), at=place.root)
+    place.service.remove(made)
+    assert not other.exists()
+
+
+def test_the_resolution_of_a_merge_of_notes_is_kept(place: Place) -> None:
+    """No ref has it yet."""
+    made = place.service.add(place.app, "T")
+    root = Path(made.path)
+    for ref in ("commits", "other"):
+        git("notes", "--ref", ref, "add", "-m", ref, at=root)
+    subprocess.run(["git", "notes", "merge", "-q", "other"], cwd=root, env=ENV, check=False, capture_output=True)
+    (note,) = (made.main.git_dir / "NOTES_MERGE_WORKTREE").iterdir()
+    note.write_text("precious\n")
+    assert refused(place, made).context.splitlines()[:1] == ["a merge of notes in progress"]
+    (ref,) = (ref for _, ref in place.service.remove(made, force=True).backups if ref.endswith("-staged"))
+    assert git("grep", "-h", "precious", ref, "--", at=place.app) == "precious"
+
+
+def test_a_tag_that_only_a_worktree_has_is_named_and_kept(place: Place) -> None:
+    """What it says is in no commit."""
+    made = place.service.add(place.app, "T")
+    root = Path(made.path)
+    git("tag", "-a", "-m", "precious", "v", at=root)
+    oid = git("rev-parse", "v", at=root)
+    git("update-ref", "refs/worktree/v", oid, at=root)
+    git("tag", "-d", "v", at=root)
+    assert "refs/worktree/v led to, which names no commit" in refused(place, made).context
+    refs = [ref for at, ref in place.service.remove(made, force=True).backups if at == str(place.app / ".git")]
+    assert oid in git("for-each-ref", "--format=%(objectname)", *refs, at=place.app).split()

@@ -84,7 +84,10 @@ def test_a_submodule_that_the_user_populates_later_is_looked_at_like_others(plac
     (Path(made.path) / "lib/outer/file").write_text("changed\n")
     assert refused(place, made) == "submodule outer: 1 modified"
     backups = place.service.remove(made, force=True).backups
-    assert len(backups) == 2
+    assert [ref for _, ref in backups][-1:] == ["modules"]
+    for at, ref in backups[:-1]:  # one is in the store that git has made, which went
+        git("cat-file", "-e", ref, at=Path(at))
+    assert git("show", f"{backups[1][1]}:file", at=Path(backups[1][0])) == "changed"
     made = place.service.add(place.app, "U", Options(submodules=()))
     git("submodule", "--quiet", "update", "--init", at=Path(made.path))
     place.service.remove(made)
@@ -119,7 +122,8 @@ def test_a_submodule_that_was_moved_is_kept(place: Place, committed_too: bool) -
         git("commit", "-q", "-m", "Moved.", at=root)
     (root / "lib2/outer/new").write_text("new\n")
     said = refused(place, made)
-    assert f"submodule outer: {root}/lib/outer is missing, or was replaced" in said
+    missing, new = f"submodule outer: {root}/lib/outer is missing, or was replaced", "the content of lib2/outer, where"
+    assert [missing in said, new in said] == [not committed_too, committed_too]
     (_, ref), *_ = place.service.remove(made, force=True).backups
     assert git("show", f"{ref}:lib2/outer/new", at=place.app) == "new"
 

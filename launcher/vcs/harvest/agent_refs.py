@@ -28,7 +28,7 @@ _MOST_LINE = 4096
 _HEX = frozenset("0123456789abcdef")
 _DEEPEST = 5
 """Symbolic refs that git follows one after the other."""
-_NO_PSEUDO = ("HEAD", "ORIG_HEAD", "FETCH_HEAD", "AUTO_MERGE")
+_NO_PSEUDO = ("HEAD", "ORIG_HEAD", "FETCH_HEAD", "REBASE_HEAD", "AUTO_MERGE", "shallow")
 
 MOST_STASHED = 1000
 """Stashes that are taken over."""
@@ -160,7 +160,8 @@ class AgentRefs:
         Refusals: harvest-ref-unreadable, harvest-refs-too-large.
         """
         beside = ((place, name) for place in self.places() for name, _ in self._listing(place or ".") or ())
-        return self._loose((f"{place}/{name}".lstrip("/") for place, name in beside if is_pseudo(name)), whole=False)
+        paths = (f"{place}/{name}".lstrip("/") for place, name in beside if is_pseudo(name))
+        return self._loose((path for path in paths if self._look(path).st_size < _MOST_LINE), whole=False)
 
     def under_way(self, names: "Iterable[str]") -> list[tuple[str, str]]:
         """Which of `names` are there, in which of `places`. Refusals: as there."""
@@ -366,8 +367,8 @@ class AgentRefs:
 
 
 def is_pseudo(name: str) -> bool:
-    """Whether a file beside HEAD may be a ref that is somebody's: not what git itself notes of what was given up."""
-    return name.isupper() and name.replace("_", "").isalpha() and name not in _NO_PSEUDO
+    """Whether a file beside HEAD that holds an id may be somebody's ref: no note of git's on what was given up."""
+    return name not in _NO_PSEUDO
 
 
 def _text(content: bytes | None) -> str:

@@ -6,7 +6,8 @@ agent's: it is moved as it is, and no unjailed git is ever started on it.
 
 import os
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import NamedTuple
 
@@ -14,13 +15,13 @@ from launcher.safefs.guarded_files import Inside
 from launcher.safefs.remove import remove_tree
 from launcher.vcs import checkout, gitlinks, refs, written
 from launcher.vcs.disk import Present
-from launcher.vcs.git import Git
+from launcher.vcs.git import Completed, Git, Object
 from launcher.vcs.harvest import further
 from launcher.vcs.harvest.agent_refs import is_pseudo
 from launcher.vcs.harvest.decide import join, kept_places
 from launcher.vcs.private import contents, lock, planted, record, ref_files, swap, withheld, writers
 from launcher.vcs.private.pointer import Holder
-from launcher.vcs.worktrees import admin_files, damage
+from launcher.vcs.worktrees import admin_files, damage, module_stores
 from launcher.vcs.worktrees.models import Part, Unharvested, Worktree
 from policy import launch
 from policy.errors import Refusal, in_rows
@@ -29,11 +30,11 @@ from policy.plan import beneath
 
 _OWN = ("refs/bisect/", "refs/worktree/", "refs/rewritten/")
 """Refs that each worktree has to itself (git-worktree(1), "refs")."""
-_GOING = ("refs/paddock/*", *(f"{place}*" for place in _OWN))
+_GOING = ("refs/paddock/*", "refs/stash", "refs/replace/*", *(f"{place}*" for place in _OWN))
 """Refs that are nobody's answer to where a commit is: Paddock's own (what a private git directory borrows is pinned by
-one that goes with the worktree), and those of a worktree's own."""
+one that goes with the worktree), those of a worktree's own, and what is mostly made to be dropped."""
 _TIPS = tuple(f"rebase-{how}/{name}" for how in ("merge", "apply") for name in ("autostash", "orig-head"))
-"""Files of a worktree's own git directory that name commits, besides those that lie beside HEAD (`is_pseudo`)."""
+"""Files of a worktree's own git directory that hold ids of commits, besides those beside HEAD (`is_pseudo`)."""
 _TO_DO = ("sequencer/todo", "rebase-merge/git-rebase-todo")
 _MOST_LOGGED = 100
 _PICK = re.compile(rb"^[a-z]+ (?:-[cC] )?([0-9a-f]{4,64})\b", re.MULTILINE)
@@ -98,9 +99,9 @@ def loose(part: Part, broken: Sequence[str], *held: str) -> tuple[str, ...]:
     """
     git_dir = os.fspath(part.git_dir)
     git, present = Git(git_dir), Present()
-    beside = (name for name in sorted(os.listdir(git_dir)) if is_pseudo(name) and not name.endswith("MSG"))
-    tips = ("HEAD", *beside, *_TIPS)
-    names = [word for name in tips for word in os.fsdecode(present.read(f"{git_dir}/{name}", 1 << 20) or b"").split()]
+    tips = ("HEAD", *filter(is_pseudo, sorted(os.listdir(git_dir))), *_TIPS)
+    said = [os.fsdecode(present.read(f"{git_dir}/{name}", 1 << 16) or b"").split() for name in tips]
+    names = [oid for words in said if all(map(ref_files.is_oid, words)) for oid in words]
     picks = [
         pick.decode() for name in _TO_DO for pick in _PICK.findall(present.read(f"{git_dir}/{name}", 1 << 20) or b"")
     ]
@@ -113,13 +114,37 @@ def loose(part: Part, broken: Sequence[str], *held: str) -> tuple[str, ...]:
     known = (trusted.ref(record.pin(part.worktree_id)), *damage.logged([log])[:_MOST_LOGGED]) if broken else ()
     names += (oid for oid in known if damage.is_commit(trusted, oid))
     names += [one.oid for one in git.objects(picks) if one.kind == "commit"]
-    if ref_files.may_be_below(git_dir, [*_OWN]):
-        names += git.refs(*_OWN).values()
+    names += (one.oid for one in _own(git) if one.kind == "commit")
     found: list[str] = []
-    for oid in dict.fromkeys(filter(ref_files.is_oid, names)):
-        listed = git.run("rev-list", "--ignore-missing", "-1", oid, "--not", *held, *found, *_elsewhere(), ok=(0, 128))
-        found += [oid] if listed.out or listed.status else []  # of an incomplete history nobody can tell
+    wanted = list(dict.fromkeys(filter(ref_files.is_oid, names)))
+    while wanted:
+        listed = _unheld(git, wanted, *held, *found)
+        if listed.status:  # of an incomplete history nobody can tell
+            first = _unheld(git, wanted[:1], *held, *found)
+            found += wanted[:1] if first.out or first.status else []
+        else:
+            out = {*listed.out.decode("ascii").split()}
+            wanted = [oid for oid in wanted if oid in out]
+            found += wanted[:1]
+        wanted = wanted[1:]
     return tuple(found)
+
+
+def _unheld(git: Git, oids: Sequence[str], *held: str) -> Completed:
+    """Lists the commits of some that neither `held` nor a ref that counts holds: one process for thousands of them."""
+    asked = "".join(f"{word}\n" for word in (*oids, *(f"^{each}" for each in held)))
+    words = ("rev-list", "--ignore-missing", "--stdin", "--not", *elsewhere())
+    return git.run(*words, input=asked.encode(), ok=(0, 128))
+
+
+def _own(git: Git) -> list[Object]:
+    """What the refs lead to that a worktree has to itself."""
+    return git.objects(git.refs(*_OWN).values()) if ref_files.may_be_below(git.git_dir, [*_OWN]) else []
+
+
+def no_commits(part: Part) -> list[str]:
+    """Ids of what these refs of a part lead to besides commits: tags, with what they say, files and directories."""
+    return [one.oid for one in _own(Git(os.fspath(part.git_dir))) if one.kind in ("tag", "tree", "blob")]
 
 
 def beside(git: Git, part: Part, worktree: Worktree, head: str | None) -> tuple[Kept, ...]:
@@ -131,7 +156,7 @@ def beside(git: Git, part: Part, worktree: Worktree, head: str | None) -> tuple[
         return ()
     for ref in sorted(git.refs(*places)):
         known = [f"^{head}"] if head is not None else []
-        commits = int(git.text("rev-list", "--ignore-missing", "--count", ref, *known, "--not", *_elsewhere()))
+        commits = int(git.text("rev-list", "--ignore-missing", "--count", ref, *known, "--not", *elsewhere()))
         if commits:
             found.append(Kept(ref=ref, path=os.fspath(part.path), store=os.fspath(part.common_dir), commits=commits))
     return tuple(found)
@@ -149,9 +174,53 @@ def stashed(part: Part, worktree: Worktree) -> tuple[Kept, ...]:
     return tuple(Kept(ref=name, path=os.fspath(part.path), store=store, commits=1) for name in names)
 
 
-def _elsewhere() -> list[str]:
-    """Arguments of git-rev-list(1) for the refs that count. HEADs do not: `--all` would bring the worktree's own."""
-    return [*(f"--exclude={pattern}" for pattern in _GOING), "--glob=refs/*"]
+def elsewhere(*but: str) -> list[str]:
+    """Arguments of git-rev-list(1) for the refs that count, without `but`. HEADs do not: `--all` would bring the
+    worktree's own."""
+    return [*(f"--exclude={pattern}" for pattern in (*_GOING, *but)), "--glob=refs/*"]
+
+
+def stores(worktree: Worktree) -> Iterator[tuple[str, str]]:
+    """Git directories of submodules that go with those of a worktree: name and path.
+
+    `git submodule update` makes them there, in a linked worktree, where Paddock has not.
+    """
+    for part in filter(lambda part: part.linked, worktree.parts):
+        prefix = f"{part.name}/" if part.name else ""
+        yield from checkout.module_dirs(f"{part.git_dir}/modules", prefix, Present())
+
+
+def own_stores(worktree: Worktree) -> tuple[str, ...]:
+    """Names of submodules that keep commits nowhere but in such a store, as far as is known of its remotes."""
+    found = []
+    for name, store in stores(worktree):
+        git = Git(store)
+        words = ("rev-list", "--ignore-missing", "--max-count=1", "--all", *git.ref("HEAD", ok=(0, 1, 128)).split())
+        done = git.run(*words, "--not", "--remotes", ok=(0, 128))
+        if done.out or done.status or refs.unreadable(store, "refs/heads/", "refs/tags/", "refs/stash"):
+            found.append(name)
+    return tuple(found)
+
+
+def is_gone(part: Part) -> bool:
+    """Whether the files of a part are not there, or were replaced; `git submodule deinit` leaves an empty directory."""
+    place = os.fspath(part.path)
+    if os.path.realpath(place) != place or not os.path.isdir(place):
+        return True
+    with suppress(OSError):
+        return bool(part.name) and not os.listdir(place)
+    return False
+
+
+def was_taken_away(part: Part, worktree: Worktree) -> bool:
+    """Whether git has taken the files of a submodule away that are gone: by `deinit`, or with the one around it."""
+    place = os.fspath(part.path)
+    if not part.name or os.path.lexists(place):
+        return bool(part.name) and os.path.realpath(place) == place and os.path.isdir(place)
+    around = _around(part, worktree)
+    if around.name and is_gone(around):
+        return was_taken_away(around, worktree)
+    return not _is_named(part, worktree)
 
 
 DOCKED = "docked-"
@@ -191,33 +260,34 @@ def _holds(root: str, place: str) -> bool:
 def with_populated(worktree: Worktree) -> Worktree:
     """The worktree with submodules that the user has populated since it was made, as `git submodule update` does.
 
-    Their git directories lie below the worktree's own, where no agent writes; so they are looked at like any other.
+    Their git directories lie below the worktree's own, where no agent writes; so they are looked at like any other. One
+    takes the place of what Paddock had made there, if that is what git finds there now (after `deinit`).
     """
-    known = {os.fspath(part.path) for part in worktree.parts}
-    found: list[Part] = []
+    known = {os.fspath(part.path): part for part in worktree.parts}
+    found: dict[str, Part] = {}
     for outer in worktree.parts:
         prefix = f"{outer.name}/" if outer.name else ""
         for name, store in checkout.module_dirs(f"{outer.git_dir}/modules", prefix, Present()):
             place = checkout.configured_worktree(store, Present())
-            if place is None or place in known or not beneath(place, worktree.path) or not os.path.isdir(place):
+            if place is None or place in found or not beneath(place, worktree.path) or not os.path.isdir(place):
+                continue
+            if place in known and module_stores.leads(place) != store:
                 continue
             head = Git(store).ref("HEAD", ok=(0, 1, 128))
             if not head:
                 continue
-            known.add(place)
-            found.append(
-                Part(
-                    name=name,
-                    worktree_id=launch.worktree_id(place),
-                    path=Path(place),
-                    common_dir=Path(store),
-                    git_dir=Path(store),
-                    branch=admin_files.branch(store),
-                    branch_made=False,
-                    base=head,
-                )
+            found[place] = Part(
+                name=known[place].name if place in known else name,
+                worktree_id=launch.worktree_id(place),
+                path=Path(place),
+                common_dir=Path(store),
+                git_dir=Path(store),
+                branch=admin_files.branch(store),
+                branch_made=False,
+                base=head,
             )
-    return worktree._replace(submodules=(*worktree.submodules, *found)) if found else worktree
+    inner = (found.pop(os.fspath(part.path), part) for part in worktree.submodules)
+    return worktree._replace(submodules=(*inner, *found.values())) if found else worktree
 
 
 def put_aside(part: Part, entries: list[str], directory: str) -> list[str]:
@@ -303,9 +373,13 @@ def _has_lost_its_pointer(part: Part, worktree: Worktree) -> bool:
 
 def _is_named(part: Part, worktree: Worktree) -> bool:
     """Whether the index around a submodule has it still; else the files there are those of another branch, say."""
-    outers = [outer for outer in worktree.parts if outer.path in part.path.parents]
-    around = max(outers, key=lambda outer: len(outer.path.parts))
+    around = _around(part, worktree)
     return os.fspath(part.path.relative_to(around.path)) in gitlinks.in_index(Git(os.fspath(around.git_dir)))
+
+
+def _around(part: Part, worktree: Worktree) -> Part:
+    outers = [outer for outer in worktree.parts if outer.path in part.path.parents]
+    return max(outers, key=lambda outer: len(outer.path.parts))
 
 
 def restore_pointers(worktree: Worktree, state: str, say: Callable[[str], None]) -> list[swap.Docked]:

@@ -11,8 +11,8 @@ from typing import NamedTuple
 from launcher.jail import processes
 from launcher.safefs import walk
 from launcher.safefs.guarded_files import Inside
-from launcher.vcs import checkout, gitlinks, jailed_git, refs
-from launcher.vcs.disk import Present, readable
+from launcher.vcs import gitlinks, jailed_git
+from launcher.vcs.disk import readable
 from launcher.vcs.git import EMPTY_TREE, Git, GitFailed, in_gits_words
 from launcher.vcs.git_config import UserConfig
 from launcher.vcs.harvest import further, lfs
@@ -81,6 +81,8 @@ def unwatched_changed(git: JailedGit, entries: list[bytes]) -> list[bytes]:
 _NAMED = 5
 MOST_FILES = 20_000
 """Files that are looked at; the answer is known to be incomplete then."""
+_LEAST_FILES = 100
+"""Of each place, even so: what lies beside a directory of a package manager is looked for a repository, too."""
 _REFLOG = re.compile(r"(?s)(?:(.*?/\.git)/(?:.*/)?|(.*?)/)logs/(?:HEAD|refs/(?:stash|heads/.*))")
 """Behind a directory called `.git`, or any other one."""
 _BARE_REFS = re.compile(r"(?s)(.*?)/(?:refs/(?:heads|tags)/.*|packed-refs)")
@@ -124,11 +126,11 @@ def look_at_ignored(root: str, places: Iterable[str]) -> Ignored:
     more = False
     found: dict[str, None] = {}
     for name in places:
-        here, bytes_, closed = _measured(root, name, MOST_FILES - files, found)
+        if files >= MOST_FILES and not name.endswith("/"):
+            continue
+        here, bytes_, closed = _measured(root, name, max(MOST_FILES - files, _LEAST_FILES), found)
         files, size, more = files + here, size + bytes_, more or closed
         names += [name] if here or closed else []
-        if files >= MOST_FILES:
-            break
     return Ignored(tuple(names), files, size, more or files >= MOST_FILES, tuple(sorted(found)))
 
 
@@ -382,10 +384,10 @@ class Condition(NamedTuple):
         unharvested_in: roots of the parts that these belong to.
         waiting: what waits there, in words.
         stashes: the agent's, which harvests have taken over; the refs stay when the worktree goes.
-        inner: other worktrees that git knows and that are inside this one: root and git directory of the repository.
+        inner: other worktrees that git knows and that are inside this one, or have their repository in a git directory
+            that goes with it: root and git directory of the repository.
         docked: git directories that were in the worktree, and that the end of a session has put aside.
-        own_stores: names of submodules that keep commits nowhere but in the worktree's own git directory, as
-            `git submodule update` makes them in a linked worktree.
+        own_stores: names of submodules that keep commits nowhere but in git directories that go (`at_stake.stores`).
         lost_pointers: submodules whose files are there without the `.git` that leads to their git directory.
         in_use: processes that have their current directory in it.
         locked: reason of the user's own `git worktree lock`; None without one.
@@ -462,19 +464,20 @@ class Condition(NamedTuple):
         return [one for part in self.parts for one in part.kept]
 
 
-def look(worktree: Worktree, unharvested: Unharvested, user: UserConfig, state: str) -> Condition:
+def look(row: Worktree, unharvested: Unharvested, user: UserConfig, state: str) -> Condition:
     """The condition of a worktree; of one that is missing, what its git directories say."""
-    path = worktree.path
-    if worktree.state not in (State.READY, State.MISSING):
-        return Condition(worktree_id=worktree.worktree_id, path=path, state=worktree.state)
-    there = worktree.state is State.READY
-    worktree = at_stake.with_populated(worktree) if there else worktree
+    path = row.path
+    if row.state not in (State.READY, State.MISSING):
+        return Condition(worktree_id=row.worktree_id, path=path, state=row.state)
+    there = row.state is State.READY
+    worktree = at_stake.with_populated(row) if there else row
     private = {part.path: directory_of(state, part.worktree_id) for part in worktree.parts}
     # A session may have taken a submodule as its worktree.
     waits = {
         part: unharvested(part.path) for part in worktree.parts if not part.name or os.path.isdir(private[part.path])
     }
     parts = tuple(_part(part, worktree, user) for part in worktree.parts)
+    parts += tuple(_without_files(part, worktree) for part in row.submodules if part not in worktree.submodules)
     return Condition(
         worktree_id=worktree.worktree_id,
         path=path,
@@ -488,21 +491,23 @@ def look(worktree: Worktree, unharvested: Unharvested, user: UserConfig, state: 
             for each in (found if isinstance(found, tuple) else (COMMITS,) * found)
         ),
         stashes=tuple(one for part in worktree.parts for one in at_stake.stashed(part, worktree)),
-        inner=tuple(_inner(worktree)) if there else (),
+        inner=tuple(_inner(worktree, row)) if there else (),
         docked=tuple(path for directory in private.values() for path in at_stake.docked(directory)),
-        own_stores=_own_stores(os.fspath(worktree.main.git_dir)),
+        own_stores=at_stake.own_stores(row),
         lost_pointers=tuple(part.name for part in at_stake.lost_pointers(worktree, state)) if there else (),
         in_use=processes_at_work(path),
         locked=admin_files.lock_reason(os.fspath(worktree.main.git_dir)),
     )
 
 
-def _inner(worktree: Worktree) -> Iterator[tuple[str, str]]:
-    own = {os.fspath(part.git_dir) for part in worktree.parts}
-    for common_dir in dict.fromkeys(os.fspath(part.common_dir) for part in worktree.parts):
+def _inner(worktree: Worktree, row: Worktree) -> Iterator[tuple[str, str]]:
+    own = {os.fspath(part.git_dir) for part in (*worktree.parts, *row.parts)}
+    going = [store for _, store in at_stake.stores(row)]
+    for common_dir in dict.fromkeys((*(os.fspath(part.common_dir) for part in worktree.parts), *going)):
         for git_dir in admin_files.linked(common_dir):
             entry = admin_files.points_to(git_dir) or ""
-            if git_dir not in own and beneath(entry, worktree.path) and os.path.lexists(entry):
+            bound = common_dir in going or beneath(entry, worktree.path)
+            if git_dir not in own and bound and os.path.lexists(entry):
                 yield os.path.dirname(entry), common_dir
 
 
@@ -511,9 +516,10 @@ def _part(part: Part, worktree: Worktree, user: UserConfig) -> PartCondition:
     if not os.path.isdir(git_dir):
         return PartCondition(name=part.name, problem=f"its git directory {git_dir} is missing")
     try:
-        if worktree.state is State.MISSING:
+        gone = at_stake.is_gone(part)
+        if worktree.state is State.MISSING or (gone and at_stake.was_taken_away(part, worktree)):
             return _without_files(part, worktree)
-        if os.path.realpath(place) != place or not os.path.isdir(place):
+        if gone:
             return PartCondition(name=part.name, problem=f"{place} is missing, or was replaced")
         # The git directory is named, never found by the `.git` in the files: that one an agent may have replaced.
         return _examined(JailedGit(git_dir, place, settings=user.ignores), part, worktree)
@@ -561,7 +567,9 @@ def is_damaged(part: Part, worktree: Worktree) -> bool:
 def alone(worktree: Worktree) -> bool:
     """Whether only the git directories of a worktree have something that `git worktree prune` would remove."""
     parts = (_part(part, worktree, UserConfig()) for part in worktree.parts if part.linked)
-    return any(part.modified or part.operation or part.loose or part.broken or part.problem for part in parts)
+    if any(part.modified or part.operation or part.loose or part.broken or part.problem for part in parts):
+        return True
+    return bool(at_stake.own_stores(worktree))
 
 
 def _operation(git_dir: str) -> str:
@@ -680,18 +688,6 @@ def _moved_gitlinks(submodules: list[bytes], part: Part, worktree: Worktree) -> 
             else:
                 moved.append(relative)
     return moved, tuple(lagging)
-
-
-def _own_stores(git_dir: str) -> tuple[str, ...]:
-    found = []
-    for name, store in checkout.module_dirs(f"{git_dir}/modules", "", Present()):
-        git = Git(store)
-        loose = git.ref("HEAD", ok=(0, 1, 128)).split()
-        words = ("rev-list", "--ignore-missing", "--max-count=1", "--all", *loose, "--not", "--remotes")
-        done = git.run(*words, ok=(0, 128))
-        if done.out or done.status or refs.unreadable(store, "refs/heads/", "refs/tags/", "refs/stash"):
-            found.append(name)
-    return tuple(found)
 
 
 # How far the work of worktrees has come: nothing committed, committed, merged. Asked of git once per repository.

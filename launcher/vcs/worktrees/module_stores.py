@@ -96,12 +96,12 @@ def follow(parts: Iterable[Part], old: str, new: str) -> None:
 
 def _judged(path: str, value: str, root: str | None, populated: dict[str, str]) -> Store:
     place = os.path.normpath(os.path.join(path, value))
-    leads = _leads(place)
-    if leads == path or (leads is None and root is not None and beneath(place, root)):
+    found = leads(place)
+    if found == path or (found is None and root is not None and beneath(place, root)):
         return Store(path, True, place)
     noted = _value(path, "config.worktree")
     before = os.path.normpath(os.path.join(path, noted)) if noted else None
-    known = populated.get(path) or (before if before is not None and _leads(before) == path else None)
+    known = populated.get(path) or (before if before is not None and leads(before) == path else None)
     written = any(
         os.path.normpath(os.path.join(git_dir, value)) == os.path.dirname(admin_files.points_to(git_dir) or "")
         for git_dir in admin_files.linked(path)
@@ -122,14 +122,14 @@ def _populated(root: str, modules: str, depth: int) -> dict[str, str]:
     found: dict[str, str] = {}
     for name, relative in checkout.gitmodules(root, Present()):
         store, place = os.path.normpath(f"{modules}/{name}"), os.path.join(root, relative)
-        if beneath(store, modules) and os.path.realpath(place) == place and _leads(place) == store:
+        if beneath(store, modules) and os.path.realpath(place) == place and leads(place) == store:
             found[store] = place
             if depth < _DEEPEST:
                 found |= _populated(place, f"{store}/modules", depth + 1)
     return found
 
 
-def _leads(place: str) -> str | None:
+def leads(place: str) -> str | None:
     """The git directory that the `.git` file of a directory names; None without such a file."""
     return pointer.target(Present().read(f"{place}/.git", pointer.MOST_BYTES), place)
 

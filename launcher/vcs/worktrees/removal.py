@@ -30,6 +30,7 @@ from launcher.vcs.worktrees.models import Part, Removed, Say, State, Step, Unhar
 from launcher.vcs.worktrees.store import WorktreeRepository
 from policy.errors import Refusal, in_rows, printable
 from policy.pasted import cited, joined, quoted
+from policy.plan import beneath
 
 # Keeping what would be lost: a commit of everything in the files, held by a ref of our own.
 
@@ -48,7 +49,7 @@ def keep_work(worktree: Worktree) -> list[tuple[str, str]]:
     would have git-show(1) leave out of the backup what is in it. So does each commit that nothing else holds. Git
     directories that lie among the files are never read.
     """
-    worktree = at_stake.with_populated(worktree)
+    row, worktree = worktree, at_stake.with_populated(worktree)
     jailed_git.check_obstacles(worktree.path)
     stamp = time.strftime("%Y%m%dT%H%M%SZ", time.gmtime())
     made: list[tuple[str, str]] = []
@@ -56,8 +57,7 @@ def keep_work(worktree: Worktree) -> list[tuple[str, str]]:
     for part in reversed(worktree.parts):  # inner ones first: the outer backup names the inner
         if not os.path.isdir(part.git_dir):
             continue
-        place = os.fspath(part.path)
-        gone = os.path.realpath(place) != place or not os.path.isdir(place)
+        place, gone = os.fspath(part.path), at_stake.is_gone(part)
         git = Git(os.fspath(part.git_dir))
         with Held(f"backup of {worktree.worktree_id}, until a ref points to it") as held, Scratch() as empty:
             jailed = JailedGit(git.git_dir, empty.name if gone else place)
@@ -81,13 +81,14 @@ def keep_work(worktree: Worktree) -> list[tuple[str, str]]:
                 git.variant(hold=held.locks).run(*words, environment=IDENTITY)
             made += _kept_loose(part, worktree, *refs)
             made += [(git.common_dir, name) for name in refs]
+    made += (kept for part in row.submodules if part not in worktree.submodules for kept in _kept_loose(part, worktree))
     return made[::-1]
 
 
 def _kept_loose(part: Part, worktree: Worktree, *held: str) -> list[tuple[str, str]]:
     """Makes refs for commits that nothing else holds; (git directory, ref) of each."""
     git = Git(os.fspath(part.common_dir))
-    loose = at_stake.loose(part, at_stake.unreadable(part), *held)
+    loose = (*at_stake.loose(part, at_stake.unreadable(part), *held), *at_stake.no_commits(part))
     made = {f"{PREFIX}/{worktree.worktree_id}/{oid[:12]}": oid for oid in loose}
     for ref, oid in made.items():
         git.run("update-ref", "-m", "paddock: commit on no branch", ref, oid, environment=IDENTITY)
@@ -182,7 +183,7 @@ def _tree_of_index(git: JailedGit, head: str, tree: str, environment: dict[str, 
     return git.run("write-tree", environment=environment).out.decode("ascii").strip()
 
 
-_OPERATIONS = ("rebase-merge", "rebase-apply", "sequencer")
+_OPERATIONS = ("rebase-merge", "rebase-apply", "sequencer", "NOTES_MERGE_WORKTREE")
 
 
 def _beside(git: JailedGit) -> Iterator[Difference]:
@@ -338,9 +339,8 @@ class Removal:
                 if strange:
                     self._step("keep strangers")
                     backups += _keep_strangers(worktree, now)
-                if now.own_stores:
-                    gone, stores = f"{worktree.main.git_dir}/modules", self._keep_stores(worktree)
-                    backups = [*((at.replace(gone, "/".join(stores)), ref) for at, ref in backups), stores]
+                if now.own_stores or any(at in dict(at_stake.stores(worktree)).values() for at, _ in backups):
+                    backups = self._keep_stores(worktree, backups)
                 self._step("rename")
                 _staged(worktree)
                 deleted, kept, failures = self._let_go(leaving, keep_branch=keep_branch)
@@ -450,8 +450,8 @@ class Removal:
         if not part.branch_made or admin_files.checked_out(os.fspath(part.common_dir), ref) is not None:
             return False
         # Not `--all`: it would bring the HEADs of other worktrees, which may go tomorrow.
-        others = [f"--exclude={ref}", "--exclude=refs/paddock/*", "--glob=refs/*"]
-        own = git.run("rev-list", "--ignore-missing", "--max-count=1", tip, "--not", *others, ok=(0, 128))
+        words = ("rev-list", "--ignore-missing", "--max-count=1", tip, "--not", *at_stake.elsewhere(ref))
+        own = git.run(*words, ok=(0, 128))
         if own.out or own.status or not damage.is_commit(git, tip):  # of an incomplete history nobody can tell
             return False
         self._say(f"deleting branch {part.branch}: all its commits are elsewhere too")
@@ -469,17 +469,21 @@ class Removal:
                 done.append(target)
         return done
 
-    def _keep_stores(self, worktree: Worktree) -> tuple[str, str]:
-        """Moves submodules' own stores out of the git directory that goes."""
-        target = _stores(worktree)
+    def _keep_stores(self, worktree: Worktree, backups: list[tuple[str, str]]) -> list[tuple[str, str]]:
+        """Moves submodules' own stores out of the git directories that go; the backups, with where they are then."""
         self._step("keep stores")
-        os.makedirs(os.path.dirname(target), exist_ok=True)
-        os.rename(f"{worktree.main.git_dir}/modules", target)
-        return os.path.split(target)
+        for source, target in _stores(worktree):
+            if os.path.isdir(source):
+                os.makedirs(os.path.dirname(target), exist_ok=True)
+                os.rename(source, target)
+                backups = [(at.replace(f"{source}/", f"{target}/"), ref) for at, ref in backups]
+                backups.append(os.path.split(target))
+        return backups
 
     def _retire_stores(self, worktree: Worktree) -> None:
         """Makes bare repositories of the stores that were kept: the files they name are gone."""
-        for _, store in checkout.module_dirs(_stores(worktree), "", Present()):
+        kept = (target for _, target in _stores(worktree))
+        for _, store in (each for target in kept for each in checkout.module_dirs(target, "", Present())):
             git = Git(os.fspath(worktree.main.common_dir))  # one on the store would look for its files first
             git.run("config", "--file", f"{store}/config", "--unset-all", "core.worktree", ok=(0, 5))
             git.run("config", "--file", f"{store}/config", "core.bare", "true")
@@ -490,10 +494,10 @@ class Removal:
             if os.path.isdir(target) and not os.path.lexists(source):
                 self._step("put back")
                 os.rename(target, source)
-        stores = _stores(worktree)
-        if os.path.isdir(stores):
-            self._step("put stores back")
-            os.rename(stores, f"{worktree.main.git_dir}/modules")
+        for source, target in _stores(worktree):
+            if os.path.isdir(target):
+                self._step("put stores back")
+                os.rename(target, source)
         for part in worktree.parts:
             admin_files.unlock(part)
         self._step("kept")
@@ -520,8 +524,10 @@ def _kept(worktree: Worktree) -> str:
     return f"{worktree.main.common_dir}/{written.BACKUP}/{worktree.worktree_id}-{worktree.created:.6f}"
 
 
-def _stores(worktree: Worktree) -> str:
-    return f"{_kept(worktree)}/modules"
+def _stores(worktree: Worktree) -> list[tuple[str, str]]:
+    """Where the stores lie that go with each git directory of a worktree, and where they are kept."""
+    names = {part: f"-{part.worktree_id}" if part.name else "" for part in worktree.parts if part.linked}
+    return [(f"{part.git_dir}/modules", f"{_kept(worktree)}/modules{name}") for part, name in names.items()]
 
 
 def _staged(worktree: Worktree) -> None:
@@ -600,9 +606,14 @@ def _check_repositories(worktree: Worktree) -> None:
 
 def _check_inner(now: Condition) -> None:
     if now.inner:
-        ways = (("git", "--git-dir", store, "worktree", "move", root) for root, store in now.inner)
+        ways = []
+        for root, store in now.inner:
+            git = ("git", "--git-dir", store, "worktree")
+            within = beneath(root, now.path)  # else its repository goes with this one
+            ways += [f"move or remove each: {joined((*git, 'move', root))} DIR"] if within else []
+            ways += [] if within else [f"remove each: {joined((*git, 'remove', root))}"]
         raise Refusal("worktree-obstructed", f"other worktrees are in {now.path}", context=in_rows(*now.others()),
-                      hint=in_rows(*(f"move or remove each: {joined(way)} DIR" for way in ways)))  # fmt: skip
+                      hint=in_rows(*ways))  # fmt: skip
 
 
 def _check(now: Condition, worktree: Worktree) -> None:
@@ -650,7 +661,9 @@ def _ways(now: Condition, worktree: Worktree) -> Iterator[str]:
             yield f"{command} gives commits on no branch a branch"
         for path in part.broken:
             opened = joined(("chmod", "-R", "u+rwX", path)), joined(("rm", path))
-            yield f"then {opened[1]}, which names no commit" if os.access(path, os.R_OK) else f"{opened[0]} opens it"
+            yield f"if you need nothing of it: {opened[1]}" if os.access(path, os.R_OK) else f"{opened[0]} opens it"
+    for name in filter(place.__contains__, now.own_stores):
+        yield f"{joined(('git', '-C', place[name], 'push'))} brings the commits of {cited(name)} to its remote"
     strange = bool(now.docked) or any(part.strangers or part.hidden for part in now.parts)
     if strange:
         yield "fetch or copy from it what you want (run no git in it: the jail's command wrote its configuration)"
