@@ -171,7 +171,7 @@ def described(found: Checkout, host: GitHost, agents: Callable[[str], object], *
         _look(git_dir, common_dir, label, host, obstacles)
         if stores and lfs in data:
             large.append((stores[0], lfs))
-        private = "" if not name else _private(found, git_dir, common_dir)
+        private = "" if not name else _private(found, git_dir, common_dir, host)
         if private is None:
             obstacles.append(f"the git directory of {label} is not where git keeps those of submodules")
             continue
@@ -204,13 +204,18 @@ def worktrees(root: str, common_dir: str, host: Host) -> tuple[str, ...]:
     return tuple(each for each in (main, *others) if each)
 
 
-def _private(found: Checkout, git_dir: str, common_dir: str) -> str | None:
+def _private(found: Checkout, git_dir: str, common_dir: str, host: Host) -> str | None:
     """Where git has a submodule's git directory below that of the worktree around it; None when it is elsewhere."""
     if beneath(git_dir, f"{found.git_dir}/modules"):
         return git_dir[len(found.git_dir) + 1 :]
     # A worktree of the store that all worktrees share (`launcher.vcs.worktrees`).
     if git_dir != common_dir and beneath(common_dir, f"{found.common_dir}/modules"):
         return common_dir[len(found.common_dir) + 1 :]
+    # One that git has made in such a worktree.
+    for around in found.submodules:
+        if beneath(git_dir, f"{around.git_dir}/modules"):
+            outer = _private(found, around.git_dir, common_dir_of(around.git_dir, host), host)
+            return None if outer is None else outer + git_dir[len(around.git_dir) :]
     return None
 
 

@@ -232,14 +232,17 @@ def _submodules(root: str, git_dir: str, disk: Disk) -> tuple[Submodule, ...]:
 
     The git directories below `<git_dir>/modules` are the first witness: no agent can write there, while one that
     could edit `.gitmodules` would hide a submodule that a later session must not reach; so are those that Paddock
-    made (`MODULES`). `.gitmodules` only adds those that carry their git directory inside (old layout).
+    made (`MODULES`), and those below these. `.gitmodules` only adds those that carry their git directory inside (old
+    layout).
     """
     found: dict[str, Submodule] = {}
-    for name, inner in module_dirs(f"{git_dir}/modules", "", disk):
-        path = configured_worktree(inner, disk)
-        if path is not None and path != root and beneath(path, root):
-            found[path] = Submodule(name, path, inner)
-    for name, inner in _linked_modules(git_dir, disk):
+    linked = _linked_modules(git_dir, disk)
+    for prefix, around in (("", git_dir), *((f"{name}/", inner) for name, inner in linked)):
+        for name, inner in module_dirs(f"{around}/modules", prefix, disk):
+            path = configured_worktree(inner, disk)
+            if path is not None and path != root and beneath(path, root):
+                found[path] = Submodule(name, path, inner)
+    for name, inner in linked:
         entry = _line(f"{inner}/gitdir", disk)
         path = disk.resolve(os.path.dirname(os.path.join(inner, entry))) if entry else None
         if path is not None and path != root and beneath(path, root):

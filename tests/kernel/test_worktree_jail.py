@@ -69,6 +69,47 @@ def test_the_work_of_a_ticket_from_start_to_end(installed: Installed, repo: Repo
     assert not inner.exists()
 
 
+_NESTED = """
+for name in nested sub top; do
+    git init -q -b main $name; git -C $name commit -q --allow-empty -m first
+    test $name = nested || git -C $name submodule --quiet add ../$inner $inner
+    test $name = nested || git -C $name commit -q -m $inner
+    inner=$name
+done
+"""
+_WORK_IN_NESTED = """
+set -e
+cd sub/nested; git switch -q -c feature; echo x >x; git add x; git commit -q -m nested
+cd ..; git commit -q -a -m sub
+cd ..; git commit -q -a -m top; git status --porcelain
+"""
+
+
+@pytest.mark.parametrize("env", [{}, {"PADDOCK_NO_USERNS": "1"}], ids=["namespaces", "landlock"])
+def test_a_nested_submodule_that_the_user_populates_is_committed_to(
+    user: Who, installed: Installed, public_dir: Path, env: dict[str, str]
+) -> None:
+    """Git puts its repository below that of the submodule around, which Paddock has made; no commit was possible."""
+    place = public_dir / "place"
+    place.mkdir()
+    user.give(place)
+    for name, value in (("user.name", "A"), ("user.email", "a@example.invalid"), ("protocol.file.allow", "always")):
+        user.run(["git", "config", "--global", name, value])
+    done = user.run(["sh", "-euc", _NESTED], cwd=place)
+    assert done.returncode == 0, done.stderr
+    ended = warmed.run(user, installed.python, ("worktree", "add", "T"), cwd=place / "top")
+    assert "git submodule update --init --recursive" in ended.stdout, ended.stderr
+    root = place / "top-T"
+    done = user.run(["git", "submodule", "--quiet", "update", "--init", "--recursive"], cwd=root)
+    assert done.returncode == 0, done.stderr
+    ended = warmed.launch(user, installed.python, ("run", "--", "sh", "-c", _WORK_IN_NESTED), cwd=root, env=env)
+    assert (ended.returncode, ended.stdout) == (0, ""), ended.stderr
+    for at, subject in ((root, "top"), (root / "sub", "sub"), (root / "sub/nested", "nested")):
+        assert user.run(["git", "log", "-1", "--format=%s", "--all"], cwd=at).stdout == f"{subject}\n"
+    ended = warmed.run(user, installed.python, ("worktree", "remove", "T"), cwd=place / "top")
+    assert "submodule sub/nested: commits that are on no remote" in ended.stderr
+
+
 _IN_PLACE = """
 set -e
 git init -q library; cd library; echo precious >work; git add work
