@@ -77,20 +77,12 @@ def _dispatch(called: str, words: list[str]) -> int:
         return 0
     if verb not in cli.VERBS:
         raise cli.unknown_verb(verb)
-    _import_everything()
-    from launcher.verbs import forms
-
-    return forms.call(words)
-
-
-def _import_everything() -> None:
-    """Lets other verbs than `run` import the environment's packages; see `session.packages`."""
-    import gc
-
     from launcher.session import packages
 
     packages.enable()
-    gc.enable()  # the `paddock` script has switched it off, for the launch path
+    from launcher.verbs import forms
+
+    return forms.call(words)
 
 
 def _open_streams() -> None:

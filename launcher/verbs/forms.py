@@ -4,6 +4,7 @@
 """
 
 import functools
+import gc
 import math
 import os
 import re
@@ -267,6 +268,8 @@ def function(name: str) -> Callable[..., int]:
     verb = name.partition(" ")[0]
     own = name.replace(" ", "_").replace("-", "_")
     found: Callable[..., int] = getattr(__import__(f"launcher.verbs.{MODULES.get(verb, verb)}", fromlist=[own]), own)
+    gc.freeze()  # nothing of what was imported is garbage
+    gc.enable()  # the `paddock` script has switched it off
     return found
 
 
