@@ -6,8 +6,10 @@ from pathlib import Path
 import pytest
 
 from launcher.vcs.private import record
+from launcher.vcs.worktrees import removal
 from launcher.vcs.worktrees.models import State
 from launcher.vcs.worktrees.store import FILE
+from launcher.vcs.worktrees.worktree_service import WorktreeService
 from policy.errors import Refusal
 from tests.support import repository
 from tests.support.repository import Place, committed, git
@@ -288,6 +290,34 @@ def test_refs_of_a_worktrees_own_that_lead_nowhere_are_named_and_kept(place: Pla
     assert refused(place, made).reference == "worktree-dirty"
     refs = [ref for at, ref in place.service.remove(made, force=True).backups if at == str(part.common_dir)]
     assert {*oids.values()} <= {*git("rev-list", *refs, at=part.common_dir).split()}
+
+
+def test_a_lock_that_stays_holds_up_a_removal_and_nothing_else(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The removal stopped halfway, and each further verb did, of whatever worktree."""
+    monkeypatch.setattr(removal, "_PATIENCE", 0.0)
+    made, other = (place.service.add(place.app, ticket) for ticket in ("T", "U"))
+    lock = place.app / ".git/packed-refs.lock"
+    lock.touch()
+    with pytest.raises(Refusal) as raised:
+        place.service.remove(made, force=True)
+    assert (raised.value.reference, f"rm {lock}" in raised.value.hint) == ("git-refs-locked", True)
+    assert Path(made.path, "file").exists()
+    lock.unlink()
+    said: list[str] = []
+    git("update-ref", record.pin(made.worktree_id), "HEAD", at=place.app)
+
+    def step(name: str) -> None:
+        if name == "metadata ":
+            lock.touch()
+
+    with pytest.raises(Refusal, match=r"packed-refs\.lock"):
+        WorktreeService(place.state, step=step).remove(made)
+    rows = WorktreeService(place.state, say=said.append).of_repository(place.app)
+    assert [row.path for row in rows if row.state is State.READY] == [other.path]
+    assert [f"could not finish the removal of {made.path}: git: " in line for line in said] == [True]
+    lock.unlink()
+    assert [row.path for row in place.service.of_repository(place.app)] == [other.path]
+    assert git("for-each-ref", "refs/paddock", at=place.app) == ""
 
 
 def test_a_damaged_file_of_packed_refs_keeps_its_worktrees(place: Place) -> None:

@@ -15,7 +15,7 @@ from launcher.safefs.guarded_files import Inside
 from launcher.safefs.remove import remove_tree
 from launcher.vcs import checkout, gitlinks, refs, written
 from launcher.vcs.disk import Present
-from launcher.vcs.git import Completed, Git, Object
+from launcher.vcs.git import Git, Object
 from launcher.vcs.harvest import further
 from launcher.vcs.harvest.agent_refs import is_pseudo
 from launcher.vcs.harvest.decide import join, kept_places
@@ -117,24 +117,21 @@ def loose(part: Part, broken: Sequence[str], *held: str) -> tuple[str, ...]:
     names += (one.oid for one in _own(git) if one.kind == "commit")
     found: list[str] = []
     wanted = list(dict.fromkeys(filter(ref_files.is_oid, names)))
-    while wanted:
-        listed = _unheld(git, wanted, *held, *found)
-        if listed.status:  # of an incomplete history nobody can tell
-            first = _unheld(git, wanted[:1], *held, *found)
-            found += wanted[:1] if first.out or first.status else []
-        else:
-            out = {*listed.out.decode("ascii").split()}
-            wanted = [oid for oid in wanted if oid in out]
-            found += wanted[:1]
+    while wanted and _unheld(git, wanted, *held, *found):
+        found += wanted[:1] if _unheld(git, wanted[:1], *held, *found) else []
         wanted = wanted[1:]
     return tuple(found)
 
 
-def _unheld(git: Git, oids: Sequence[str], *held: str) -> Completed:
-    """Lists the commits of some that neither `held` nor a ref that counts holds: one process for thousands of them."""
+def _unheld(git: Git, oids: Sequence[str], *held: str) -> bool:
+    """Whether some commit of these is held neither by `held` nor by a ref that counts: of thousands, too, one process.
+
+    Of an incomplete history nobody can tell: True.
+    """
     asked = "".join(f"{word}\n" for word in (*oids, *(f"^{each}" for each in held)))
-    words = ("rev-list", "--ignore-missing", "--stdin", "--not", *elsewhere())
-    return git.run(*words, input=asked.encode(), ok=(0, 128))
+    words = ("rev-list", "--ignore-missing", "--max-count=1", "--stdin", "--not", *elsewhere())
+    listed = git.run(*words, input=asked.encode(), ok=(0, 128))
+    return bool(listed.out or listed.status)
 
 
 def _own(git: Git) -> list[Object]:
@@ -273,8 +270,7 @@ def with_populated(worktree: Worktree) -> Worktree:
                 continue
             if place in known and module_stores.leads(place) != store:
                 continue
-            head = Git(store).ref("HEAD", ok=(0, 1, 128))
-            if not head:
+            if not (head := Git(store).ref("HEAD", ok=(0, 1, 128))):
                 continue
             found[place] = Part(
                 name=known[place].name if place in known else name,

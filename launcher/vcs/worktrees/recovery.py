@@ -12,7 +12,7 @@ from pathlib import Path
 from launcher.safefs.guarded_files import Inside
 from launcher.vcs import written
 from launcher.vcs.disk import Present
-from launcher.vcs.git import Git
+from launcher.vcs.git import Git, GitFailed, in_gits_words
 from launcher.vcs.private import lock, planted, pointer, record, swap
 from launcher.vcs.worktrees import admin_files, at_stake, condition, models, module_stores
 from launcher.vcs.worktrees.creation import Creation
@@ -179,7 +179,11 @@ class Recovery:
                 if _is_in_place(row):
                     self._removal.keep(row)
                     return [f"kept {row.path}, which was half removed"]
-                aside = self._removal.resume(row)
+                try:
+                    aside = self._removal.resume(row)
+                except GitFailed as failure:  # there may be a lock: no reason for other worktrees not to be looked at
+                    why, *_ = (*in_gits_words(failure.err), failure.message)
+                    return [f"could not finish the removal of {row.path}: {why}"]
                 kept = f"; commits that were not harvested are kept: {aside}" if aside else ""
                 return [f"finished the removal of {row.path}{kept}"]
             return self._compared(row)

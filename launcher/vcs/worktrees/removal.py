@@ -589,9 +589,20 @@ def _no_session(state: str, worktree: Worktree, part: Part) -> Iterator[None]:
         os.close(descriptor)
 
 
+_PATIENCE = 10.0
+"""Seconds for a git that packs refs."""
+
+
 def _check_repositories(worktree: Worktree) -> None:
-    """Refuses (git-head-unreadable, git-refs-unreadable) before anything is moved: git could change no ref then."""
+    """Refuses (git-head-unreadable, git-refs-unreadable, git-refs-locked) before anything is moved: git could change no
+    ref then."""
+    deadline = time.monotonic() + _PATIENCE
     for store in dict.fromkeys(os.fspath(part.common_dir) for part in worktree.parts):
+        while os.path.lexists(lock := f"{store}/packed-refs.lock"):
+            if time.monotonic() > deadline:
+                way = f"wait for the git that packs refs; where none is: {joined(('rm', lock))}"
+                raise Refusal("git-refs-locked", f"{lock} is there", context="git deletes no ref meanwhile", hint=way)
+            time.sleep(0.05)
         if damage.cut_off(store):
             raise Refusal("git-refs-unreadable", f"{store}/packed-refs is damaged",
                           context="a line of it is cut off, and git finds no ref of the repository",
