@@ -264,17 +264,14 @@ def _submodules(root: str, git_dir: str, disk: Disk) -> tuple[Submodule, ...]:
 def module_dirs(directory: str, prefix: str, disk: Disk) -> list[tuple[str, str]]:
     """(name, git directory) for each git directory below a `modules` directory; a name may hold slashes."""
     result: list[tuple[str, str]] = []
-    if disk.kind(directory) != "dir":
-        return result
-    for entry in disk.listing(directory) or ():
-        inner = f"{directory}/{entry}"
-        if disk.kind(inner) != "dir":
-            continue
-        if disk.kind(f"{inner}/HEAD") is not None:
-            result.append((prefix + entry, inner))
-            result += module_dirs(f"{inner}/modules", f"{prefix}{entry}/", disk)
-        elif prefix.count("/") < 40:
-            result += module_dirs(inner, f"{prefix}{entry}/", disk)
+    pending = [(directory, prefix)] if disk.kind(directory) == "dir" else []
+    for here, above in pending:
+        inner = ((entry, f"{here}/{entry}") for entry in disk.listing(here) or ())
+        for entry, path in ((entry, path) for entry, path in inner if disk.kind(path) == "dir"):
+            if disk.kind(f"{path}/HEAD") is not None:
+                result.append((above + entry, path))
+                path = f"{path}/modules"
+            pending += [(path, f"{above}{entry}/")] if disk.kind(path) == "dir" else []
     return result
 
 

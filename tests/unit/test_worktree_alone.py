@@ -9,8 +9,10 @@ from typing import NoReturn
 import pytest
 
 from launcher.vcs.git import GitFailed
+from launcher.vcs.private import record
 from launcher.vcs.worktrees import removal
 from launcher.vcs.worktrees.models import Options, State, Worktree
+from launcher.vcs.worktrees.worktree_service import WorktreeService
 from policy.errors import Refusal
 from tests.support import repository
 from tests.support.repository import ENV, Place, committed, git
@@ -376,3 +378,89 @@ def test_a_tag_that_only_a_worktree_has_is_named_and_kept(place: Place) -> None:
     assert "refs/worktree/v led to, which names no commit" in refused(place, made).context
     refs = [ref for at, ref in place.service.remove(made, force=True).backups if at == str(place.app / ".git")]
     assert oid in git("for-each-ref", "--format=%(objectname)", *refs, at=place.app).split()
+
+
+@pytest.mark.parametrize("way", ["rm", "deinit", "missing", "unborn"])
+def test_what_is_staged_in_a_store_without_files_is_at_stake(place: Place, way: str) -> None:
+    """Its index and refs beside HEAD went with it: with the files, or the commit, nobody looked at it any more."""
+    made = reachable(place).service.add(place.app, "T", Options(submodules=()))
+    root, outer = Path(made.path), Path(made.path, "lib/outer")
+    git("submodule", "--quiet", "update", "--init", at=root)
+    oid = alone(outer, "precious")
+    git("update-ref", "MINE", oid, at=outer)
+    if way == "unborn":
+        git("switch", "-q", "--orphan", "new", at=outer)
+    (outer / "new").write_text("staged\n")
+    git("add", "new", at=outer)
+    if way == "rm":
+        shutil.rmtree(outer)
+    elif way == "deinit":
+        git("submodule", "--quiet", "deinit", "-f", "--all", at=root)
+    elif way == "missing":
+        root.rename(place.root / "there")
+    else:
+        (outer / "new").write_text("else\n")
+    (row,) = place.service.of_repository(place.app)
+    git("worktree", "prune", "--expire", "now", at=place.app)
+    said = place.service.status(row).at_stake()
+    assert {"submodule outer: 1 modified", "submodule outer: commits on no branch"} <= {*said}
+    backups = place.service.remove(row, force=True).backups
+    (store,) = (Path(at) for at, ref in backups if ref.endswith("-staged"))
+    refs = [ref for at, ref in backups if Path(at) == store]
+    assert [git("show", f"{ref}:new", at=store) for ref in refs if ref.endswith("-staged")] == ["staged"]
+    assert oid in git("rev-list", *refs, at=store).split()
+
+
+def test_the_store_of_a_submodule_of_any_name_is_looked_at(place: Place) -> None:
+    """Git makes as many directories as the name has slashes."""
+    made = reachable(place).service.add(place.app, "T", Options(submodules=()))
+    name, root = "/".join("a" * 300), Path(made.path)
+    git("submodule", "--quiet", "add", "--name", name, "../up-inner", "x", at=root)
+    git("commit", "-q", "-m", "x", at=root)
+    committed(root / "x", new="precious\n")
+    assert place.service.status(made).own_stores == (name,)
+
+
+def test_what_is_set_aside_borrows_from_where_a_store_is_kept(place: Place) -> None:
+    """The private git directory was kept, and its commits could not be read. An agent may have put a link there."""
+    made = reachable(place).service.add(place.app, "T", Options(submodules=()))
+    root, outer = Path(made.path), Path(made.path, "lib/outer")
+    git("submodule", "--quiet", "update", "--init", at=root)
+    private = Path(record.directory_of(place.state, made.worktree_id))
+    agents = private / "git/modules/outer"
+    store = made.main.git_dir / "modules/outer"
+    git("clone", "-q", "--bare", "--reference", str(store), str(store), str(agents), at=place.root)
+    (agents / "objects/info/alternates").write_text(f"{store}/objects\n")
+    git("repack", "-q", "-a", "-d", "-l", at=agents)
+    base = git("rev-parse", "HEAD", at=outer)
+    borrowed = (f"{store}/objects",)
+    repositories = (
+        record.Repository("", made.path, str(made.main.git_dir), str(place.app / ".git"), "", None, None, "sha1", ()),
+        record.Repository("outer", str(outer), str(store), str(store), "modules/outer", None, base, "sha1", borrowed),
+    )
+    record.write(str(private), record.Record(made.path, "linked", record.MOUNTED, repositories, ()))
+    service = WorktreeService(place.state, unharvested=lambda path: path == Path(made.path))
+    aside = Path(service.remove(made, force=True).set_aside)
+    assert not store.exists()
+    assert git("--git-dir", str(aside / "git/modules/outer"), "cat-file", "-t", base, at=place.root) == "commit"
+
+
+def test_a_store_that_git_has_made_again_is_in_nobodys_way(place: Place) -> None:
+    """Where a removal was killed, and its undoing would put the store back: each further verb failed."""
+    made = reachable(place).service.add(place.app, "T", Options(submodules=()))
+    root, outer = Path(made.path), Path(made.path, "lib/outer")
+    git("submodule", "--quiet", "update", "--init", at=root)
+    committed(outer, new="precious\n")
+
+    def step(name: str) -> None:
+        if name == "rename":
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        WorktreeService(place.state, step=step).remove(made, force=True)
+    shutil.rmtree(outer)
+    git("submodule", "--quiet", "update", "--init", at=root)
+    said: list[str] = []
+    (row,) = WorktreeService(place.state, warn=said.append).of_repository(place.app)
+    (kept,) = (place.app / ".git/paddock-backup").glob("*/modules")
+    assert (row.state, [str(kept) in line for line in said]) == (State.READY, [True])

@@ -97,9 +97,9 @@ def point_back(directory: Inside, source: Source) -> None:
             directory.write(name, copied_settings.text([(".".join(filter(None, key)), value) for *key, value in right]))
 
 
-def alternates(directory: Inside, source: Source) -> None:
+def alternates(directory: Inside, paths: "Iterable[str]") -> None:
     """Writes which object directories are borrowed from, where that is not what is written there already."""
-    lines = [copied_settings.quoted(path) if path[:1] in '"#' or "\n" in path else path for path in source.alternates]
+    lines = [copied_settings.quoted(path) if path[:1] in '"#' or "\n" in path else path for path in paths]
     content = os.fsencode("".join(f"{line}\n" for line in lines))
     if directory.read("objects/info/alternates", len(content)) != content:
         directory.write("objects/info/alternates", content)

@@ -160,7 +160,7 @@ class _Renewal:
                 top.make(source.private)
         with Inside(tree, source.private) as directory:
             contents.make(directory, source, head)
-            contents.alternates(directory, source)
+            contents.alternates(directory, source.alternates)
             contents.all_refs(directory, source, contents.given_place(self.directory, source.private), loose)
             contents.files(directory, source)
             contents.configure(directory, source, effective)
@@ -184,7 +184,7 @@ class _Renewal:
                 )
                 return self._made(f"{self.directory}/{GIT}", name, source)
             loose, head = self._look(source)
-            contents.alternates(directory, source)
+            contents.alternates(directory, source.alternates)
             if not self.quiet:
                 contents.point_back(directory, source)
                 contents.configure(directory, source, self._settings(source))

@@ -257,31 +257,29 @@ def _holds(root: str, place: str) -> bool:
 def with_populated(worktree: Worktree) -> Worktree:
     """The worktree with submodules that the user has populated since it was made, as `git submodule update` does.
 
-    Their git directories lie below the worktree's own, where no agent writes; so they are looked at like any other. One
-    takes the place of what Paddock had made there, if that is what git finds there now (after `deinit`).
+    Their git directories (`stores`) lie below the worktree's own, where no agent writes; so they are looked at like any
+    other, also where their files have gone. One takes the place of what Paddock had made there, if that is what git
+    finds there now (after `deinit`).
     """
     known = {os.fspath(part.path): part for part in worktree.parts}
     found: dict[str, Part] = {}
-    for outer in worktree.parts:
-        prefix = f"{outer.name}/" if outer.name else ""
-        for name, store in checkout.module_dirs(f"{outer.git_dir}/modules", prefix, Present()):
-            place = checkout.configured_worktree(store, Present())
-            if place is None or place in found or not beneath(place, worktree.path) or not os.path.isdir(place):
-                continue
-            if place in known and module_stores.leads(place) != store:
-                continue
-            if not (head := Git(store).ref("HEAD", ok=(0, 1, 128))):
-                continue
-            found[place] = Part(
-                name=known[place].name if place in known else name,
-                worktree_id=launch.worktree_id(place),
-                path=Path(place),
-                common_dir=Path(store),
-                git_dir=Path(store),
-                branch=admin_files.branch(store),
-                branch_made=False,
-                base=head,
-            )
+    for name, store in stores(worktree):
+        place = checkout.configured_worktree(store, Present()) or ""
+        if place in known and module_stores.leads(place) != store:
+            continue
+        if place in found or not beneath(place, worktree.path):
+            place = f"{worktree.path}/.git/{name}"  # it has no files
+        head = Git(store).ref("HEAD", ok=(0, 1, 128))
+        found[place] = Part(
+            name=known[place].name if place in known else name,
+            worktree_id=launch.worktree_id(place),
+            path=Path(place),
+            common_dir=Path(store),
+            git_dir=Path(store),
+            branch=admin_files.branch(store),
+            branch_made=False,
+            base=head or "0" * len(worktree.main.base),
+        )
     inner = (found.pop(os.fspath(part.path), part) for part in worktree.submodules)
     return worktree._replace(submodules=(*inner, *found.values())) if found else worktree
 
@@ -320,6 +318,22 @@ def put_aside(part: Part, entries: list[str], directory: str) -> list[str]:
 def _stuck(entry: str, why: str) -> Refusal:
     return Refusal("worktree-obstructed", f"{entry} cannot be kept", context=why,
                    hint="move it elsewhere, then run the command again")  # fmt: skip
+
+
+def follow(private: str, old: str, new: str, warn: Callable[[str], None]) -> None:
+    """Has a private git directory borrow from where a submodule's store is now. An agent has written there."""
+    try:
+        known = record.read(private) if os.path.isdir(private) else None
+    except Refusal:  # it is damaged, and kept as it is
+        known = None
+    for repository in known.repositories if known is not None else ():
+        if repository.common_dir.startswith(old):
+            try:
+                with Inside(f"{private}/{record.GIT}", repository.private) as inside:
+                    contents.alternates(inside, [store.replace(old, new) for store in repository.stores])
+            except OSError as error:
+                place = f"{private}/{record.GIT}/{repository.private}"
+                warn(f"{place} borrows from {new} now, and cannot say so: {error.strerror}")
 
 
 def docked(directory: str) -> tuple[str, ...]:

@@ -470,7 +470,7 @@ def look(row: Worktree, unharvested: Unharvested, user: UserConfig, state: str) 
     if row.state not in (State.READY, State.MISSING):
         return Condition(worktree_id=row.worktree_id, path=path, state=row.state)
     there = row.state is State.READY
-    worktree = at_stake.with_populated(row) if there else row
+    worktree = at_stake.with_populated(row)
     private = {part.path: directory_of(state, part.worktree_id) for part in worktree.parts}
     # A session may have taken a submodule as its worktree.
     waits = {
@@ -566,7 +566,9 @@ def is_damaged(part: Part, worktree: Worktree) -> bool:
 
 def alone(worktree: Worktree) -> bool:
     """Whether only the git directories of a worktree have something that `git worktree prune` would remove."""
-    parts = (_part(part, worktree, UserConfig()) for part in worktree.parts if part.linked)
+    whole, going = at_stake.with_populated(worktree), dict(at_stake.stores(worktree)).values()
+    own = (part for part in whole.parts if part.linked or os.fspath(part.git_dir) in going)
+    parts = (_part(part, whole, UserConfig()) for part in own)
     if any(part.modified or part.operation or part.loose or part.broken or part.problem for part in parts):
         return True
     return bool(at_stake.own_stores(worktree))

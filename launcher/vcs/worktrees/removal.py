@@ -339,8 +339,9 @@ class Removal:
                 if strange:
                     self._step("keep strangers")
                     backups += _keep_strangers(worktree, now)
-                if now.own_stores or any(at in dict(at_stake.stores(worktree)).values() for at, _ in backups):
-                    backups = self._keep_stores(worktree, backups)
+                # What is set aside borrows from them.
+                if now.own_stores or asides or any(at in dict(at_stake.stores(worktree)).values() for at, _ in backups):
+                    backups = self._keep_stores(worktree, backups, asides)
                 self._step("rename")
                 _staged(worktree)
                 deleted, kept, failures = self._let_go(leaving, keep_branch=keep_branch)
@@ -469,13 +470,17 @@ class Removal:
                 done.append(target)
         return done
 
-    def _keep_stores(self, worktree: Worktree, backups: list[tuple[str, str]]) -> list[tuple[str, str]]:
+    def _keep_stores(
+        self, worktree: Worktree, backups: list[tuple[str, str]], asides: list[str]
+    ) -> list[tuple[str, str]]:
         """Moves submodules' own stores out of the git directories that go; the backups, with where they are then."""
         self._step("keep stores")
         for source, target in _stores(worktree):
             if os.path.isdir(source):
                 os.makedirs(os.path.dirname(target), exist_ok=True)
                 os.rename(source, target)
+                for aside in asides:
+                    at_stake.follow(aside, f"{source}/", f"{target}/", self._warn)
                 backups = [(at.replace(f"{source}/", f"{target}/"), ref) for at, ref in backups]
                 backups.append(os.path.split(target))
         return backups
@@ -495,9 +500,13 @@ class Removal:
                 self._step("put back")
                 os.rename(target, source)
         for source, target in _stores(worktree):
-            if os.path.isdir(target):
+            if os.path.isdir(target) and os.path.lexists(source):
+                self._warn(f"git has made {source} meanwhile; what was there is kept: {target}")
+            elif os.path.isdir(target):
                 self._step("put stores back")
                 os.rename(target, source)
+                for _, aside in self._homes(worktree):
+                    at_stake.follow(aside, f"{target}/", f"{source}/", self._warn)
         for part in worktree.parts:
             admin_files.unlock(part)
         self._step("kept")
@@ -660,7 +669,8 @@ _COMMITTED = ("merge", "cherry-pick", "revert")
 def _ways(now: Condition, worktree: Worktree) -> Iterator[str]:
     """What to do about work that is at stake: whole commands, and at the end the one that removes it all the same."""
     yield from now.opening()
-    place = {part.name: os.fspath(part.path) for part in at_stake.with_populated(worktree).parts}
+    parts = at_stake.with_populated(worktree).parts
+    place = {part.name: os.fspath(part.git_dir if at_stake.is_gone(part) else part.path) for part in parts}
     beside = now.beside()
     for one in beside:
         yield f"to merge them: {one.join}"
@@ -674,7 +684,8 @@ def _ways(now: Condition, worktree: Worktree) -> Iterator[str]:
             opened = joined(("chmod", "-R", "u+rwX", path)), joined(("rm", path))
             yield f"if you need nothing of it: {opened[1]}" if os.access(path, os.R_OK) else f"{opened[0]} opens it"
     for name in filter(place.__contains__, now.own_stores):
-        yield f"{joined(('git', '-C', place[name], 'push'))} brings the commits of {cited(name)} to its remote"
+        push = joined(("git", "-C", place[name], "push", "origin", "HEAD:refs/heads/NAME"))
+        yield f"{push} brings what is checked out in {cited(name)} to its remote"
     strange = bool(now.docked) or any(part.strangers or part.hidden for part in now.parts)
     if strange:
         yield "fetch or copy from it what you want (run no git in it: the jail's command wrote its configuration)"

@@ -94,6 +94,7 @@ def read(
         parts = [
             _part(part, worktree, patterns, user, lying, scratch.path(str(number)), wanted, there=there)
             for number, part in enumerate(worktree.parts)
+            if not part.path.is_relative_to(f"{worktree.path}/.git")  # what has no files there has no review
         ]
     about = {"worktree_id": worktree.worktree_id, "ticket": worktree.ticket, "path": worktree.path,
              "state": str(worktree.state), "branch": worktree.main.branch or ""}  # fmt: skip
