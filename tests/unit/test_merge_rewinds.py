@@ -1,5 +1,6 @@
 """Submodules that a child would take back, and commits in them that it has left behind."""
 
+import shutil
 import subprocess
 from pathlib import Path
 from typing import NamedTuple
@@ -233,3 +234,21 @@ def test_a_submodules_commits_that_the_child_does_not_record_are_told(nested: Ne
     assert sessions.warnings(all_of(target)[0], state) == []
     work.merge(nested.main.target, all_of(target), nested.main.settings(), target.common_dir)
     assert nested.read("lib/l") == changed(1)
+
+
+def test_a_commit_that_only_the_childs_store_has_is_told(nested: Nested) -> None:
+    """Where the main checkout has none of the submodule's, the trunk names what nobody can fetch."""
+    root, target, state = nested.main.root.parent / "one", nested.main.target(), nested.main.settings().state
+    shutil.rmtree(nested.main.root / ".git/modules/lib/modules")
+    shutil.rmtree(nested.main.root / "lib/inner")
+    nested.main.git("worktree", "add", "-q", "-b", "one", str(root), "main")
+    nested.populate(root)
+    assert sessions.warnings(all_of(target)[0], state) == []
+    (root / "lib/inner/i").write_text(changed(1))
+    for at in ("lib/inner", "lib", ""):
+        nested.main.git("commit", "-q", "-a", "-m", "one", at=root / at)
+    (said,) = sessions.warnings(all_of(target)[0], state)
+    assert said.startswith("submodule lib/inner is recorded at a commit that only this worktree has")
+    push = said.partition(" fetch it: ")[2].replace("NAME", "one")
+    subprocess.run(["sh", "-c", push], cwd=nested.main.root, env=ENVIRONMENT, check=True, capture_output=True)
+    assert sessions.warnings(all_of(target)[0], state) == []

@@ -11,12 +11,12 @@ from launcher.vcs.harvest.decide import join
 from launcher.vcs.harvest.outstanding import beside_branches, outstanding
 from launcher.vcs.harvest.parts import HarvestResult
 from launcher.vcs.merge.descriptors import Source
-from launcher.vcs.merge.target import Place
+from launcher.vcs.merge.target import Place, is_store
 from launcher.vcs.private import lock, swap, withheld, writers
 from launcher.vcs.private import record as records
 from policy.errors import Refusal, in_rows
 from policy.launch import worktree_id
-from policy.pasted import cited, quoted
+from policy.pasted import cited, joined, quoted
 
 Harvest = Callable[[str], HarvestResult]
 """Harvests a private git directory, with the hand-off rules of its worktree."""
@@ -131,7 +131,8 @@ def warnings(source: Source, state: str) -> list[str]:
     directory = private_of(state, root) if why else None
     agents = _of_agents(head, why, root, directory) if directory is not None else []
     try:
-        return [*agents, *_of_submodules(source, source.place)]
+        alone = _alone(source.place, source.commit, source.place.common_dir)
+        return [*agents, *_of_submodules(source, source.place), *alone]
     except Refusal as refusal:
         return [*agents, f"{head}its submodules cannot be checked: {refusal.message}"]
 
@@ -147,6 +148,27 @@ def _of_agents(head: str, why: str, root: str, directory: str) -> list[str]:
     reason = withheld.why(directory)
     because = f", because {reason}" if reason else ""
     return [*said, f"{head}{why}{because}: paddock worktree harvest {quoted(root)}"]
+
+
+def _alone(place: Place, commit: str, shared: str, above: str = "") -> list[str]:
+    """Commits of submodules that are recorded, and in no store but one that git has made in the child's worktree.
+
+    Nothing of them is merged where the main checkout has no store of the submodule (`shared`); the trunk names them.
+    """
+    said = []
+    for link in gitlinks_of(Git(place.git_dir), commit).values():
+        inner, store, name = place.submodule(link.name, link.path), f"{shared}/modules/{link.name}", above + link.name
+        if inner is None or inner.worktree is None:
+            continue
+        words = ("rev-list", "--max-count=1", link.commit, "--not", "--remotes")
+        if not is_store(store) and Git(inner.git_dir).run(*words, ok=(0, 128)).out:
+            push = joined(("git", "-C", inner.worktree, "push", "origin", f"{link.commit}:refs/heads/NAME"))
+            said.append(
+                f"submodule {cited(name)} is recorded at a commit that only this worktree has, and nobody else can "
+                f"fetch it: {push}"
+            )
+        said += _alone(inner, link.commit, store, f"{name}/")
+    return said
 
 
 def _of_submodules(source: Source, place: Place) -> list[str]:

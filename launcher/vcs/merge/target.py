@@ -55,7 +55,7 @@ class Place(NamedTuple):
                 return Place.of(root)
         for directory in dict.fromkeys((self.git_dir, self.common_dir)):
             store = f"{directory}/modules/{name}"
-            if _is_store(store):
+            if is_store(store):
                 return Place(store, store, None)
         return None
 
@@ -64,7 +64,7 @@ class Place(NamedTuple):
         tail = f"modules/{glob.escape(modules)}"
         base = glob.escape(self.common_dir)
         found = [*glob.glob(f"{base}/{tail}"), *glob.glob(f"{base}/worktrees/*/{tail}")]
-        return [store for store in sorted(found) if _is_store(store)]
+        return [store for store in sorted(found) if is_store(store)]
 
 
 def stores_below(common_dir: str) -> list[str]:
@@ -77,7 +77,8 @@ def stores_below(common_dir: str) -> list[str]:
     return found
 
 
-def _is_store(path: str) -> bool:
+def is_store(path: str) -> bool:
+    """Whether there is a submodule's git directory."""
     return os.path.isfile(f"{path}/HEAD") and os.path.isdir(f"{path}/objects") and os.path.isdir(f"{path}/refs")
 
 
@@ -212,7 +213,7 @@ def opened(directory: str) -> checkout.Checkout:
     Refusals: as `checkout.find`; git-not-ours.
     """
     bare = os.path.realpath(directory)
-    if _is_store(bare):
+    if is_store(bare):
         found = checkout.Checkout("", "bare", bare, bare, ())
     else:
         found = checkout.find(os.path.abspath(directory), Present(), exact=False)
