@@ -77,6 +77,8 @@ def test_what_leads_nowhere_is_named_to_who_asks_for_everything(tree: Path) -> N
     for name, target in (("A_HEAD", "B_HEAD"), ("B_HEAD", "A_HEAD"), ("C_HEAD", "D_HEAD")):
         (tree / name).write_text(f"ref: {target}\n")
     (tree / "D_HEAD").write_text(f"{THREE}\n")
+    (tree / "LINK").symlink_to("D_HEAD")
+    (tree / "LONG").write_text(f"{THREE}\n" * 1000)
     for name in ("A_HEAD", "C_HEAD", "Z\0HEAD", "x" * 3000, "refs/heads/gone"):
         (tree / f"refs/heads/{name[:1]}").write_text(f"ref: {name}\n")
     with AgentRefs(str(tree), "", 40) as refs:

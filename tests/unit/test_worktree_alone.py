@@ -325,6 +325,11 @@ def test_the_repository_that_git_finds_in_a_submodule_is_looked_at(place: Place)
     assert [git("show", f"{ref}:file", at=Path(at)) for at, ref in backups if ref.endswith("-staged")] == ["staged"]
     refs = [ref for at, ref in backups if at == str(place.app / ".git/modules/outer")]
     assert oid in git("rev-list", *refs, at=place.app / ".git/modules/outer").split()
+    made = place.service.add(place.app, "U")
+    git("submodule", "--quiet", "deinit", "-f", "--all", at=Path(made.path))
+    git("submodule", "--quiet", "update", "--init", at=Path(made.path))
+    shutil.rmtree(made.submodules[0].git_dir)
+    assert place.service.status(made).at_stake() == []
 
 
 def test_a_submodule_that_was_taken_out_is_no_work(place: Place) -> None:

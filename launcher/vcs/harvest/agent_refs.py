@@ -161,7 +161,13 @@ class AgentRefs:
         """
         beside = ((place, name) for place in self.places() for name, _ in self._listing(place or ".") or ())
         paths = (f"{place}/{name}".lstrip("/") for place, name in beside if is_pseudo(name))
-        return self._loose((path for path in paths if self._look(path).st_size < _MOST_LINE), whole=False)
+        return self._loose(filter(self._is_short, paths), whole=False)
+
+    def _is_short(self, path: str) -> bool:
+        try:
+            return self._look(path).st_size < _MOST_LINE
+        except OSError:
+            return False  # a link, which is followed nowhere
 
     def under_way(self, names: "Iterable[str]") -> list[tuple[str, str]]:
         """Which of `names` are there, in which of `places`. Refusals: as there."""

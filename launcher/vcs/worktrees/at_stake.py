@@ -284,6 +284,11 @@ def with_populated(worktree: Worktree) -> Worktree:
     return worktree._replace(submodules=(*inner, *found.values())) if found else worktree
 
 
+def replaced(row: Worktree, worktree: Worktree) -> list[Part]:
+    """What Paddock had made of submodules in the places of which git finds another repository now."""
+    return [part for part in row.submodules if part not in worktree.submodules and os.path.isdir(part.git_dir)]
+
+
 def put_aside(part: Part, entries: list[str], directory: str) -> list[str]:
     """Moves git directories and pointers out of a part, as they are. Returns where each is now."""
     root = os.fspath(part.path)

@@ -477,7 +477,7 @@ def look(row: Worktree, unharvested: Unharvested, user: UserConfig, state: str) 
         part: unharvested(part.path) for part in worktree.parts if not part.name or os.path.isdir(private[part.path])
     }
     parts = tuple(_part(part, worktree, user) for part in worktree.parts)
-    parts += tuple(_without_files(part, worktree) for part in row.submodules if part not in worktree.submodules)
+    parts += tuple(_part(part, worktree.with_state(State.MISSING), user) for part in at_stake.replaced(row, worktree))
     return Condition(
         worktree_id=worktree.worktree_id,
         path=path,

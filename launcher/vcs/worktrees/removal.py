@@ -81,7 +81,7 @@ def keep_work(worktree: Worktree) -> list[tuple[str, str]]:
                 git.variant(hold=held.locks).run(*words, environment=IDENTITY)
             made += _kept_loose(part, worktree, *refs)
             made += [(git.common_dir, name) for name in refs]
-    made += (kept for part in row.submodules if part not in worktree.submodules for kept in _kept_loose(part, worktree))
+    made += (kept for part in at_stake.replaced(row, worktree) for kept in _kept_loose(part, worktree))
     return made[::-1]
 
 
