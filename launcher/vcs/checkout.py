@@ -261,8 +261,11 @@ def _submodules(root: str, git_dir: str, disk: Disk) -> tuple[Submodule, ...]:
     return tuple(found[path] for path in sorted(found))
 
 
-def module_dirs(directory: str, prefix: str, disk: Disk) -> list[tuple[str, str]]:
-    """(name, git directory) for each git directory below a `modules` directory; a name may hold slashes."""
+def module_dirs(directory: str, prefix: str, disk: Disk, deepest: int = 40) -> list[tuple[str, str]]:
+    """(name, git directory) for each git directory below a `modules` directory, which an agent may have made.
+
+    Names of more slashes than `deepest` are not looked for: each level costs a walk.
+    """
     result: list[tuple[str, str]] = []
     pending = [(directory, prefix)] if disk.kind(directory) == "dir" else []
     for here, above in pending:
@@ -271,7 +274,8 @@ def module_dirs(directory: str, prefix: str, disk: Disk) -> list[tuple[str, str]
             if disk.kind(f"{path}/HEAD") is not None:
                 result.append((above + entry, path))
                 path = f"{path}/modules"
-            pending += [(path, f"{above}{entry}/")] if disk.kind(path) == "dir" else []
+            deeper = above.count("/") < deepest and disk.kind(path) == "dir"
+            pending += [(path, f"{above}{entry}/")] if deeper else []
     return result
 
 

@@ -86,9 +86,7 @@ _SYNTAX = frozenset("^~:\n")
 
 
 def unreadable(directory: str, *places: str) -> tuple[str, ...]:
-    """Refs of a trusted repository by whose names git finds no commit, though there is a file or a log.
-
-    As a crash leaves them: with a file that says nothing, or names what is not there or is no commit; with none.
+    """Refs of a trusted repository by whose names git finds no commit, though there is a file or a log, after a crash.
 
     Args:
         directory: the git directory.
@@ -97,8 +95,8 @@ def unreadable(directory: str, *places: str) -> tuple[str, ...]:
     names = ref_files.there(directory, places)
     asked = [name for name in names if _SYNTAX.isdisjoint(name) and "@{" not in name]
     kinds = dict(zip(asked, (one.kind for one in Git(directory).objects(asked)), strict=True))
-    known = {name for name, kind in kinds.items() if kind == "commit" or (kind != "missing" and "/tags/" in name)}
-    return tuple(name for name in names if name not in known)
+    tags = {name for name, kind in kinds.items() if kind != "missing" and name.startswith("refs/tags/")}
+    return tuple(name for name in names if kinds.get(name) != "commit" and name not in tags)
 
 
 class Taken:

@@ -321,6 +321,10 @@ def test_the_repository_that_git_finds_in_a_submodule_is_looked_at(place: Place)
     said = ["submodule outer: 1 modified", "submodule outer: commits on no branch"]
     assert sorted(now.at_stake()) == said
     assert now.lost_pointers == ()
+    pointer = (outer / ".git").read_text()
+    (outer / ".git").write_text(f"gitdir: {made.submodules[0].git_dir}\n")  # as `repair` has it
+    assert "submodule 'outer (made by git)': 1 modified" in place.service.status(made).at_stake()
+    (outer / ".git").write_text(pointer)
     backups = place.service.remove(made, force=True).backups
     assert [git("show", f"{ref}:file", at=Path(at)) for at, ref in backups if ref.endswith("-staged")] == ["staged"]
     refs = [ref for at, ref in backups if at == str(place.app / ".git/modules/outer")]
@@ -426,17 +430,19 @@ def test_the_store_of_a_submodule_of_any_name_is_looked_at(place: Place) -> None
     assert place.service.status(made).own_stores == (name,)
 
 
-def test_what_is_set_aside_borrows_from_where_a_store_is_kept(place: Place) -> None:
-    """The private git directory was kept, and its commits could not be read. An agent may have put a link there."""
+@pytest.mark.parametrize("late", [False, True])
+def test_what_is_set_aside_borrows_from_where_a_store_is_kept(place: Place, late: bool) -> None:
+    """The private git directory was kept, and its commits could not be read; nor when a killed removal was undone, or
+    when the commits came while one was under way (`late`).
+    """
     made = reachable(place).service.add(place.app, "T", Options(submodules=()))
     root, outer = Path(made.path), Path(made.path, "lib/outer")
     git("submodule", "--quiet", "update", "--init", at=root)
     private = Path(record.directory_of(place.state, made.worktree_id))
     agents = private / "git/modules/outer"
     store = made.main.git_dir / "modules/outer"
-    git("clone", "-q", "--bare", "--reference", str(store), str(store), str(agents), at=place.root)
+    git("init", "-q", "--bare", str(agents), at=place.root)
     (agents / "objects/info/alternates").write_text(f"{store}/objects\n")
-    git("repack", "-q", "-a", "-d", "-l", at=agents)
     base = git("rev-parse", "HEAD", at=outer)
     borrowed = (f"{store}/objects",)
     repositories = (
@@ -444,8 +450,25 @@ def test_what_is_set_aside_borrows_from_where_a_store_is_kept(place: Place) -> N
         record.Repository("outer", str(outer), str(store), str(store), "modules/outer", None, base, "sha1", borrowed),
     )
     record.write(str(private), record.Record(made.path, "linked", record.MOUNTED, repositories, ()))
-    service = WorktreeService(place.state, unharvested=lambda path: path == Path(made.path))
-    aside = Path(service.remove(made, force=True).set_aside)
+
+    def waits(path: Path) -> bool:
+        return path == Path(made.path)
+
+    def killed(name: str) -> None:
+        if name == ("metadata " if late else "rename"):
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        WorktreeService(place.state, unharvested=(lambda path: False) if late else waits, step=killed).remove(
+            made, force=True
+        )
+    service = WorktreeService(place.state, unharvested=waits)
+    rows = service.of_repository(place.app)  # which puts all of it back, or finishes it
+    if late:
+        (aside,) = Path(place.state, "removed").iterdir()
+    else:
+        assert (rows[0].state, git("cat-file", "-t", base, at=agents)) == (State.READY, "commit")
+        aside = Path(service.remove(made, force=True).set_aside)
     assert not store.exists()
     assert git("--git-dir", str(aside / "git/modules/outer"), "cat-file", "-t", base, at=place.root) == "commit"
 

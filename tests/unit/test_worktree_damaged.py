@@ -269,6 +269,7 @@ def test_refs_of_a_worktrees_own_that_lead_nowhere_are_named_and_kept(place: Pla
         "symbolic": "ref: refs/heads/gone\n",
         "tree": git("rev-parse", "HEAD^{tree}", at=part.path) + "\n",
         "missing": f"{MISSING}\n",
+        "tags/tree": git("rev-parse", "HEAD^{tree}", at=part.path) + "\n",
         "gone": None,
         "of~git": "",
     }

@@ -95,7 +95,7 @@ def loose(part: Part, broken: Sequence[str], *held: str) -> tuple[str, ...]:
     """Commits to which nothing but the own git directory of a part leads: HEAD, its own refs, what is under way.
 
     Where a ref is `broken`, what logs have instead, and the ref that pins what sessions borrow. A branch, tag,
-    remote-tracking branch, stash or note holds what it reaches, unless it is broken; `held` do, too.
+    remote-tracking branch or note holds what it reaches, unless it is broken; `held` do, too.
     """
     git_dir = os.fspath(part.git_dir)
     git, present = Git(git_dir), Present()
@@ -172,8 +172,7 @@ def stashed(part: Part, worktree: Worktree) -> tuple[Kept, ...]:
 
 
 def elsewhere(*but: str) -> list[str]:
-    """Arguments of git-rev-list(1) for the refs that count, without `but`. HEADs do not: `--all` would bring the
-    worktree's own."""
+    """Arguments of git-rev-list(1) for the refs that count, without `but`. HEADs do not: `--all` brings the own one."""
     return [*(f"--exclude={pattern}" for pattern in (*_GOING, *but)), "--glob=refs/*"]
 
 
@@ -184,7 +183,7 @@ def stores(worktree: Worktree) -> Iterator[tuple[str, str]]:
     """
     for part in filter(lambda part: part.linked, worktree.parts):
         prefix = f"{part.name}/" if part.name else ""
-        yield from checkout.module_dirs(f"{part.git_dir}/modules", prefix, Present())
+        yield from checkout.module_dirs(f"{part.git_dir}/modules", prefix, Present(), deepest=4096)
 
 
 def own_stores(worktree: Worktree) -> tuple[str, ...]:
@@ -262,16 +261,16 @@ def with_populated(worktree: Worktree) -> Worktree:
     finds there now (after `deinit`).
     """
     known = {os.fspath(part.path): part for part in worktree.parts}
+    taken = {part.name for part in worktree.parts}
     found: dict[str, Part] = {}
     for name, store in stores(worktree):
         place = checkout.configured_worktree(store, Present()) or ""
-        if place in known and module_stores.leads(place) != store:
-            continue
-        if place in found or not beneath(place, worktree.path):
+        others = place in found or (place in known and module_stores.leads(place) != store)
+        if others or not beneath(place, worktree.path):
             place = f"{worktree.path}/.git/{name}"  # it has no files
         head = Git(store).ref("HEAD", ok=(0, 1, 128))
         found[place] = Part(
-            name=known[place].name if place in known else name,
+            name=known[place].name if place in known else f"{name} (made by git)" if name in taken else name,
             worktree_id=launch.worktree_id(place),
             path=Path(place),
             common_dir=Path(store),
@@ -325,20 +324,18 @@ def _stuck(entry: str, why: str) -> Refusal:
                    hint="move it elsewhere, then run the command again")  # fmt: skip
 
 
-def follow(private: str, old: str, new: str, warn: Callable[[str], None]) -> None:
-    """Has a private git directory borrow from where a submodule's store is now. An agent has written there."""
-    try:
+def follow(private: str, stores: str, now: str, warn: Callable[[str], None]) -> None:
+    """Has a private git directory borrow from where submodules' stores are now, which its record has below `stores`."""
+    known = None
+    with suppress(Refusal):  # it is damaged, and kept as it is
         known = record.read(private) if os.path.isdir(private) else None
-    except Refusal:  # it is damaged, and kept as it is
-        known = None
     for repository in known.repositories if known is not None else ():
-        if repository.common_dir.startswith(old):
+        if repository.common_dir.startswith(stores):
             try:
                 with Inside(f"{private}/{record.GIT}", repository.private) as inside:
-                    contents.alternates(inside, [store.replace(old, new) for store in repository.stores])
+                    contents.alternates(inside, [store.replace(stores, now) for store in repository.stores])
             except OSError as error:
-                place = f"{private}/{record.GIT}/{repository.private}"
-                warn(f"{place} borrows from {new} now, and cannot say so: {error.strerror}")
+                warn(f"{private}/{record.GIT}/{repository.private} cannot borrow from {now}: {error.strerror}")
 
 
 def docked(directory: str) -> tuple[str, ...]:

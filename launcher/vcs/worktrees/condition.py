@@ -569,9 +569,8 @@ def alone(worktree: Worktree) -> bool:
     whole, going = at_stake.with_populated(worktree), dict(at_stake.stores(worktree)).values()
     own = (part for part in whole.parts if part.linked or os.fspath(part.git_dir) in going)
     parts = (_part(part, whole, UserConfig()) for part in own)
-    if any(part.modified or part.operation or part.loose or part.broken or part.problem for part in parts):
-        return True
-    return bool(at_stake.own_stores(worktree))
+    found = any(part.modified or part.operation or part.loose or part.broken or part.problem for part in parts)
+    return found or bool(at_stake.own_stores(worktree))
 
 
 def _operation(git_dir: str) -> str:

@@ -357,6 +357,8 @@ class Removal:
         Returns where the private git directory is set aside, which may happen only now; "" with nothing to keep.
         """
         asides = self._set_aside(worktree) if self.waiting(worktree) else []
+        if asides:
+            self._keep_stores(worktree, [], asides)
         self.finish(worktree, keep_branch=True)
         return ", ".join(asides)
 
@@ -495,18 +497,18 @@ class Removal:
 
     def keep(self, worktree: Worktree) -> None:
         """Undoes a removal that has not moved the files yet; the repository's lock is held."""
-        for source, target in self._homes(at_stake.with_populated(worktree)):
-            if os.path.isdir(target) and not os.path.lexists(source):
-                self._step("put back")
-                os.rename(target, source)
-        for source, target in _stores(worktree):
+        for source, target in _stores(worktree):  # first: they tell of which submodules there are homes
             if os.path.isdir(target) and os.path.lexists(source):
                 self._warn(f"git has made {source} meanwhile; what was there is kept: {target}")
             elif os.path.isdir(target):
                 self._step("put stores back")
                 os.rename(target, source)
-                for _, aside in self._homes(worktree):
-                    at_stake.follow(aside, f"{target}/", f"{source}/", self._warn)
+        for source, target in self._homes(at_stake.with_populated(worktree)):
+            if os.path.isdir(target) and not os.path.lexists(source):
+                self._step("put back")
+                os.rename(target, source)
+            for stores, _ in _stores(worktree):
+                at_stake.follow(source, f"{stores}/", f"{stores}/", self._warn)
         for part in worktree.parts:
             admin_files.unlock(part)
         self._step("kept")
