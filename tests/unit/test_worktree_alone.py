@@ -12,6 +12,7 @@ from launcher.vcs.git import GitFailed
 from launcher.vcs.private import record
 from launcher.vcs.worktrees import removal
 from launcher.vcs.worktrees.models import Options, State, Worktree
+from launcher.vcs.worktrees.removal import Removal
 from launcher.vcs.worktrees.worktree_service import WorktreeService
 from policy.errors import Refusal
 from tests.support import repository
@@ -431,7 +432,9 @@ def test_the_store_of_a_submodule_of_any_name_is_looked_at(place: Place) -> None
 
 
 @pytest.mark.parametrize("late", [False, True])
-def test_what_is_set_aside_borrows_from_where_a_store_is_kept(place: Place, late: bool) -> None:
+def test_what_is_set_aside_borrows_from_where_a_store_is_kept(
+    place: Place, late: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """The private git directory was kept, and its commits could not be read; nor when a killed removal was undone, or
     when the commits came while one was under way (`late`).
     """
@@ -454,6 +457,9 @@ def test_what_is_set_aside_borrows_from_where_a_store_is_kept(place: Place, late
     def waits(path: Path) -> bool:
         return path == Path(made.path)
 
+    def interrupted(*_: object) -> NoReturn:
+        raise KeyboardInterrupt
+
     def killed(name: str) -> None:
         if name == ("metadata " if late else "rename"):
             raise KeyboardInterrupt
@@ -462,6 +468,11 @@ def test_what_is_set_aside_borrows_from_where_a_store_is_kept(place: Place, late
         WorktreeService(place.state, unharvested=(lambda path: False) if late else waits, step=killed).remove(
             made, force=True
         )
+    if late:  # killed once more, between the two
+        monkeypatch.setattr(Removal, "_keep_stores", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            WorktreeService(place.state, unharvested=waits).of_repository(place.app)
+        monkeypatch.undo()
     service = WorktreeService(place.state, unharvested=waits)
     rows = service.of_repository(place.app)  # which puts all of it back, or finishes it
     if late:

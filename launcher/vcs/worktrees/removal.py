@@ -356,7 +356,10 @@ class Removal:
 
         Returns where the private git directory is set aside, which may happen only now; "" with nothing to keep.
         """
-        asides = self._set_aside(worktree) if self.waiting(worktree) else []
+        if self.waiting(worktree):
+            self._set_aside(worktree)
+        homes = self._homes(at_stake.with_populated(worktree))
+        asides = [aside for _, aside in homes if os.path.isdir(aside)]  # one that was killed may have moved it
         if asides:
             self._keep_stores(worktree, [], asides)
         self.finish(worktree, keep_branch=True)
