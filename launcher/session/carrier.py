@@ -490,7 +490,7 @@ def _move(lanes: "list[_Input | _Lent | _Output]", asked: int, answer: int, sess
     if os.read(asked, 1) != _BEGIN:
         os.write(answer, _DONE)  # it was never started
         return
-    alone = over = flushing = answered = False
+    alone = gone = over = flushing = answered = False
     while not (alone or answered) or any(lane.open for lane in lanes):
         if over and any(lane.open for lane in lanes) and all(lane.is_idle() for lane in lanes):
             for lane in lanes:
@@ -507,7 +507,7 @@ def _move(lanes: "list[_Input | _Lent | _Output]", asked: int, answer: int, sess
         poll = select.poll()
         if not alone:
             poll.register(asked, select.POLLIN)
-        if session != -1 and not over:
+        if session != -1 and not gone:
             poll.register(session, select.POLLIN)
         lane_of = {}
         for lane in lanes:
@@ -524,11 +524,14 @@ def _move(lanes: "list[_Input | _Lent | _Output]", asked: int, answer: int, sess
                 if lane_of[fd].open:
                     lane_of[fd].serve(fd, events)
                 continue
-            settled = over
-            if fd == asked and os.read(asked, 1):
+            if fd == session:
+                gone = True
+            elif os.read(asked, 1):
                 flushing = True
             else:
-                alone |= fd == asked
-                over |= fd == session or session == -1
-            for lane in () if settled else lanes:
+                alone = True
+            # Of a further command whose session was killed, not before it has been killed, too: else it would see its
+            # input end, or its output break, and end by itself first, with a status of its own.
+            settled, over = over, alone if session == -1 else over or (gone and (flushing or alone))
+            for lane in lanes if not settled and (flushing or alone) else ():
                 lane.settle()

@@ -118,3 +118,19 @@ def test_sessions_killed_at_any_moment_leave_nothing(paddock: Paddock, backend: 
                 assert closed(process)
                 assert process.returncode in (125, 137)
     assert paddock.run("--", "true").returncode == 0
+
+
+@AS_A_USER
+def test_commands_of_a_killed_session_end_with_it_and_not_before(paddock: Paddock, backend: dict[str, str]) -> None:
+    """No reader sees its input end, and no writer its output break: they would end with a status of their own."""
+    for _ in range(ROUNDS):
+        with Session(paddock, backend) as session:
+            processes = [session.start("sh", "-c", f"echo ready; {script}") for script in ("cat", *["yes"] * 2)]
+            for process in processes:
+                assert process.stdout is not None
+                assert process.stdout.readline() == b"ready\n"
+            session.process.kill()
+            for process in processes:
+                assert closed(process)
+                assert process.returncode == 137
+    assert paddock.run("--", "true").returncode == 0
