@@ -93,6 +93,12 @@ def take_ending() -> int:
     return max((taken.si_signo for taken in iter(lambda: _signal.sigtimedwait(ending(), 0), None)), default=0)
 
 
+def drop_signals() -> None:
+    """Takes what has come for a command that has ended, but for `ENDING`: that asks for the caller's own end, too."""
+    while _signal.sigtimedwait([number for number in BLOCKED if number not in ENDING], 0) is not None:
+        pass
+
+
 class Patience:
     """A long step of the end: of `ENDING`, which are blocked around it, the first signal waits until it is over.
 

@@ -140,8 +140,8 @@ def supervise(spec: JailSpec, listener: Listener, *, start_timeout: float = STAR
         terminal.close()
         if reader != -1:
             os.close(reader)
-        init.read_signals(signals)  # what came in meanwhile was for the command
         os.close(signals)
+        init.drop_signals()
         init.unblock_signals(held=init.ENDING)
 
 

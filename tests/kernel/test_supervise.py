@@ -117,6 +117,19 @@ def test_every_exit_status_comes_through(jail: Jail, namespaces: bool) -> None:
     assert list(map(int, ended.stdout.split())) == [*statuses, *(128 + int(n) for n in deadly)]
 
 
+LATE = """
+terminal.Terminal.take_back = lambda self: [os.kill(os.getpid(), number) for number in (*init.ENDING, *init.FORWARDED)]
+"""
+
+
+def test_a_signal_that_comes_when_the_command_has_ended_asks_the_launcher_to(jail: Jail, namespaces: bool) -> None:
+    """Its own end may wait for a reader that does not read. All others were for the command."""
+    before, mark, after = ALL.partition("def status")
+    after = after.replace("finally:\n", "finally:\n        print(init.take_ending(), end=' ')\n")
+    ended = jail.who.run([str(jail.installed.python), "-I", "-c", before + LATE + mark + after, str(namespaces), "7"])
+    assert (ended.stderr, ended.stdout) == ("", f"{int(signal.SIGTERM)} 7\n")
+
+
 def test_a_refusal_in_the_worker_reaches_the_launcher(jail: Jail, namespaces: bool) -> None:
     """An exception that nobody foresaw becomes a Refusal with its place, and the status is 125."""
     ended = jail.run(["true"], namespaces=namespaces, fault="error")
