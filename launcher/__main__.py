@@ -58,7 +58,7 @@ def _dispatch(called: str, words: list[str]) -> int:
     if words[:1] == ["help"] and len(words) > 1:
         from launcher.verbs import forms, pages
 
-        status = forms.call([*words[1:], "--help"])
+        status = forms.show_help("run") if words[1] == "run" else forms.call([*words[1:], "--help"])
         if words[1] in pages.topics():
             print(f"\nThe page of the manual: paddock help {words[1]}.md")
         return status

@@ -151,6 +151,16 @@ TOPICS = {
 """What somebody would look for."""
 
 
+@pytest.mark.parametrize("verb", cli.VERBS)
+def test_help_of_a_verb_is_what_the_verb_says(capsys: pytest.CaptureFixture[str], verb: str) -> None:
+    """`paddock help VERB`, with the verb's page of the manual where there is one."""
+    assert entry(["paddock", verb, "--help"]) == 0
+    told = capsys.readouterr().out
+    assert entry(["paddock", "help", verb]) == 0
+    rest = capsys.readouterr().out.removeprefix(told)
+    assert rest in ("", f"\nThe page of the manual: paddock help {verb}.md\n")
+
+
 def test_every_page_of_the_manual_is_shown_by_help(capsys: pytest.CaptureFixture[str]) -> None:
     """By its name, as text without marks; the overview lists them, and links name the page that they lead to."""
     listed = forms.overview().partition("help PAGE is the manual: ")[2].removesuffix(".").split(",")
