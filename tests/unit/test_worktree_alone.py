@@ -1,5 +1,6 @@
 """Work that a worktree's own git directory alone leads to: it is named, and a forced removal keeps it."""
 
+import os
 import shlex
 import shutil
 import subprocess
@@ -23,15 +24,6 @@ from tests.unit.test_worktree_removal import refused
 @pytest.fixture
 def place(tmp_path: Path) -> Place:
     return repository.nested(tmp_path)
-
-
-def aside(root: Path) -> str:
-    """A commit that nothing leads to any more."""
-    git("checkout", "-q", "--detach", at=root)
-    committed(root, aside="")
-    oid = git("rev-parse", "HEAD", at=root)
-    git("checkout", "-q", "-", at=root)
-    return oid
 
 
 @pytest.mark.parametrize("way", ["removed", "repaired", "back", "forgotten"])
@@ -128,7 +120,7 @@ def test_a_commit_that_a_ref_of_the_worktrees_alone_leads_to_is_at_stake(
     """Git removes such refs with the worktree; the command that is named for it keeps the commit."""
     made = place.service.add(place.app, "T")
     root = Path(made.path, inner)
-    oid = aside(root)
+    oid = alone(root, "precious")
     git("update-ref", ref, oid, at=root)
     said = "submodule outer: commits on no branch" if inner else "commits on no branch"
     assert place.service.status(made).at_stake() == [said]
@@ -263,6 +255,79 @@ def test_work_in_a_store_that_git_made_in_a_worktree_is_kept(place: Place, neste
         assert [git("show", f"{ref}:file", at=store) for at, ref in backups if Path(at) == store] == ["precious"]
     else:
         assert git("cat-file", "-t", oid, at=store) == "commit"
+
+
+@pytest.mark.parametrize(
+    ("inner", "own"), [("", False), ("lib/outer", False), ("lib/outer", True), ("lib/outer/deep/inner", True)]
+)
+def test_commits_that_a_checkout_has_left_behind_are_at_stake(place: Place, inner: str, own: bool) -> None:
+    """HEAD was on no branch then: `git submodule update` does that. What was amended was given up."""
+    made = reachable(place).service.add(place.app, "T", Options(submodules=() if own else None))
+    git("submodule", "--quiet", "update", "--init", "--recursive", at=Path(made.path)) if own else None
+    root = Path(made.path, inner)
+    git("checkout", "-q", "--detach", at=root)
+    committed(root, new="given up\n")
+    (root / "new").write_text("precious\n")
+    git("commit", "-q", "-a", "--amend", "-m", "precious", at=root)
+    oid = git("rev-parse", "HEAD", at=root)
+    if inner:
+        git(
+            "submodule",
+            "--quiet",
+            "update",
+            at=Path(made.path, inner.removesuffix("lib/outer").removesuffix("deep/inner")),
+        )
+    else:
+        git("checkout", "-q", "-", at=root)
+    assert git("rev-parse", "HEAD", at=root) != oid
+    (said, *_) = place.service.status(made).at_stake()
+    assert said.endswith("commits on no branch")
+    assert f"branch NAME {oid} gives" in refused(place, made).hint
+    kept = [at for at, ref in place.service.remove(made, force=True).backups if ref.startswith("refs/")]
+    assert {git("log", "--all", "--format=%s", "--", "new", at=Path(at)) for at in kept} - {""} == {"precious"}
+
+
+@pytest.mark.parametrize("remote", ["inside", "gone", "another submodule"])
+def test_a_remote_that_goes_too_has_nothing(place: Place, remote: str) -> None:
+    """What a submodule's own store knows of it is no answer to where a commit is; of one that stays it is."""
+    committed(place.app, **{".gitignore": "ignored/\n"})
+    made = reachable(place).service.add(place.app, "T", Options(submodules=()))
+    git("submodule", "--quiet", "update", "--init", "--recursive", at=Path(made.path))
+    outer, inner = Path(made.path, "lib/outer"), Path(made.path, "lib/outer/deep/inner")
+    there = Path(made.path, "ignored/up.git") if remote == "inside" else place.root / "up.git"
+    if remote == "another submodule":
+        there = outer
+        git("fetch", "-q", str(inner), "HEAD:refs/remotes/inner/x", at=outer)
+    else:
+        git("clone", "-q", "--bare", str(place.root / "up-inner"), str(there), at=place.root)
+    git("remote", "add", "here", os.path.relpath(there, inner) if remote == "inside" else str(there), at=inner)
+    oid = alone(inner, "precious")
+    git("push", "-q", "here", f"{oid}:refs/heads/x", at=inner)
+    if remote == "gone":
+        assert place.service.status(made).at_stake() == []
+        shutil.rmtree(there)
+    assert "submodule outer/deep/inner: commits that are on no remote" in place.service.status(made).at_stake()
+    place.service.remove(made, force=True)
+    (store,) = (each.parent for each in (place.app / ".git/paddock-backup").glob("*/modules*/**/inner/objects"))
+    assert git("cat-file", "-t", oid, at=store) == "commit"
+
+
+@pytest.mark.parametrize("at", ["odd", "deep/odd", "modules/outer/odd"])
+def test_a_repository_in_a_git_directory_that_goes_holds_up_the_removal(place: Place, at: str) -> None:
+    """Git makes none there, and nobody looks into it: moved as the hint says it is safe, and the removal goes on."""
+    made = reachable(place).service.add(place.app, "T", Options(submodules=()))
+    git("submodule", "--quiet", "update", "--init", at=Path(made.path))
+    store = Path(made.main.git_dir, at)
+    git("clone", "-q", "--bare", str(place.app), str(store), at=place.root)
+    assert place.service.status(made).at_stake()
+    for force in (False, True):
+        with pytest.raises(Refusal) as raised:
+            place.service.remove(made, force=force)
+        assert (raised.value.reference, raised.value.context) == ("worktree-obstructed", f"{store} would go with it")
+    move = shlex.split(raised.value.hint.partition(": ")[2].removesuffix("DIR"))
+    subprocess.run([*move, place.root / "moved"], check=True)
+    place.service.remove(made)
+    assert git("log", "-1", "--format=%s", at=place.root / "moved")
 
 
 def test_a_branch_is_not_deleted_for_what_is_made_to_be_dropped(place: Place) -> None:

@@ -95,6 +95,8 @@ def test_what_git_takes_for_its_own_directory_is_at_stake(
     [
         ("init -q --separate-git-dir {}/store {}/x", "x", "store"),
         ("init -q --bare {}/b.git", "", "b.git"),
+        ("init -q --bare {}", "", "."),
+        ("clone -q --bare app {}/b.git", "", "b.git"),
         ("-C elsewhere worktree add -q --detach {}/w", "w", "w/.git"),
     ],
 )
@@ -110,7 +112,7 @@ def test_an_ignored_repository_has_work_wherever_its_git_directory_is(
         committed(ignored / at, work="precious\n")
     else:
         git("push", "-q", str(ignored / kept), "HEAD:refs/heads/other", at=place.root / "elsewhere")
-    assert at_stake(place, made) == f"ignored/{kept}, which no backup can hold"
+    assert at_stake(place, made) == f"{os.path.normpath(f'ignored/{kept}')}, which no backup can hold"
     backups = place.service.remove(made, force=True).backups
     assert Path(*backups[-1]).exists()
     assert at == "w" or list(Path(*backups[-1]).rglob("refs/heads/*"))
@@ -227,6 +229,11 @@ def test_an_ignored_repository_that_was_fetched_is_named_like_all_that_is_ignore
     git("checkout", "-q", "--detach", at=Path(made.path, "ignored/clone"))
     git("reset", "-q", "--hard", "HEAD~0", at=Path(made.path, "ignored/clone"))
     git("init", "-q", "ignored/empty", at=Path(made.path))
+    git("clone", "-q", "--bare", str(place.app), "ignored/bare.git", at=Path(made.path))
+    git("clone", "-q", "--mirror", str(place.app), "ignored/mirror.git", at=Path(made.path))
+    git("branch", "new", at=place.app)
+    git("fetch", "-q", at=Path(made.path, "ignored/mirror.git"))
+    assert Path(made.path, "ignored/mirror.git/refs/heads/new").exists()
     (said,) = place.service.status(made).ignored()
     assert said.endswith(": ignored/")
     place.service.remove(made)

@@ -37,6 +37,9 @@ _TIPS = tuple(f"rebase-{how}/{name}" for how in ("merge", "apply") for name in (
 """Files of a worktree's own git directory that hold ids of commits, besides those beside HEAD (`is_pseudo`)."""
 _TO_DO = ("sequencer/todo", "rebase-merge/git-rebase-todo")
 _MOST_LOGGED = 100
+_MOST_LEFT = 1000
+_LEFT = re.compile(rb"\tcheckout: moving from ([0-9a-f]{40,64}) to ")
+"""What git left behind when it checked out something else, and HEAD was on no branch: `git submodule update`, too."""
 _PICK = re.compile(rb"^[a-z]+ (?:-[cC] )?([0-9a-f]{4,64})\b", re.MULTILINE)
 """What is to be picked: mostly the beginnings of ids."""
 
@@ -95,7 +98,8 @@ def loose(part: Part, broken: Sequence[str], *held: str) -> tuple[str, ...]:
     """Commits to which nothing but the own git directory of a part leads: HEAD, its own refs, what is under way.
 
     Where a ref is `broken`, what logs have instead, and the ref that pins what sessions borrow. A branch, tag,
-    remote-tracking branch or note holds what it reaches, unless it is broken; `held` do, too.
+    remote-tracking branch or note holds what it reaches, unless it is broken; `held` do, too. Of HEAD's log, where it
+    was on no branch and something else was checked out; what was amended, rebased or reset was given up.
     """
     git_dir = os.fspath(part.git_dir)
     git, present = Git(git_dir), Present()
@@ -115,12 +119,18 @@ def loose(part: Part, broken: Sequence[str], *held: str) -> tuple[str, ...]:
     names += (oid for oid in known if damage.is_commit(trusted, oid))
     names += [one.oid for one in git.objects(picks) if one.kind == "commit"]
     names += (one.oid for one in _own(git) if one.kind == "commit")
-    found: list[str] = []
-    wanted = list(dict.fromkeys(filter(ref_files.is_oid, names)))
-    while wanted and _unheld(git, wanted, *held, *found):
-        found += wanted[:1] if _unheld(git, wanted[:1], *held, *found) else []
-        wanted = wanted[1:]
-    return tuple(found)
+    left = map(bytes.decode, reversed(_LEFT.findall(present.read(log, damage.MOST_LOG) or b"")))
+    names += [*dict.fromkeys(left)][:_MOST_LEFT]
+    return _unheld_of(git, tuple(dict.fromkeys(filter(ref_files.is_oid, names))), *held)
+
+
+def _unheld_of(git: Git, oids: tuple[str, ...], *held: str) -> tuple[str, ...]:
+    """Those of these commits that nothing holds, nor one before: by halves, as there may be thousands."""
+    if not oids or not _unheld(git, oids, *held):
+        return ()
+    half = len(oids) // 2
+    first = _unheld_of(git, oids[:half], *held)
+    return (*first, *_unheld_of(git, oids[half:], *held, *first)) if half else oids
 
 
 def _unheld(git: Git, oids: Sequence[str], *held: str) -> bool:
@@ -192,10 +202,40 @@ def own_stores(worktree: Worktree) -> tuple[str, ...]:
     for name, store in stores(worktree):
         git = Git(store)
         words = ("rev-list", "--ignore-missing", "--max-count=1", "--all", *git.ref("HEAD", ok=(0, 1, 128)).split())
-        done = git.run(*words, "--not", "--remotes", ok=(0, 128))
+        done = git.run(*words, "--not", *_told(git, worktree), ok=(0, 128))
         if done.out or done.status or refs.unreadable(store, "refs/heads/", "refs/tags/", "refs/stash"):
             found.append(name)
     return tuple(found)
+
+
+def _told(git: Git, worktree: Worktree) -> Iterator[str]:
+    """Arguments of git-rev-list(1) for what remotes have, but for those that go, too, or have gone already."""
+    places = (worktree.path, *(os.fspath(part.git_dir) for part in worktree.parts))
+    base = checkout.configured_worktree(git.git_dir, Present()) or git.git_dir
+    remotes: dict[str, list[tuple[str, str]]] = {}
+    words = ("config", "--local", "-z", "--get-regexp", r"^remote\..*\.(url|pushurl|fetch)$")
+    for entry in os.fsdecode(git.run(*words, ok=(0, 1)).out).split("\0")[:-1]:
+        key, _, value = entry.partition("\n")
+        name, _, what = key.rpartition(".")
+        remotes.setdefault(name, []).append((what, value))
+    for entries in remotes.values():
+        local = (url.removeprefix("file://") for what, url in entries if what != "fetch" and is_local(url))
+        found = [os.path.realpath(os.path.join(base, path)) for path in local]
+        if all(os.path.exists(path) and not any(beneath(path, place) for place in places) for path in found):
+            yield from (f"--glob={spec.partition(':')[2]}" for what, spec in entries if what == "fetch" and ":" in spec)
+
+
+def is_local(url: str) -> bool:
+    """Whether git takes a URL for a path (git-clone(1), GIT URLS)."""
+    return url.startswith("file://") or ":" not in url.partition("/")[0]
+
+
+def astray(part: Part) -> str:
+    """A repository in the git directory of a part where git makes none: it would go with that. "" for none."""
+    disk, own = Present(), os.fspath(part.git_dir)
+    tops = (f"{own}/{name}" for name in disk.listing(own) or () if name not in ("modules", "objects"))
+    inner = (path for top in tops for path in (top, *(path for _, path in checkout.module_dirs(top, "", disk))))
+    return next(filter(_is_repository, inner), "")
 
 
 def is_gone(part: Part) -> bool:

@@ -102,7 +102,8 @@ class Ignored(NamedTuple):
         size: their bytes.
         more: whether there are more than were looked at.
         repositories: each git directory among them to which somebody has committed, stashed or pushed (a bare one
-            without remotes has been pushed to), and the `.git` of each worktree of another repository.
+            without remotes has been pushed to, or with a branch that was neither cloned nor fetched), and the `.git` of
+            each worktree of another repository.
     """
 
     names: tuple[str, ...] = ()
@@ -148,17 +149,18 @@ def _measured(root: str, name: str, most: int, repositories: dict[str, None]) ->
     found = walk.files(root, at=name, failed=lambda path, error: closed.append(path))
     sizes = []
     for path, entry in islice(found, most):
+        path = f"{name}{path}"
         sizes.append(_size(entry))
-        if "logs/" in path and (log := _REFLOG.fullmatch(f"{name}{path}")):
+        if "logs/" in path and (log := _REFLOG.fullmatch(path)):
             found_in = log[1] or log[2]
             if found_in not in repositories and (log[1] or _is_git_dir(root, log[2])) and _has_work(root, log[0]):
                 repositories[found_in] = None
         elif "/refs/" in path or entry.name == "packed-refs":
-            bare = _BARE_REFS.fullmatch(f"{name}{path}")
-            if bare and bare[1] not in repositories and _is_git_dir(root, bare[1]) and _is_pushed_to(root, bare[1]):
+            bare = _BARE_REFS.fullmatch(path)
+            if bare and bare[1] not in repositories and _is_pushed_to(root, path, bare[1]):
                 repositories[bare[1]] = None
-        elif entry.name == pointer.NAME and _is_of_another(root, f"{name}{path}"):
-            repositories[f"{name}{path}"] = None
+        elif entry.name == pointer.NAME and _is_of_another(root, path):
+            repositories[path] = None
     return len(sizes), sum(sizes), bool(closed)
 
 
@@ -167,11 +169,15 @@ def _is_git_dir(root: str, path: str) -> bool:
         return inside.exists(f"{path}/HEAD") and inside.is_directory(f"{path}/objects")
 
 
-def _is_pushed_to(root: str, path: str) -> bool:
-    """Whether a git directory has no reflogs, and nothing that it could have been fetched from."""
+def _is_pushed_to(root: str, ref: str, path: str) -> bool:
+    """Whether a git directory has no reflogs, and nothing that it could have been fetched from: neither a remote, or
+    what `git clone --bare` has packed, nor what git-fetch(1) leaves."""
+    if not _is_git_dir(root, path):
+        return False
     with Inside(root) as inside:
         config = inside.read(f"{path}/config", _MOST_COPIED)
-        return not (inside.exists(f"{path}/logs") or (config is not None and b"[remote " in config))
+        fetched = ref.endswith("/packed-refs") or inside.exists(f"{path}/FETCH_HEAD")
+        return not (inside.exists(f"{path}/logs") or (fetched and config is not None and b"[remote " in config))
 
 
 def _is_of_another(root: str, path: str) -> bool:
@@ -515,6 +521,8 @@ def _part(part: Part, worktree: Worktree, user: UserConfig) -> PartCondition:
     git_dir, place = os.fspath(part.git_dir), os.fspath(part.path)
     if not os.path.isdir(git_dir):
         return PartCondition(name=part.name, problem=f"its git directory {git_dir} is missing")
+    if astray := at_stake.astray(part):
+        return PartCondition(name=part.name, problem=f"another repository is in its git directory: {printable(astray)}")
     try:
         gone = at_stake.is_gone(part)
         if worktree.state is State.MISSING or (gone and at_stake.was_taken_away(part, worktree)):

@@ -16,7 +16,8 @@ from launcher.vcs.private import ref_files
 from launcher.vcs.worktrees import admin_files
 from launcher.vcs.worktrees.models import Part
 
-_MOST_LOG = 256 << 20
+MOST_LOG = 256 << 20
+"""Bytes of a log of a ref that are read."""
 
 
 def is_head(text: str) -> bool:
@@ -51,7 +52,7 @@ def found(part: Part) -> dict[str, str]:
 
 def cut_off(common_dir: str) -> bool:
     """Whether a crash has cut off the file of packed refs, or filled it with zeros: git can change no ref then."""
-    content = Present().read(f"{common_dir}/packed-refs", _MOST_LOG) or b"\n"
+    content = Present().read(f"{common_dir}/packed-refs", MOST_LOG) or b"\n"
     return b"\0" in content or not content.endswith(b"\n")
 
 
@@ -62,7 +63,7 @@ def last_commit(git: Git, logs: Iterable[str], *further: str) -> str:
 
 def logged(logs: Iterable[str]) -> list[str]:
     """Object ids that logs of refs name, of each log the last one first."""
-    lines = (line for log in logs for line in reversed((Present().read(log, _MOST_LOG) or b"").splitlines()))
+    lines = (line for log in logs for line in reversed((Present().read(log, MOST_LOG) or b"").splitlines()))
     return list(dict.fromkeys(line.split(b" ")[1].decode("ascii", "replace") for line in lines if b" " in line))
 
 

@@ -608,8 +608,8 @@ _PATIENCE = 10.0
 
 
 def _check_repositories(worktree: Worktree) -> None:
-    """Refuses (git-head-unreadable, git-refs-unreadable, git-refs-locked) before anything is moved: git could change no
-    ref then."""
+    """Refuses before anything is moved: git could change no ref (git-head-unreadable, git-refs-unreadable,
+    git-refs-locked), or a repository would go that nobody has looked at (worktree-obstructed)."""
     deadline = time.monotonic() + _PATIENCE
     for store in dict.fromkeys(os.fspath(part.common_dir) for part in worktree.parts):
         while os.path.lexists(lock := f"{store}/packed-refs.lock"):
@@ -622,6 +622,13 @@ def _check_repositories(worktree: Worktree) -> None:
                           context="a line of it is cut off, and git finds no ref of the repository",
                           hint="restore it, or remove that line: "
                           f"what branches had is in {quoted(store)}/logs/refs/heads")  # fmt: skip
+    for path in filter(None, map(at_stake.astray, at_stake.with_populated(worktree).parts)):
+        raise Refusal(
+            "worktree-obstructed",
+            f"another repository is in a git directory of {worktree.path}",
+            context=f"{path} would go with it",
+            hint=f"move it elsewhere: {joined(('mv', path))} DIR",
+        )
     for head in dict.fromkeys(f"{part.common_dir}/HEAD" for part in worktree.parts):
         if os.path.lexists(head) and not damage.is_head(admin_files.head(os.path.dirname(head))):
             raise Refusal("git-head-unreadable", f"{head} points to no commit",
