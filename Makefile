@@ -13,8 +13,8 @@ BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet --quiet
 SOURCES := pyproject.toml README.md LICENSE $(shell find launcher policy docs systemd -type f -not -path '*/__pycache__/*')
 
-# Half as many again as processors: a fifth of the suite's time is waiting for processes.
-WORKERS ?= $(shell n=$$(nproc); n=$$((n + n / 2)); echo $$((n < 2 ? 2 : n > 12 ? 12 : n)))
+# Twice as many as processors: a third of a test is waiting for processes.
+WORKERS ?= $(shell n=$$((2 * $$(nproc))); echo $$((n > 12 ? 12 : n)))
 # One file, or a -k expression: make test ARGS='tests/unit -k wheel'
 ARGS ?=
 
