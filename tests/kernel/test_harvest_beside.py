@@ -394,6 +394,24 @@ def test_work_beside_the_branch_is_not_removed_with_a_worktree(git: Git, doing: 
     assert Path(aside).is_dir()
 
 
+_LEFT = "git checkout -q --detach; git commit -q --allow-empty -m left; git rev-parse HEAD;"
+_LOOKED = (
+    "git commit -q --allow-empty -m a; git commit -q --allow-empty -m b; git checkout -q HEAD~1; git checkout -q -"
+)
+
+
+@pytest.mark.parametrize("submodules", [True], ids=["submodules"])
+def test_commits_that_a_checkout_has_left_behind_in_a_jail_are_named(git: Git) -> None:
+    """HEAD was on no branch, as with `git submodule update`. What is only looked at is held by its branch."""
+    told = ok(git.run(f"{_LOOKED}; {_LEFT} git checkout -q -; cd library; {_LEFT} cd ..; git submodule --quiet update"))
+    ours, theirs = told.split()
+    assert f"would be lost: not harvested: {ours}; {_LIBRARY}not harvested: {theirs}" in _verb(git, "status").stdout
+    refused = _verb(git, "remove", "mv2", at="main")
+    assert "paddock run -- git branch NAME REF" in refused.stderr
+    ok(git.run(f"git branch ours {ours}; git -C library branch theirs {theirs}"))
+    assert "nothing would be lost" in _verb(git, "status").stdout
+
+
 def test_a_stash_whose_ref_a_crash_has_left_empty_is_taken_over_again(git: Git) -> None:
     """It was known to have been, and went with the worktree."""
     ok(git.run("echo mine >m; git add m; git stash -q"))

@@ -312,6 +312,21 @@ def test_a_remote_that_goes_too_has_nothing(place: Place, remote: str) -> None:
     assert git("cat-file", "-t", oid, at=store) == "commit"
 
 
+def test_what_a_remote_has_is_known_by_its_tracking_refs(place: Place) -> None:
+    """Of one branch alone, too. What was fetched from it to branches, or from none that is known, was not."""
+    made = reachable(place).service.add(place.app, "T", Options(submodules=()))
+    git("submodule", "--quiet", "update", "--init", "--single-branch", at=Path(made.path))
+    outer = Path(made.path, "lib/outer")
+    spec = "+refs/heads/main:refs/remotes/origin/main"
+    assert git("config", "remote.origin.fetch", at=outer) == spec
+    assert place.service.status(made).at_stake() == []
+    for change in ("remote.origin.fetch=+refs/heads/*:refs/heads/*", "remote.origin.url="):
+        name, _, value = change.partition("=")
+        git("config", *(["--unset", name] if not value else [name, value]), at=outer)
+        assert place.service.status(made).at_stake() == ["submodule outer: commits that are on no remote"]
+        git("config", "remote.origin.fetch", spec, at=outer)
+
+
 @pytest.mark.parametrize("at", ["odd", "deep/odd", "modules/outer/odd"])
 def test_a_repository_in_a_git_directory_that_goes_holds_up_the_removal(place: Place, at: str) -> None:
     """Git makes none there, and nobody looks into it: moved as the hint says it is safe, and the removal goes on."""
@@ -400,6 +415,21 @@ def test_the_repository_that_git_finds_in_a_submodule_is_looked_at(place: Place)
     git("submodule", "--quiet", "update", "--init", at=Path(made.path))
     shutil.rmtree(made.submodules[0].git_dir)
     assert place.service.status(made).at_stake() == []
+
+
+def test_a_submodule_whose_files_are_of_a_repository_elsewhere_is_not_judged_by_its_store(place: Place) -> None:
+    """Git made the store, and the user another repository at its place: its files are at stake, whatever is in it."""
+    made = reachable(place).service.add(place.app, "T", Options(submodules=()))
+    git("submodule", "--quiet", "update", "--init", at=Path(made.path))
+    outer = Path(made.path, "lib/outer")
+    shutil.rmtree(outer)
+    git("clone", "-q", "--separate-git-dir", str(place.root / "odd"), str(place.root / "up-outer"), str(outer),
+        at=place.root)  # fmt: skip
+    committed(outer, new="precious\n")
+    (said,) = place.service.status(made).at_stake()
+    assert said == "the content of lib/outer, where a submodule belongs"
+    place.service.remove(made, force=True)
+    assert git("show", "HEAD:new", at=place.root / "odd") == "precious"
 
 
 def test_a_submodule_that_was_taken_out_is_no_work(place: Place) -> None:

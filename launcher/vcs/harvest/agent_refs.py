@@ -163,6 +163,21 @@ class AgentRefs:
         paths = (f"{place}/{name}".lstrip("/") for place, name in beside if is_pseudo(name))
         return self._loose(filter(self._is_short, paths), whole=False)
 
+    def left(self) -> dict[str, str]:
+        """Commits that HEAD, on no branch, was at when something else was checked out (also `git submodule update`).
+
+        By their ids, of linked worktrees, too. What was amended, rebased or reset was given up.
+
+        Refusals: harvest-ref-unreadable, harvest-refs-too-large.
+        """
+        found: dict[str, str] = {}
+        for place in self.places():
+            for line in _lines(self._read(f"{place}/logs/HEAD".lstrip("/"), MOST_PACKED) or b""):
+                left = line.partition(b"\tcheckout: moving from ")[2]
+                if oid := self._oid(left[: self._digits + 1].decode("ascii", "replace")):
+                    found[oid] = oid
+        return found
+
     def _is_short(self, path: str) -> bool:
         try:
             return self._look(path).st_size < _MOST_LINE

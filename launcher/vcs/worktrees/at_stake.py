@@ -219,13 +219,16 @@ def _told(git: Git, worktree: Worktree) -> Iterator[str]:
         name, _, what = key.rpartition(".")
         remotes.setdefault(name, []).append((what, value))
     for entries in remotes.values():
-        local = (url.removeprefix("file://") for what, url in entries if what != "fetch" and is_local(url))
+        urls = [url for what, url in entries if what != "fetch"]
+        local = (url.removeprefix("file://") for url in urls if _is_local(url))
         found = [os.path.realpath(os.path.join(base, path)) for path in local]
-        if all(os.path.exists(path) and not any(beneath(path, place) for place in places) for path in found):
-            yield from (f"--glob={spec.partition(':')[2]}" for what, spec in entries if what == "fetch" and ":" in spec)
+        gone = any(not os.path.exists(path) or any(beneath(path, place) for place in places) for path in found)
+        for ref in (value.partition(":")[2] for what, value in entries if what == "fetch" and urls and not gone):
+            if ref.startswith("refs/remotes/"):
+                yield f"--glob={ref}" if "*" in ref else ref
 
 
-def is_local(url: str) -> bool:
+def _is_local(url: str) -> bool:
     """Whether git takes a URL for a path (git-clone(1), GIT URLS)."""
     return url.startswith("file://") or ":" not in url.partition("/")[0]
 
@@ -305,7 +308,8 @@ def with_populated(worktree: Worktree) -> Worktree:
     found: dict[str, Part] = {}
     for name, store in stores(worktree):
         place = checkout.configured_worktree(store, Present()) or ""
-        others = place in found or (place in known and module_stores.leads(place) != store)
+        own = (store,) if place in known else (store, None)  # what its `.git` leads to, if it has one
+        others = place in found or module_stores.leads(place) not in own
         if others or not beneath(place, worktree.path):
             place = f"{worktree.path}/.git/{name}"  # it has no files
         head = Git(store).ref("HEAD", ok=(0, 1, 128))
