@@ -71,7 +71,7 @@ await test -e ~/.local/state/paddock/run/control.sock
 KILLED_ROWS = r"""
 ended_at_least() { test -e $2 && test $(wc -l <$2) -ge $1; }
 batch() { exec "$PYTHON" -c "$main" batch ~/rows.jsonl --json --engine ray --address 127.0.0.1:6390 --results "$@"; }
-rows_left() {
+rows_left() {  # what Ray begins to end goes by and by
     find ~/.local/share/paddock/mirrors ~/second/.local/share/paddock/mirrors -mindepth 2 -maxdepth 2 -not -name main
     find ~/.local/state/paddock ~/second/.local/state/paddock -mindepth 2 -not -path '*/locks/repository-*'
     find /tmp -mindepth 1 -maxdepth 1 -not -name ray -not -name "${SUITE#/tmp/}"
@@ -94,7 +94,8 @@ wait $driver || true
 cp ~/driver.jsonl ~/driver.before
 cp ~/driver.jsonl.begun ~/driver.begun
 (batch ~/driver.jsonl >~/driver.out 2>~/driver.said)
-rows_left | sort >~/rows.left
+no_rows_left() { rows_left | sort >~/rows.left; ! test -s ~/rows.left; }
+(await no_rows_left) || true
 """
 
 ROWS = """
@@ -177,7 +178,7 @@ def judge_killed_rows(home: Path, work: list[dict[str, Any]]) -> None:
     assert len((home / "driver.jsonl").read_text().splitlines()) == len(work), "a row was performed twice"
     told = json.loads((home / "driver.out").read_text())
     assert (told["skipped"], told["again"], told["left"]) == (len(before), len(again), [])
-    assert (home / "rows.left").read_text() == ""
+    assert (home / "rows.left").read_text() == "", (home / "driver.said").read_text()
 
 
 @pytest.mark.timeout(900 + 30 * TICKETS)
@@ -252,7 +253,7 @@ def test_killed_nodes_and_drivers_lose_nothing_and_leave_nothing(public_dir: Pat
         # Object ids of the submodule's merges have times in them.
         lines = {name: [line for line in text.splitlines() if "commit" not in line] for name, text in told.items()}
         assert lines["here"] == lines["killed"]
-    assert (home / "left").read_text() == ""
+    assert (home / "left").read_text() == "", (home / "serve.log").read_text()[-4000:]
 
 
 def judge_rows(home: Path) -> None:
@@ -371,7 +372,7 @@ def test_a_cluster_performs_rows_and_holds_sessions_as_this_machine_does(public_
     assert "not all of their files can be laid out" in (home / "log.8").read_text()
     for name, reference in (("open", "usage"), ("tools", "tickets-invalid"), ("none", "ray-without-token")):
         assert f"[{reference}]" in (home / f"{name}.said").read_text()
-    assert (home / "left").read_text() == ""
+    assert (home / "left").read_text() == "", (home / "serve.log").read_text()[-4000:]
 
 
 @pytest.mark.timeout(600)
@@ -421,7 +422,7 @@ def test_an_ordinary_users_tickets_are_held_by_each_backend(public_dir: Path, ba
         tried = (home / f"tried{number}").read_text().splitlines()
         assert not [line for line in tried if line.startswith("reached")], tried
         assert "[]" in tried
-    assert (home / "left").read_text() == ""
+    assert (home / "left").read_text() == "", (home / "serve.log").read_text()[-4000:]
 
 
 @pytest.mark.parametrize(

@@ -9,9 +9,9 @@ from tests.support.identity import DROP
 
 RAY = "ray==2.58.0"
 
-QUICK = {"RAY_health_check_period_ms": "1000", "RAY_health_check_failure_threshold": "5"}
-"""Where nodes are killed: the cluster knows after five seconds, not after a quarter of a minute. On a busy machine it
-may then take a living one for dead.
+QUICK = {"RAY_health_check_period_ms": "1000", "RAY_health_check_failure_threshold": "9"}
+"""Where nodes are killed: the cluster knows after nine seconds, not after a quarter of a minute. On a busy machine it
+may then take a living one for dead, after five it did.
 """
 
 _COMMAND = """
