@@ -395,6 +395,7 @@ def test_work_beside_the_branch_is_not_removed_with_a_worktree(git: Git, doing: 
 
 
 _LEFT = "git checkout -q --detach; git commit -q --allow-empty -m left; git rev-parse HEAD;"
+_ORPHAN = "git checkout -q --orphan o; git commit -q --allow-empty -m o"
 _LOOKED = (
     "git commit -q --allow-empty -m a; git commit -q --allow-empty -m b; git checkout -q HEAD~1; git checkout -q -"
 )
@@ -403,7 +404,8 @@ _LOOKED = (
 @pytest.mark.parametrize("submodules", [True], ids=["submodules"])
 def test_commits_that_a_checkout_has_left_behind_in_a_jail_are_named(git: Git) -> None:
     """HEAD was on no branch, as with `git submodule update`. What is only looked at is held by its branch."""
-    told = ok(git.run(f"{_LOOKED}; {_LEFT} git checkout -q -; cd library; {_LEFT} cd ..; git submodule --quiet update"))
+    script = f"b=$(git branch --show-current); {_LOOKED}; {_LEFT} {_ORPHAN}; git checkout -q $b"
+    told = ok(git.run(f"{script}; cd library; {_LEFT} cd ..; git submodule --quiet update"))
     ours, theirs = told.split()
     assert f"would be lost: not harvested: {ours}; {_LIBRARY}not harvested: {theirs}" in _verb(git, "status").stdout
     refused = _verb(git, "remove", "mv2", at="main")

@@ -287,7 +287,37 @@ def test_commits_that_a_checkout_has_left_behind_are_at_stake(place: Place, inne
     assert {git("log", "--all", "--format=%s", "--", "new", at=Path(at)) for at in kept} - {""} == {"precious"}
 
 
-@pytest.mark.parametrize("remote", ["inside", "gone", "another submodule"])
+@pytest.mark.parametrize("inner", ["", "lib/outer"])
+@pytest.mark.parametrize("way", ["orphan", "rebase of another branch", "one that is up to date"])
+def test_commits_that_were_left_behind_without_a_checkout_are_at_stake(place: Place, inner: str, way: str) -> None:
+    """Git says nothing of a checkout then. A rebase of what is checked out gives up what it was, and is no work."""
+    made = place.service.add(place.app, "T")
+    root = Path(made.path, inner)
+    own = git("rev-parse", "--abbrev-ref", "HEAD", at=root)
+    git("branch", "topic", at=root)
+    committed(root, base="new\n")
+    git("checkout", "-q", "topic", at=root)
+    committed(root, topic="rebased\n")
+    git("rebase", "-q", own, at=root)
+    git("checkout", "-q", "--detach", "HEAD", at=root)
+    git("rebase", "-q", "--onto", "HEAD~2", "HEAD~1", at=root)
+    git("rebase", "-q", own, at=root)
+    git("branch", "-q", "-f", "topic", at=root)
+    git("checkout", "-q", own, at=root)
+    assert "commits on no branch" not in "".join(place.service.status(made).at_stake())
+    git("checkout", "-q", "--detach", at=root)
+    committed(root, new="precious\n")
+    oid = git("rev-parse", "HEAD", at=root)
+    if way == "orphan":
+        git("checkout", "-q", "--orphan", "pages", at=root)
+        git("commit", "-q", "--allow-empty", "-m", "pages", at=root)
+    else:
+        git("rebase", "-q", *(["--onto", "HEAD~2"] if way[0] == "r" else []), f"{own}~1", "topic", at=root)
+    git("checkout", "-q", own, at=root)
+    assert f"branch NAME {oid} gives" in refused(place, made).hint
+
+
+@pytest.mark.parametrize("remote", ["inside", "gone", "another submodule", "borrows", "gone, below another's"])
 def test_a_remote_that_goes_too_has_nothing(place: Place, remote: str) -> None:
     """What a submodule's own store knows of it is no answer to where a commit is; of one that stays it is."""
     committed(place.app, **{".gitignore": "ignored/\n"})
@@ -295,15 +325,19 @@ def test_a_remote_that_goes_too_has_nothing(place: Place, remote: str) -> None:
     git("submodule", "--quiet", "update", "--init", "--recursive", at=Path(made.path))
     outer, inner = Path(made.path, "lib/outer"), Path(made.path, "lib/outer/deep/inner")
     there = Path(made.path, "ignored/up.git") if remote == "inside" else place.root / "up.git"
-    if remote == "another submodule":
+    name = "origin/here" if remote.endswith("another's") else "here"
+    if remote == "borrows":
+        git("clone", "-q", "--bare", "--shared", str(inner), str(place.root / "one.git"), at=place.root)
+        git("clone", "-q", "--bare", "--shared", str(place.root / "one.git"), str(there), at=place.root)
+    elif remote == "another submodule":
         there = outer
         git("fetch", "-q", str(inner), "HEAD:refs/remotes/inner/x", at=outer)
     else:
         git("clone", "-q", "--bare", str(place.root / "up-inner"), str(there), at=place.root)
-    git("remote", "add", "here", os.path.relpath(there, inner) if remote == "inside" else str(there), at=inner)
+    git("remote", "add", name, os.path.relpath(there, inner) if remote == "inside" else str(there), at=inner)
     oid = alone(inner, "precious")
-    git("push", "-q", "here", f"{oid}:refs/heads/x", at=inner)
-    if remote == "gone":
+    git("push", "-q", name, f"{oid}:refs/heads/x", at=inner)
+    if remote.startswith("gone"):
         assert place.service.status(made).at_stake() == []
         shutil.rmtree(there)
     assert "submodule outer/deep/inner: commits that are on no remote" in place.service.status(made).at_stake()

@@ -2,6 +2,7 @@
 
 import os
 import shlex
+import subprocess
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -15,7 +16,7 @@ from launcher.vcs.worktrees.models import Worktree
 from policy.errors import Refusal
 from policy.pasted import cited
 from tests.support import repository
-from tests.support.repository import Place, committed, git
+from tests.support.repository import ENV, Place, committed, git
 
 FILES = {"deep/below/file": "x\n", "deep/beside": "y\n", ".gitignore": "ignored/\n"}
 
@@ -263,6 +264,21 @@ def test_an_ignored_repository_with_work_is_at_stake(place: Place, made: Worktre
     *_, (where, name) = place.service.remove(made, force=True).backups
     assert not Path(made.path).exists()
     assert any(Path(where, name).rglob("logs/HEAD"))
+
+
+def test_a_repository_that_borrows_from_one_that_goes_is_made_whole_first(place: Place, made: Worktree) -> None:
+    """Kept without the other one's objects it would be broken; what is said to do about it does."""
+    ignored = Path(made.path, "ignored")
+    git("clone", "-q", "--mirror", str(place.app), str(ignored / "cache.git"), at=place.root)
+    git("clone", "-q", "--shared", str(ignored / "cache.git"), str(ignored / "lib"), at=place.root)
+    committed(ignored / "lib", work="precious\n")
+    assert at_stake(place, made) == "ignored/lib/.git, which no backup can hold"
+    with pytest.raises(Refusal) as raised:
+        place.service.remove(made, force=True)
+    assert raised.value.reference == "worktree-obstructed"
+    subprocess.run(raised.value.hint.partition("bash): ")[2], shell=True, check=True, env=ENV)
+    *_, kept = place.service.remove(made, force=True).backups
+    assert git("--git-dir", str(Path(*kept)), "fsck", at=place.root) == ""
 
 
 @pytest.mark.parametrize("inside", ["ignored/tree", "tree"])

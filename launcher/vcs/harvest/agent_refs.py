@@ -170,13 +170,9 @@ class AgentRefs:
 
         Refusals: harvest-ref-unreadable, harvest-refs-too-large.
         """
-        found: dict[str, str] = {}
-        for place in self.places():
-            for line in _lines(self._read(f"{place}/logs/HEAD".lstrip("/"), MOST_PACKED) or b""):
-                left = line.partition(b"\tcheckout: moving from ")[2]
-                if oid := self._oid(left[: self._digits + 1].decode("ascii", "replace")):
-                    found[oid] = oid
-        return found
+        logs = (self._read(f"{place}/logs/HEAD".lstrip("/"), MOST_PACKED) for place in self.places())
+        found = (self._oid(each.decode("ascii", "replace")) for log in logs for each in left_behind(log or b""))
+        return {oid: oid for oid in found if oid}
 
     def _is_short(self, path: str) -> bool:
         try:
@@ -385,6 +381,34 @@ class AgentRefs:
         if content is None:
             raise _too_many(f"{cited(f'{self.path}/{path}')} holds more than {limit} bytes")
         return content
+
+
+def left_behind(log: bytes) -> "Iterator[bytes]":
+    """Where HEAD's log says that HEAD was when something else was checked out: ids of commits, and names of branches.
+
+    Besides git-checkout(1), whose message tells, that is a first commit on an orphan branch, and a rebase of another
+    branch than the one that HEAD was on.
+    """
+    last = on = started = b""
+    for line in _lines(log):
+        ids, _, message = line.partition(b"\t")
+        old, _, rest = ids.partition(b" ")
+        if last and not old.strip(b"0"):
+            yield last
+        last = rest.partition(b" ")[0]
+        left, _, now = message.partition(b" to ")
+        if left.startswith(b"checkout: moving from "):
+            yield left[22:]
+            on = now
+        elif message.startswith(b"rebase: checkout "):  # which was up to date
+            yield old
+            on = message[17:]
+        elif b" (start): checkout " in message:
+            started = old
+        elif left.endswith(b"): returning") and now.startswith(b"refs/heads/"):
+            if on not in (b"", now[11:]):
+                yield started
+            on = now[11:]
 
 
 def is_pseudo(name: str) -> bool:

@@ -17,7 +17,7 @@ from launcher.vcs import checkout, gitlinks, refs, written
 from launcher.vcs.disk import Present
 from launcher.vcs.git import Git, Object
 from launcher.vcs.harvest import further
-from launcher.vcs.harvest.agent_refs import is_pseudo
+from launcher.vcs.harvest.agent_refs import is_pseudo, left_behind
 from launcher.vcs.harvest.decide import join, kept_places
 from launcher.vcs.private import contents, lock, planted, record, ref_files, swap, withheld, writers
 from launcher.vcs.private.pointer import Holder
@@ -38,8 +38,6 @@ _TIPS = tuple(f"rebase-{how}/{name}" for how in ("merge", "apply") for name in (
 _TO_DO = ("sequencer/todo", "rebase-merge/git-rebase-todo")
 _MOST_LOGGED = 100
 _MOST_LEFT = 1000
-_LEFT = re.compile(rb"\tcheckout: moving from ([0-9a-f]{40,64}) to ")
-"""What git left behind when it checked out something else, and HEAD was on no branch: `git submodule update`, too."""
 _PICK = re.compile(rb"^[a-z]+ (?:-[cC] )?([0-9a-f]{4,64})\b", re.MULTILINE)
 """What is to be picked: mostly the beginnings of ids."""
 
@@ -119,8 +117,8 @@ def loose(part: Part, broken: Sequence[str], *held: str) -> tuple[str, ...]:
     names += (oid for oid in known if damage.is_commit(trusted, oid))
     names += [one.oid for one in git.objects(picks) if one.kind == "commit"]
     names += (one.oid for one in _own(git) if one.kind == "commit")
-    left = map(bytes.decode, reversed(_LEFT.findall(present.read(log, damage.MOST_LOG) or b"")))
-    names += [*dict.fromkeys(left)][:_MOST_LEFT]
+    left = dict.fromkeys(map(os.fsdecode, left_behind(present.read(log, damage.MOST_LOG) or b"")))
+    names += [*filter(ref_files.is_oid, reversed(left))][:_MOST_LEFT]
     return _unheld_of(git, tuple(dict.fromkeys(filter(ref_files.is_oid, names))), *held)
 
 
@@ -209,7 +207,10 @@ def own_stores(worktree: Worktree) -> tuple[str, ...]:
 
 
 def _told(git: Git, worktree: Worktree) -> Iterator[str]:
-    """Arguments of git-rev-list(1) for what remotes have, but for those that go, too, or have gone already."""
+    """Arguments of git-rev-list(1) for what remotes have, but for those that go, too, or have gone already.
+
+    One that borrows from what goes does not keep it. A remote's tracking refs may lie below another one's.
+    """
     places = (worktree.path, *(os.fspath(part.git_dir) for part in worktree.parts))
     base = checkout.configured_worktree(git.git_dir, Present()) or git.git_dir
     remotes: dict[str, list[tuple[str, str]]] = {}
@@ -218,14 +219,29 @@ def _told(git: Git, worktree: Worktree) -> Iterator[str]:
         key, _, value = entry.partition("\n")
         name, _, what = key.rpartition(".")
         remotes.setdefault(name, []).append((what, value))
+    stay: list[str] = []
+    lost: list[str] = []
     for entries in remotes.values():
         urls = [url for what, url in entries if what != "fetch"]
-        local = (url.removeprefix("file://") for url in urls if _is_local(url))
-        found = [os.path.realpath(os.path.join(base, path)) for path in local]
-        gone = any(not os.path.exists(path) or any(beneath(path, place) for place in places) for path in found)
-        for ref in (value.partition(":")[2] for what, value in entries if what == "fetch" and urls and not gone):
-            if ref.startswith("refs/remotes/"):
-                yield f"--glob={ref}" if "*" in ref else ref
+        local = [os.path.join(base, url.removeprefix("file://")) for url in urls if _is_local(url)]
+        tracking = (value.partition(":")[2] for what, value in entries if what == "fetch")
+        found = stay if urls and not any(_goes(path, places) for path in local) else lost
+        found += (ref for ref in tracking if ref.startswith("refs/remotes/"))
+    for ref in stay:
+        yield from (f"--exclude={other}" for other in lost)
+        yield f"--glob={ref[:-1]}[{ref[-1]}]" if ref[-1:].isalnum() else f"--glob={ref}"
+
+
+def _goes(path: str, places: Sequence[str], deepest: int = 5) -> bool:
+    """Whether a repository is in one of these places, or borrows from one, or is not there."""
+    place = os.path.realpath(path)
+    if not os.path.exists(place) or not deepest or any(beneath(place, each) for each in places):
+        return True
+    for objects in (place, f"{place}/objects", f"{place}/.git/objects"):
+        lines = (Present().read(f"{objects}/info/alternates", 1 << 16) or b"").splitlines()
+        if any(_goes(os.path.join(objects, os.fsdecode(line)), places, deepest - 1) for line in lines if line):
+            return True
+    return False
 
 
 def _is_local(url: str) -> bool:
@@ -239,6 +255,17 @@ def astray(part: Part) -> str:
     tops = (f"{own}/{name}" for name in disk.listing(own) or () if name not in ("modules", "objects"))
     inner = (path for top in tops for path in (top, *(path for _, path in checkout.module_dirs(top, "", disk))))
     return next(filter(_is_repository, inner), "")
+
+
+def borrows(worktree: Worktree, kept: Sequence[str]) -> str:
+    """A git directory among those to be `kept`, or in them, or a store that goes, with objects in the files that go."""
+    for path in (*kept, *(store for _, store in stores(worktree))):
+        for git_dir in (path, *(inner for _, inner in checkout.module_dirs(f"{path}/modules", "", Present()))):
+            lines = (Present().read(f"{git_dir}/objects/info/alternates", 1 << 16) or b"").splitlines()
+            places = (os.path.realpath(os.path.join(git_dir, "objects", os.fsdecode(line))) for line in lines)
+            if any(beneath(place, worktree.path) for place in places):
+                return git_dir
+    return ""
 
 
 def is_gone(part: Part) -> bool:

@@ -320,6 +320,7 @@ class Removal:
             _check_inner(now)
             if not force:
                 _check(now, worktree)
+            _check_borrowers(worktree, now)
             backups: list[tuple[str, str]] = []
             beside = now.beside()
             if len(now.at_stake()) > len(beside):
@@ -529,8 +530,7 @@ def _keep_strangers(worktree: Worktree, now: Condition) -> list[tuple[str, str]]
     parts = {part.name: part for part in at_stake.with_populated(worktree).parts}
     kept: list[str] = []
     for part in now.parts:
-        entries = [*(f"{place}/{NAME}" for place in part.strangers), *part.hidden]
-        kept += at_stake.put_aside(parts[part.name], entries, _kept(worktree))
+        kept += at_stake.put_aside(parts[part.name], _strange(part), _kept(worktree))
     return [os.path.split(path) for path in kept]
 
 
@@ -646,6 +646,23 @@ def _check_inner(now: Condition) -> None:
             ways += [] if within else [f"remove each: {joined((*git, 'remove', root))}"]
         raise Refusal("worktree-obstructed", f"other worktrees are in {now.path}", context=in_rows(*now.others()),
                       hint=in_rows(*ways))  # fmt: skip
+
+
+def _check_borrowers(worktree: Worktree, now: Condition) -> None:
+    path = {part.name: part.path for part in at_stake.with_populated(worktree).parts}
+    kept = [f"{path[part.name]}/{entry}" for part in now.parts for entry in _strange(part)]
+    if found := at_stake.borrows(worktree, kept):
+        git = ("git", "--git-dir", found)
+        whole = f"{joined((*git, 'repack', '-adq'))} && {joined(('rm', f'{found}/objects/info/alternates'))}"
+        raise Refusal("worktree-obstructed", f"{found} would be kept, and has objects that would not",
+                      context=f"its objects/info/alternates leads into {worktree.path}",
+                      hint="make it whole, in a jail where a jail's command has made it (paddock run -- bash): "
+                      + whole)  # fmt: skip
+
+
+def _strange(part: condition.PartCondition) -> list[str]:
+    """Git directories and pointers in the files of a part that are kept as they are."""
+    return [*(f"{place}/{NAME}" for place in part.strangers), *part.hidden]
 
 
 def _check(now: Condition, worktree: Worktree) -> None:
