@@ -10,9 +10,10 @@ import pytest
 
 from launcher.vcs.git import Git
 from launcher.vcs.harvest import agent_refs, further
-from launcher.vcs.harvest.agent_refs import AgentRefs, plausible
+from launcher.vcs.harvest.agent_refs import AgentRefs, left_behind, plausible
 from policy.errors import Refusal
 from tests.support.ground import Ground
+from tests.support.repository import git
 
 ONE, TWO, THREE = ("1" * 40, "2" * 40, "3" * 40)
 
@@ -87,6 +88,17 @@ def test_what_leads_nowhere_is_named_to_who_asks_for_everything(tree: Path) -> N
     assert {name for name, oid in found.items() if not oid} == {
         "packed-refs", "refs/heads/A", "refs/heads/Z", "refs/heads/two", "refs/heads/x"
     }  # fmt: skip
+
+
+def test_a_renamed_branch_leaves_nothing_behind(tmp_path: Path) -> None:
+    """Git logs an end and a beginning; what was rebased on it since was given up."""
+    for words in ("init -q -b a", "commit -q --allow-empty -m one", "branch base", "commit -q --allow-empty -m two",
+                  "checkout -q base", "commit -q --allow-empty -m three", "checkout -q a", "branch -m b",
+                  "rebase -q base"):  # fmt: skip
+        git(*words.split(), at=tmp_path)
+    log = (tmp_path / ".git/logs/HEAD").read_bytes()
+    assert (log.count(b"Branch: renamed"), log.count(b"): returning to refs/heads/b")) == (2, 1)
+    assert list(left_behind(log)) == [b"a", b"base"]
 
 
 @pytest.mark.parametrize(

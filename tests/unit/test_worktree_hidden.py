@@ -230,11 +230,19 @@ def test_an_ignored_repository_that_was_fetched_is_named_like_all_that_is_ignore
     git("checkout", "-q", "--detach", at=Path(made.path, "ignored/clone"))
     git("reset", "-q", "--hard", "HEAD~0", at=Path(made.path, "ignored/clone"))
     git("init", "-q", "ignored/empty", at=Path(made.path))
+    git("clone", "-q", str(place.app), "ignored/clone2", at=Path(made.path))
     git("clone", "-q", "--bare", str(place.app), "ignored/bare.git", at=Path(made.path))
     git("clone", "-q", "--mirror", str(place.app), "ignored/mirror.git", at=Path(made.path))
     git("branch", "new", at=place.app)
     git("fetch", "-q", at=Path(made.path, "ignored/mirror.git"))
     assert Path(made.path, "ignored/mirror.git/refs/heads/new").exists()
+    git("branch", "-q", "-m", "renamed", at=Path(made.path, "ignored/clone2"))
+    committed(place.app, more="")
+    git("fetch", "-q", at=Path(made.path, "ignored/clone2"))
+    git("rebase", "-q", "origin/HEAD", at=Path(made.path, "ignored/clone2"))
+    git("init", "-q", "--bare", "ignored/cache", at=Path(made.path))
+    git("fetch", "-q", str(place.app), "+refs/heads/*:refs/remotes/origin/*", at=Path(made.path, "ignored/cache"))
+    git("pack-refs", "--all", at=Path(made.path, "ignored/cache"))
     (said,) = place.service.status(made).ignored()
     assert said.endswith(": ignored/")
     place.service.remove(made)
@@ -271,6 +279,7 @@ def test_a_repository_that_borrows_from_one_that_goes_is_made_whole_first(place:
     ignored = Path(made.path, "ignored")
     git("clone", "-q", "--mirror", str(place.app), str(ignored / "cache.git"), at=place.root)
     git("clone", "-q", "--shared", str(ignored / "cache.git"), str(ignored / "lib"), at=place.root)
+    assert place.service.status(made).at_stake() == []
     committed(ignored / "lib", work="precious\n")
     assert at_stake(place, made) == "ignored/lib/.git, which no backup can hold"
     with pytest.raises(Refusal) as raised:

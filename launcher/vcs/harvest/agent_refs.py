@@ -393,7 +393,7 @@ def left_behind(log: bytes) -> "Iterator[bytes]":
     for line in _lines(log):
         ids, _, message = line.partition(b"\t")
         old, _, rest = ids.partition(b" ")
-        if last and not old.strip(b"0"):
+        if last.strip(b"0") and not old.strip(b"0"):  # not after a rename, which is written as an end and a beginning
             yield last
         last = rest.partition(b" ")[0]
         left, _, now = message.partition(b" to ")
@@ -405,7 +405,9 @@ def left_behind(log: bytes) -> "Iterator[bytes]":
             on = message[17:]
         elif b" (start): checkout " in message:
             started = old
-        elif left.endswith(b"): returning") and now.startswith(b"refs/heads/"):
+        elif now.startswith(b"refs/heads/") and left.startswith(b"Branch: renamed "):
+            on = now[11:]
+        elif now.startswith(b"refs/heads/") and left.endswith(b"): returning"):
             if on not in (b"", now[11:]):
                 yield started
             on = now[11:]

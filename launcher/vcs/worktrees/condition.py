@@ -87,8 +87,10 @@ _REFLOG = re.compile(r"(?s)(?:(.*?/\.git)/(?:.*/)?|(.*?)/)logs/(?:HEAD|refs/(?:s
 """Behind a directory called `.git`, or any other one."""
 _BARE_REFS = re.compile(r"(?s)(.*?)/(?:refs/(?:heads|tags)/.*|packed-refs)")
 """Behind a git directory that may be a bare one: by default they have no reflogs."""
+_PACKED = re.compile(rb" refs/(?:heads|tags)/")
 _FETCHED = re.compile(
-    rb"(?:[^\t\n]*\t(?:clone|checkout|reset|fetch|branch|(?:pull|merge)[^:\n]*: Fast-forward)\b[^\n]*\n)*"
+    rb"(?:[^\t\n]*\t(?:clone|checkout|reset|fetch|[Bb]ranch|rebase \((?:start|finish)|"
+    rb"(?:pull|merge)[^:\n]*: Fast-forward)\b[^\n]*\n)*"
 )
 """A reflog without work: what it leads to was fetched."""
 
@@ -176,6 +178,8 @@ def _is_pushed_to(root: str, ref: str, path: str) -> bool:
         return False
     with Inside(root) as inside:
         config = inside.read(f"{path}/config", _MOST_COPIED)
+        if ref.endswith("/packed-refs") and not _PACKED.search(inside.read(ref, _MOST_COPIED) or b" refs/tags/"):
+            return False
         fetched = ref.endswith("/packed-refs") or inside.exists(f"{path}/FETCH_HEAD")
         return not (inside.exists(f"{path}/logs") or (fetched and config is not None and b"[remote " in config))
 

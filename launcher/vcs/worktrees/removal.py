@@ -320,7 +320,8 @@ class Removal:
             _check_inner(now)
             if not force:
                 _check(now, worktree)
-            _check_borrowers(worktree, now)
+            if now.at_stake():
+                _check_borrowers(worktree, now)
             backups: list[tuple[str, str]] = []
             beside = now.beside()
             if len(now.at_stake()) > len(beside):
