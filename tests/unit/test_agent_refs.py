@@ -90,6 +90,20 @@ def test_what_leads_nowhere_is_named_to_who_asks_for_everything(tree: Path) -> N
     }  # fmt: skip
 
 
+def test_logs_without_end_are_refused(tree: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """One log may be that of thousands of linked worktrees: what is read of all of them is bounded."""
+    monkeypatch.setattr(agent_refs, "MOST_PACKED", 1 << 16)
+    (tree / "logs").mkdir()
+    (tree / "logs/HEAD").write_text(f"{ONE} {TWO} who\tcheckout: moving from {ONE} to main\n".ljust(40_000) + "\n")
+    with AgentRefs(str(tree), "", 40) as refs:
+        assert refs.left() == {ONE: ONE}
+        (tree / "worktrees/x/logs").mkdir(parents=True)
+        (tree / "worktrees/x/logs/HEAD").hardlink_to(tree / "logs/HEAD")
+        with pytest.raises(Refusal) as raised:
+            refs.left()
+    assert raised.value.reference == "harvest-refs-too-large"
+
+
 def test_a_renamed_branch_leaves_nothing_behind(tmp_path: Path) -> None:
     """Git logs an end and a beginning; what was rebased on it since was given up."""
     for words in ("init -q -b a", "commit -q --allow-empty -m one", "branch base", "commit -q --allow-empty -m two",

@@ -285,7 +285,12 @@ def test_a_repository_that_borrows_from_one_that_goes_is_made_whole_first(place:
     with pytest.raises(Refusal) as raised:
         place.service.remove(made, force=True)
     assert raised.value.reference == "worktree-obstructed"
-    subprocess.run(raised.value.hint.partition("bash): ")[2], shell=True, check=True, env=ENV)
+    words = shlex.split(raised.value.hint.partition(": ")[2])
+    assert words[:5] == ["paddock", "run", "--worktree", made.path, "--"]
+    (ignored / "lib/.git/modules/x/objects/info").mkdir(parents=True)
+    (ignored / "lib/.git/modules/x/HEAD").touch()
+    (ignored / "lib/.git/modules/x/objects/info/alternates").write_bytes(b"\0\n\n/" + b"a/" * 30_000)
+    subprocess.run(words[5:], check=True, env=ENV)
     *_, kept = place.service.remove(made, force=True).backups
     assert git("--git-dir", str(Path(*kept)), "fsck", at=place.root) == ""
 

@@ -170,9 +170,14 @@ class AgentRefs:
 
         Refusals: harvest-ref-unreadable, harvest-refs-too-large.
         """
-        logs = (self._read(f"{place}/logs/HEAD".lstrip("/"), MOST_PACKED) for place in self.places())
-        found = (self._oid(each.decode("ascii", "replace")) for log in logs for each in left_behind(log or b""))
-        return {oid: oid for oid in found if oid}
+        found: dict[str, str] = {}
+        room = MOST_PACKED  # for all of them: one log may have many names
+        for place in self.places():
+            log = self._read(f"{place}/logs/HEAD".lstrip("/"), room) or b""
+            room -= len(log)
+            oids = (self._oid(each.decode("ascii", "replace")) for each in left_behind(log))
+            found |= {oid: oid for oid in oids if oid}
+        return found
 
     def _is_short(self, path: str) -> bool:
         try:
@@ -393,7 +398,9 @@ def left_behind(log: bytes) -> "Iterator[bytes]":
     for line in _lines(log):
         ids, _, message = line.partition(b"\t")
         old, _, rest = ids.partition(b" ")
-        if last.strip(b"0") and not old.strip(b"0"):  # not after a rename, which is written as an end and a beginning
+        if (
+            last.strip(b"0") and old and not old.strip(b"0")
+        ):  # not after a rename, which is written as an end and a beginning
             yield last
         last = rest.partition(b" ")[0]
         left, _, now = message.partition(b" to ")

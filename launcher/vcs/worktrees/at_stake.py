@@ -237,11 +237,15 @@ def _goes(path: str, places: Sequence[str], deepest: int = 5) -> bool:
     place = os.path.realpath(path)
     if not os.path.exists(place) or not deepest or any(beneath(place, each) for each in places):
         return True
-    for objects in (place, f"{place}/objects", f"{place}/.git/objects"):
-        lines = (Present().read(f"{objects}/info/alternates", 1 << 16) or b"").splitlines()
-        if any(_goes(os.path.join(objects, os.fsdecode(line)), places, deepest - 1) for line in lines if line):
-            return True
-    return False
+    stores = (place, f"{place}/objects", f"{place}/.git/objects")
+    return any(_goes(other, places, deepest - 1) for objects in stores for other in _lenders(objects))
+
+
+def _lenders(objects: str) -> Iterator[str]:
+    """Where a directory of objects borrows others from (gitrepository-layout(5), objects/info/alternates)."""
+    for line in (Present().read(f"{objects}/info/alternates", 1 << 16) or b"").splitlines():
+        if line and b"\0" not in line:  # an agent may have written it
+            yield os.path.realpath(os.path.join(objects, os.fsdecode(line)))
 
 
 def _is_local(url: str) -> bool:
@@ -261,9 +265,7 @@ def borrows(worktree: Worktree, kept: Sequence[str]) -> str:
     """A git directory among those to be `kept`, or in them, or a store that goes, with objects in the files that go."""
     for path in (*kept, *(store for _, store in stores(worktree))):
         for git_dir in (path, *(inner for _, inner in checkout.module_dirs(f"{path}/modules", "", Present()))):
-            lines = (Present().read(f"{git_dir}/objects/info/alternates", 1 << 16) or b"").splitlines()
-            places = (os.path.realpath(os.path.join(git_dir, "objects", os.fsdecode(line))) for line in lines)
-            if any(beneath(place, worktree.path) for place in places):
+            if any(beneath(place, worktree.path) for place in _lenders(f"{git_dir}/objects")):
                 return git_dir
     return ""
 

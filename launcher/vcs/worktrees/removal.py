@@ -653,12 +653,13 @@ def _check_borrowers(worktree: Worktree, now: Condition) -> None:
     path = {part.name: part.path for part in at_stake.with_populated(worktree).parts}
     kept = [f"{path[part.name]}/{entry}" for part in now.parts for entry in _strange(part)]
     if found := at_stake.borrows(worktree, kept):
-        git = ("git", "--git-dir", found)
-        whole = f"{joined((*git, 'repack', '-adq'))} && {joined(('rm', f'{found}/objects/info/alternates'))}"
+        git, borrowed = joined(("git", "--git-dir", found)), f"{found}/objects/info/alternates"
+        whole = f"{git} repack -adq && rm {quoted(borrowed)}"
+        # No git is to be run outside of a jail on what a jail's command may have configured.
+        jail = ("paddock", "run", "--worktree", worktree.path, "--", "sh", "-c", whole)
         raise Refusal("worktree-obstructed", f"{found} would be kept, and has objects that would not",
-                      context=f"its objects/info/alternates leads into {worktree.path}",
-                      hint="make it whole, in a jail where a jail's command has made it (paddock run -- bash): "
-                      + whole)  # fmt: skip
+                      context=f"{borrowed} leads into {worktree.path}",
+                      hint=f"make it whole: {joined(jail) if beneath(found, worktree.path) else whole}")  # fmt: skip
 
 
 def _strange(part: condition.PartCondition) -> list[str]:
