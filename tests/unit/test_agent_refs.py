@@ -94,7 +94,8 @@ def test_logs_without_end_are_refused(tree: Path, monkeypatch: pytest.MonkeyPatc
     """One log may be that of thousands of linked worktrees: what is read of all of them is bounded."""
     monkeypatch.setattr(agent_refs, "MOST_PACKED", 1 << 16)
     (tree / "logs").mkdir()
-    (tree / "logs/HEAD").write_text(f"{ONE} {TWO} who\tcheckout: moving from {ONE} to main\n".ljust(40_000) + "\n")
+    log = f"{TWO} {ONE} who\tcommit: one\n{ONE} {TWO} who\tcheckout: moving from {ONE} to main\n"
+    (tree / "logs/HEAD").write_text(log.ljust(40_000) + "\n")
     with AgentRefs(str(tree), "", 40) as refs:
         assert refs.left() == {ONE: ONE}
         (tree / "worktrees/x/logs").mkdir(parents=True)
@@ -113,6 +114,18 @@ def test_a_renamed_branch_leaves_nothing_behind(tmp_path: Path) -> None:
     log = (tmp_path / ".git/logs/HEAD").read_bytes()
     assert (log.count(b"Branch: renamed"), log.count(b"): returning to refs/heads/b")) == (2, 1)
     assert list(left_behind(log)) == [b"a", b"base"]
+
+
+def test_what_was_only_checked_out_is_not_left_behind(tmp_path: Path) -> None:
+    """It was somewhere then: `git submodule update --depth 1` loses its way to it with each step. What was made is."""
+    for words in ("init -q -b a", "commit -q --allow-empty -m one", "commit -q --allow-empty -m two",
+                  "checkout -q HEAD~1", "checkout -q a", "checkout -q HEAD~1",
+                  "commit -q --allow-empty -m three", "checkout -q a"):  # fmt: skip
+        git(*words.split(), at=tmp_path)
+    log = (tmp_path / ".git/logs/HEAD").read_bytes()
+    three = git("rev-parse", "HEAD@{1}", at=tmp_path)
+    assert log.count(b"checkout: moving from ") == 4
+    assert [oid for oid in left_behind(log) if len(oid) == 40] == [b"%s" % three.encode()]
 
 
 @pytest.mark.parametrize(

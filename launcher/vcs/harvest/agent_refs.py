@@ -392,32 +392,31 @@ def left_behind(log: bytes) -> "Iterator[bytes]":
     """Where HEAD's log says that HEAD was when something else was checked out: ids of commits, and names of branches.
 
     Besides git-checkout(1), whose message tells, that is a first commit on an orphan branch, and a rebase of another
-    branch than the one that HEAD was on.
+    branch than the one that HEAD was on. What had itself been checked out was somewhere: shallow histories lose it.
     """
     last = on = started = b""
+    made = False
     for line in _lines(log):
         ids, _, message = line.partition(b"\t")
         old, _, rest = ids.partition(b" ")
-        if (
-            last.strip(b"0") and old and not old.strip(b"0")
-        ):  # not after a rename, which is written as an end and a beginning
+        if made and last.strip(b"0") and old and not old.strip(b"0"):  # not after a rename: an end and a beginning
             yield last
         last = rest.partition(b" ")[0]
         left, _, now = message.partition(b" to ")
         if left.startswith(b"checkout: moving from "):
-            yield left[22:]
+            yield from (left[22:],) if made else ()
             on = now
         elif message.startswith(b"rebase: checkout "):  # which was up to date
-            yield old
+            yield from (old,) if made else ()
             on = message[17:]
         elif b" (start): checkout " in message:
-            started = old
+            started = old if made else b""
         elif now.startswith(b"refs/heads/") and left.startswith(b"Branch: renamed "):
             on = now[11:]
         elif now.startswith(b"refs/heads/") and left.endswith(b"): returning"):
-            if on not in (b"", now[11:]):
-                yield started
+            yield from (started,) if on not in (b"", now[11:]) else ()
             on = now[11:]
+        made = not message.startswith((b"checkout: ", b"clone: ", b"rebase: checkout "))
 
 
 def is_pseudo(name: str) -> bool:
