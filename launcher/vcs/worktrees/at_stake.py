@@ -512,19 +512,10 @@ def _restored(part: Part, worktree: Worktree, state: str, say: Callable[[str], N
 # branch and the stashes of the earlier one; so those are moved to where no session looks.
 
 _ORDINARY = {
-    *(
-        record.RECORD,
-        record.GIT,
-        record.POINTERS,
-        record.STORE,
-        record.HARVEST,
-        record.SWAPPED_NOW,
-        record.SIGN,
-        record.KEEP,
-    ),
-    *(record.STRICT, record.SETTLED, lock.LOCK, contents.GIVEN, record.NAME, further.TAKEN, withheld.NOTE),
-    *(further.MADE, further.DISMISSED),
-}
+    record.RECORD, record.GIT, record.POINTERS, record.STORE, record.HARVEST, record.SWAPPED_NOW, record.SIGN,
+    record.KEEP, record.STRICT, record.SETTLED, record.NAME, lock.LOCK, contents.GIVEN, withheld.NOTE,
+    further.TAKEN, further.MADE, further.DISMISSED,
+}  # fmt: skip
 """What lies beside a private git directory; anything else has been put there to be kept."""
 
 
@@ -581,9 +572,5 @@ def _put_aside(state: str, directory: str, worktree_id: str) -> str:
 
 
 def _unusable(directory: str, why: str) -> Refusal:
-    return Refusal(
-        "state-unusable",
-        f"{directory} of an earlier worktree cannot be moved aside",
-        context=why,
-        hint="move it away, or name another --path",
-    )
+    return Refusal("state-unusable", f"{directory} of an earlier worktree cannot be moved aside", context=why,
+                   hint="move it away, or name another --path")  # fmt: skip
