@@ -314,6 +314,45 @@ def test_commits_that_were_left_behind_without_a_checkout_are_at_stake(place: Pl
     assert f"branch NAME {oid} gives" in refused(place, made).hint
 
 
+def test_an_adopted_worktrees_first_commits_are_at_stake_without_a_branch(place: Place) -> None:
+    """It began on none, which its log does not say; a rebase of another branch left them behind."""
+    root = place.root / "adopted"
+    git("checkout", "-q", "-b", "topic", at=place.app)
+    committed(place.app, topic="new\n")
+    git("checkout", "-q", "-", at=place.app)
+    committed(place.app, main="new\n")
+    git("worktree", "add", "-q", "--detach", str(root), at=place.app)
+    place.service.adopt(root)
+    (made,) = place.service.of_repository(place.app)
+    committed(root, new="precious\n")
+    oid = git("rev-parse", "HEAD", at=root)
+    git("rebase", "-q", "HEAD~1", "topic", at=root)
+    assert f"branch NAME {oid} gives" in refused(place, made).hint
+
+
+@pytest.mark.parametrize("shallow", [True, False])
+def test_what_was_fetched_into_a_submodule_is_no_work_without_a_ref(place: Place, shallow: bool) -> None:
+    """Where a shallow history ends, nor what HEAD was reset or forwarded to. What was made there is."""
+    up, recorded = reachable(place).root / "up-outer", git("rev-parse", "HEAD:lib/outer", at=place.app)
+    git("config", "uploadpack.allowAnySHA1InWant", "true", at=up)
+    git("checkout", "-q", "-b", "topic", at=up)
+    committed(up, one="")
+    git("checkout", "-q", "-", at=up)
+    committed(up, two="")
+    git("config", "submodule.outer.url", f"file://{up}", at=place.app)
+    made = place.service.add(place.app, "T", Options(submodules=()))
+    root, outer = Path(made.path), Path(made.path, "lib/outer")
+    git("submodule", "--quiet", "update", "--init", "--single-branch", *["--depth=1"][: int(shallow)], at=root)
+    assert git("rev-parse", "HEAD", at=outer) == recorded
+    assert place.service.status(made).at_stake() == []
+    git(*(["fetch", "-q", "--depth=1"] if shallow else ["pull", "-q"]), "origin", "topic", at=outer)
+    git("reset", "-q", "--hard", "FETCH_HEAD", at=outer)
+    git("submodule", "--quiet", "update", at=root)
+    assert place.service.status(made).at_stake() == []
+    committed(outer, new="precious\n")
+    assert "submodule outer: commits on no branch" in place.service.status(made).at_stake()
+
+
 @pytest.mark.parametrize("remote", ["inside", "another submodule", "borrows", "gone, below another's"])
 def test_a_remote_that_goes_too_has_nothing(place: Place, remote: str) -> None:
     """What a submodule's own store knows of it is no answer to where a commit is; of one that stays it is."""

@@ -13,6 +13,7 @@ from launcher.safefs.remove import remove_tree
 from launcher.vcs import jailed_git
 from launcher.vcs.git import ERROR_TAIL, Completed
 from launcher.vcs.worktrees.models import Worktree
+from launcher.vcs.written import path_of
 from policy.errors import Refusal
 from policy.pasted import cited
 from tests.support import repository
@@ -274,9 +275,53 @@ def test_an_ignored_repository_with_work_is_at_stake(place: Place, made: Worktre
     assert any(Path(where, name).rglob("logs/HEAD"))
 
 
-def test_a_repository_that_borrows_from_one_that_goes_is_made_whole_first(place: Place, made: Worktree) -> None:
-    """Kept without the other one's objects it would be broken; what is said to do about it does."""
+@pytest.mark.parametrize("worktree", ["inside", "outside", "gone"])
+def test_an_ignored_bare_repository_has_what_its_worktrees_had(place: Place, made: Worktree, worktree: str) -> None:
+    """Its own git directory keeps their logs; without any it has nothing that was not fetched."""
+    store = Path(made.path, "ignored/b.git")
+    tree = (place.root if worktree == "outside" else store.parent) / "w"
+    git("clone", "-q", "--bare", str(place.app), str(store), at=place.root)
+    git("worktree", "add", "-q", "--detach", str(tree), at=store)
+    assert worktree != "outside" or place.service.status(made).at_stake() == []
+    committed(tree, work="precious\n")
+    oid = git("rev-parse", "HEAD", at=tree)
+    if worktree == "gone":
+        remove_tree(str(tree))
+    assert "ignored/b.git, which no backup can hold" in at_stake(place, made)
+    kept = [Path(*each) for each in place.service.remove(made, force=True).backups]
+    (now,) = (path for path in kept if path.is_dir())
+    assert git("cat-file", "-t", oid, at=now) == "commit"
+
+
+@pytest.mark.parametrize("at", ["b.git", "new/b.git", "deep/b.git"])
+def test_a_new_bare_repository_is_kept_as_it_is(place: Place, made: Worktree, at: str) -> None:
+    """In a backup it would be none: git stores no empty directory. A fixture that git has is files like all others."""
+    fixture, there = Path(made.path, "fixture.git"), Path(made.path, at)
+    git("init", "-q", "--bare", str(fixture), at=place.root)
+    (fixture / "objects/x").touch()
+    git("add", "fixture.git", at=Path(made.path))
+    git("commit", "-q", "-m", "fixture", at=Path(made.path))
+    (fixture / "objects/new").touch()
+    there.parent.mkdir(exist_ok=True)
+    git("clone", "-q", "--bare", str(place.app), str(there), at=place.root)
+    git("gc", "-q", at=there)
+    assert at_stake(place, made).splitlines() == ["2 untracked", f"{at}, which no backup can hold"]
+    kept = [Path(*each) for each in place.service.remove(made, force=True).backups]
+    (now,) = (path for path in kept if path.is_dir())
+    assert git("log", "-1", "--format=%s", at=now)
+
+
+@pytest.mark.parametrize("written", [True, False], ids=["by agents", "by its user"])
+def test_a_repository_that_borrows_from_one_that_goes_is_made_whole_first(
+    place: Place, made: Worktree, written: bool
+) -> None:
+    """Kept without the other one's objects it would be broken; what is said to do about it does. In a jail, unless it
+    would be read-only there.
+    """
     ignored = Path(made.path, "ignored")
+    if written:
+        Path(path_of(place.state)).write_bytes(os.fsencode(f"{made.path}\0"))
+        Path(path_of(place.state)).chmod(0o600)
     git("clone", "-q", "--mirror", str(place.app), str(ignored / "cache.git"), at=place.root)
     git("clone", "-q", "--shared", str(ignored / "cache.git"), str(ignored / "lib"), at=place.root)
     assert place.service.status(made).at_stake() == []
@@ -285,7 +330,8 @@ def test_a_repository_that_borrows_from_one_that_goes_is_made_whole_first(place:
     with pytest.raises(Refusal) as raised:
         place.service.remove(made, force=True)
     assert raised.value.reference == "worktree-obstructed"
-    words = shlex.split(raised.value.hint.partition(": ")[2])
+    said = raised.value.hint.partition(": ")[2]
+    words = shlex.split(said) if written else ["paddock", "run", "--worktree", made.path, "--", "sh", "-c", said]
     assert words[:5] == ["paddock", "run", "--worktree", made.path, "--"]
     (ignored / "lib/.git/modules/x/objects/info").mkdir(parents=True)
     (ignored / "lib/.git/modules/x/HEAD").touch()

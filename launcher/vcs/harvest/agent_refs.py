@@ -11,6 +11,7 @@ import errno
 
 from launcher.lean import os
 from launcher.safefs import walk
+from launcher.vcs.harvest.head_log import left_behind
 from launcher.vcs.private import record as records
 from launcher.vcs.private.record import GIT, RECORD, Record, Repository
 from policy.errors import Refusal
@@ -163,8 +164,8 @@ class AgentRefs:
         paths = (f"{place}/{name}".lstrip("/") for place, name in beside if is_pseudo(name))
         return self._loose(filter(self._is_short, paths), whole=False)
 
-    def left(self) -> dict[str, str]:
-        """Commits that HEAD, on no branch, was at when something else was checked out (also `git submodule update`).
+    def left(self, branch: str | None) -> dict[str, str]:
+        """Commits made on no `branch`, where something else is checked out now (`git submodule update` does that, too).
 
         By their ids, of linked worktrees, too. What was amended, rebased or reset was given up.
 
@@ -175,8 +176,8 @@ class AgentRefs:
         for place in self.places():
             log = self._read(f"{place}/logs/HEAD".lstrip("/"), room) or b""
             room -= len(log)
-            oids = (self._oid(each.decode("ascii", "replace")) for each in left_behind(log))
-            found |= {oid: oid for oid in oids if oid}
+            began = "" if place else branch  # nobody knows of a linked one's
+            found |= {oid: oid for oid in left_behind(log, began) if self._oid(oid)}
         return found
 
     def _is_short(self, path: str) -> bool:
@@ -386,37 +387,6 @@ class AgentRefs:
         if content is None:
             raise _too_many(f"{cited(f'{self.path}/{path}')} holds more than {limit} bytes")
         return content
-
-
-def left_behind(log: bytes) -> "Iterator[bytes]":
-    """Where HEAD's log says that HEAD was when something else was checked out: ids of commits, and names of branches.
-
-    Besides git-checkout(1), whose message tells, that is a first commit on an orphan branch, and a rebase of another
-    branch than the one that HEAD was on. What had itself been checked out was somewhere: shallow histories lose it.
-    """
-    last = on = started = b""
-    made = False
-    for line in _lines(log):
-        ids, _, message = line.partition(b"\t")
-        old, _, rest = ids.partition(b" ")
-        if made and last.strip(b"0") and old and not old.strip(b"0"):  # not after a rename: an end and a beginning
-            yield last
-        last = rest.partition(b" ")[0]
-        left, _, now = message.partition(b" to ")
-        if left.startswith(b"checkout: moving from "):
-            yield from (left[22:],) if made else ()
-            on = now
-        elif message.startswith(b"rebase: checkout "):  # which was up to date
-            yield from (old,) if made else ()
-            on = message[17:]
-        elif b" (start): checkout " in message:
-            started = old if made else b""
-        elif now.startswith(b"refs/heads/") and left.startswith(b"Branch: renamed "):
-            on = now[11:]
-        elif now.startswith(b"refs/heads/") and left.endswith(b"): returning"):
-            yield from (started,) if on not in (b"", now[11:]) else ()
-            on = now[11:]
-        made = not message.startswith((b"checkout: ", b"clone: ", b"rebase: checkout "))
 
 
 def is_pseudo(name: str) -> bool:

@@ -225,7 +225,7 @@ def _beside(
     with agent_refs.opened(directory, repository) as refs:
         everything = refs.below("refs", whole=True) | ({} if places is None else refs.linked())
         named = {*everything.values()}
-        loose = {} if places is None else refs.pseudo() | refs.left()
+        loose = {} if places is None else refs.pseudo() | refs.left(repository.branch)
         everything |= {ref: oid for ref, oid in loose.items() if oid not in named}
     known_oids = given_oids(given_place(directory, repository.private)) | {repository.base}
     unwanted = further.dismissed(directory)

@@ -17,8 +17,9 @@ from launcher.vcs import checkout, gitlinks, refs, written
 from launcher.vcs.disk import Present
 from launcher.vcs.git import Git, Object
 from launcher.vcs.harvest import further
-from launcher.vcs.harvest.agent_refs import is_pseudo, left_behind
+from launcher.vcs.harvest.agent_refs import is_pseudo
 from launcher.vcs.harvest.decide import join, kept_places
+from launcher.vcs.harvest.head_log import left_behind
 from launcher.vcs.private import contents, lock, planted, record, ref_files, swap, withheld, writers
 from launcher.vcs.private.pointer import Holder
 from launcher.vcs.worktrees import admin_files, damage, module_stores
@@ -117,8 +118,8 @@ def loose(part: Part, broken: Sequence[str], *held: str) -> tuple[str, ...]:
     names += (oid for oid in known if damage.is_commit(trusted, oid))
     names += [one.oid for one in git.objects(picks) if one.kind == "commit"]
     names += (one.oid for one in _own(git) if one.kind == "commit")
-    left = dict.fromkeys(map(os.fsdecode, left_behind(present.read(log, damage.MOST_LOG) or b"")))
-    names += [*filter(ref_files.is_oid, reversed(left))][:_MOST_LEFT]
+    left = left_behind(present.read(log, damage.MOST_LOG) or b"", part.ref)
+    names += [*dict.fromkeys(reversed(left))][:_MOST_LEFT]
     return _unheld_of(git, tuple(dict.fromkeys(filter(ref_files.is_oid, names))), *held)
 
 
@@ -136,10 +137,16 @@ def _unheld(git: Git, oids: Sequence[str], *held: str) -> bool:
 
     Of an incomplete history nobody can tell: True.
     """
-    asked = "".join(f"{word}\n" for word in (*oids, *(f"^{each}" for each in held)))
+    asked = "".join(f"{word}\n" for word in (*oids, *(f"^{each}" for each in (*held, *_cut_off(git)))))
     words = ("rev-list", "--ignore-missing", "--max-count=1", "--stdin", "--not", *elsewhere())
     listed = git.run(*words, input=asked.encode(), ok=(0, 128))
     return bool(listed.out or listed.status)
+
+
+def _cut_off(git: Git) -> list[str]:
+    """Where a shallow history ends (gitrepository-layout(5)): it was fetched, by its id too, which no ref has then."""
+    said = (Present().read(f"{git.common_dir}/shallow", 1 << 20) or b"").split()
+    return [oid for oid in map(os.fsdecode, said) if ref_files.is_oid(oid)]
 
 
 def _own(git: Git) -> list[Object]:
@@ -227,6 +234,7 @@ def _told(git: Git, worktree: Worktree) -> Iterator[str]:
         tracking = (value.partition(":")[2] for what, value in entries if what == "fetch")
         found = stay if urls and not any(_goes(path, places) for path in local) else lost
         found += (ref for ref in tracking if ref.startswith("refs/remotes/"))
+    yield from _cut_off(git) if stay else ()
     for ref in stay:
         yield from (f"--exclude={other}" for other in lost)
         yield f"--glob={ref[:-1]}[{ref[-1]}]" if ref[-1:].isalnum() else f"--glob={ref}"

@@ -86,11 +86,13 @@ class Status(NamedTuple):
         records: of git-status(1).
         hidden: each `.git`, in whatever case, but for a file at the root: paths relative to it.
         closed: the first thing that could not be looked at; "" for none.
+        bare: git directories by any other name, all of which is new: without empty directories they would be none.
     """
 
     records: list[bytes]
     hidden: tuple[str, ...]
     closed: str
+    bare: tuple[str, ...]
 
 
 def status(git: JailedGit, part: Part, worktree: Worktree) -> Status:
@@ -119,13 +121,18 @@ def status(git: JailedGit, part: Part, worktree: Worktree) -> Status:
         return too_long
 
     complaint = jailed_git.unread(done)
+    new = tuple(os.fsdecode(record[2:]) for record in records if record[:2] == b"? " and record.endswith(b"/"))
+    bare: list[str] = []
     for path, entry in walk.files(git.work_tree, skip, failed=failed):
         # At the root, a file is the part's own pointer: what takes its place leads elsewhere, where it stays.
         if jailed_git.is_git(entry.name) and path != pointer.NAME:
             hidden.append(path)
+        if entry.name == "HEAD" and path.startswith(new):
+            place = os.path.dirname(path)
+            bare += [place] if f"{place}/".startswith(new) and ignored_files.is_git_dir(git.work_tree, place) else []
         if complaint and "\n" in path:  # git has it in its words as it is: the next line may be an agent's
             closed.append(f"{cited(path)}: {OF_LINES}")
-    return Status(records, tuple(sorted(hidden)), next(filter(None, (*closed, complaint)), ""))
+    return Status(records, tuple(sorted(hidden)), next(filter(None, (*closed, complaint)), ""), tuple(sorted(bare)))
 
 
 # Who is at work in a worktree: processes that have their current directory in it.
@@ -465,7 +472,7 @@ def _examined(git: JailedGit, part: Part, worktree: Worktree) -> PartCondition:
     text = admin_files.head(git.git_dir)
     branch = text.removeprefix("ref: refs/heads/") if text.startswith("ref: refs/heads/") else None
     head, broken = git.ref("HEAD", ok=(0, 1, 128)) or None, at_stake.unreadable(part)
-    records, hidden, closed = status(git, part, worktree)
+    records, hidden, closed, bare = status(git, part, worktree)
     large_ones = _large(git, records, os.fspath(part.path))
     changed = [os.fsdecode(record.split(b" ", _PATH_AT[record[:2]])[-1]) for record in records
                if record[:2] in _PATH_AT]  # fmt: skip
@@ -482,7 +489,7 @@ def _examined(git: JailedGit, part: Part, worktree: Worktree) -> PartCondition:
     if head is not None and head != part.base:
         ahead = int(git.text("rev-list", "--count", head, f"^{part.base}", "--"))
     ignored = _ignored([os.fsdecode(record[2:]) for record in records if record[:2] == b"! "], part, worktree)
-    hidden = (*hidden, *ignored.repositories)
+    hidden = (*hidden, *bare, *ignored.repositories)
     strangers = at_stake.in_places_of_submodules(submodules, part, worktree)
     return PartCondition(
         name=part.name, branch=branch, head=head, ahead=ahead, modified=len(modified), untracked=len(new),

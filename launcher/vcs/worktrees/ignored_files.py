@@ -22,16 +22,16 @@ MOST_FILES = 20_000
 """Files that are looked at; the answer is known to be incomplete then."""
 _LEAST_FILES = 100
 """Of each place, even so: what lies beside a directory of a package manager is looked for a repository, too."""
-_REFLOG = re.compile(r"(?s)(?:(.*?/\.git)/(?:.*/)?|(.*?)/)logs/(?:HEAD|refs/(?:stash|heads/.*))")
-"""Behind a directory called `.git`, or any other one."""
+_REFLOG = re.compile(r"(?s)(?:(.*?/\.git)/(?:.*/)?|(.*?)/(?:worktrees/[^/]+/)?)logs/(?:HEAD|refs/(?:stash|heads/.*))")
+"""Behind a directory called `.git`, or any other one; of a worktree that is linked to it, too."""
 _BARE_REFS = re.compile(r"(?s)(.*?)/(?:refs/(?:heads|tags)/.*|packed-refs)")
 """Behind a git directory that may be a bare one: by default they have no reflogs."""
 _PACKED = re.compile(rb" refs/(?:heads|tags)/")
 _FETCHED = re.compile(
-    rb"(?:[^\t\n]*\t(?:clone|checkout|reset|fetch|[Bb]ranch|rebase \((?:start|finish)|"
+    rb"(?:0+ [^\t\n]*\n|[^\t\n]*\t(?:clone|checkout|reset|fetch|[Bb]ranch|rebase \((?:start|finish)|"
     rb"(?:pull|merge)[^:\n]*: Fast-forward)\b[^\n]*\n)*"
 )
-"""A reflog without work: what it leads to was fetched."""
+"""A reflog without work: what it leads to was fetched. That of a linked worktree begins without a message."""
 _MOST_READ = 1 << 20
 """Bytes of a reflog, a configuration or packed refs."""
 
@@ -96,7 +96,7 @@ def _measured(root: str, name: str, most: int, repositories: dict[str, None]) ->
         sizes.append(_size(entry))
         if "logs/" in path and (log := _REFLOG.fullmatch(path)):
             found_in = log[1] or log[2]
-            if found_in not in repositories and (log[1] or _is_git_dir(root, log[2])) and _has_work(root, log[0]):
+            if found_in not in repositories and (log[1] or is_git_dir(root, log[2])) and _has_work(root, log[0]):
                 repositories[found_in] = None
         elif "/refs/" in path or entry.name == "packed-refs":
             bare = _BARE_REFS.fullmatch(path)
@@ -107,7 +107,8 @@ def _measured(root: str, name: str, most: int, repositories: dict[str, None]) ->
     return len(sizes), sum(sizes), bool(closed)
 
 
-def _is_git_dir(root: str, path: str) -> bool:
+def is_git_dir(root: str, path: str) -> bool:
+    """Whether a directory, relative to `root`, has what git looks for in a repository."""
     with Inside(root) as inside:
         return inside.exists(f"{path}/HEAD") and inside.is_directory(f"{path}/objects")
 
@@ -115,7 +116,7 @@ def _is_git_dir(root: str, path: str) -> bool:
 def _is_pushed_to(root: str, ref: str, path: str) -> bool:
     """Whether a git directory has no reflogs, and nothing that it could have been fetched from: neither a remote, or
     what `git clone --bare` has packed, nor what git-fetch(1) leaves."""
-    if not _is_git_dir(root, path):
+    if not is_git_dir(root, path):
         return False
     with Inside(root) as inside:
         config = inside.read(f"{path}/config", _MOST_READ)

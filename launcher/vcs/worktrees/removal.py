@@ -321,7 +321,7 @@ class Removal:
             if not force:
                 _check(now, worktree)
             if now.at_stake():
-                _check_borrowers(worktree, now)
+                _check_borrowers(worktree, now, self._state)
             backups: list[tuple[str, str]] = []
             beside = now.beside()
             if len(now.at_stake()) > len(beside):
@@ -649,17 +649,18 @@ def _check_inner(now: Condition) -> None:
                       hint=in_rows(*ways))  # fmt: skip
 
 
-def _check_borrowers(worktree: Worktree, now: Condition) -> None:
+def _check_borrowers(worktree: Worktree, now: Condition, state: str) -> None:
     path = {part.name: part.path for part in at_stake.with_populated(worktree).parts}
     kept = [f"{path[part.name]}/{entry}" for part in now.parts for entry in _strange(part)]
     if found := at_stake.borrows(worktree, kept):
         git, borrowed = joined(("git", "--git-dir", found)), f"{found}/objects/info/alternates"
         whole = f"{git} repack -adq && rm {quoted(borrowed)}"
-        # No git is to be run outside of a jail on what a jail's command may have configured.
-        jail = ("paddock", "run", "--worktree", worktree.path, "--", "sh", "-c", whole)
+        # No git is to be run outside of a jail on what a jail's command may have configured; others it cannot write.
+        if written.agents_tree(found, state):
+            whole = joined(("paddock", "run", "--worktree", worktree.path, "--", "sh", "-c", whole))
         raise Refusal("worktree-obstructed", f"{found} would be kept, and has objects that would not",
                       context=f"{borrowed} leads into {worktree.path}",
-                      hint=f"make it whole: {joined(jail) if beneath(found, worktree.path) else whole}")  # fmt: skip
+                      hint=f"make it whole: {whole}")  # fmt: skip
 
 
 def _strange(part: condition.PartCondition) -> list[str]:
