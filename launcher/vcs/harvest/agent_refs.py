@@ -11,7 +11,6 @@ import errno
 
 from launcher.lean import os
 from launcher.safefs import walk
-from launcher.vcs.harvest.head_log import left_behind
 from launcher.vcs.private import record as records
 from launcher.vcs.private.record import GIT, RECORD, Record, Repository
 from policy.errors import Refusal
@@ -171,6 +170,8 @@ class AgentRefs:
 
         Refusals: harvest-ref-unreadable, harvest-refs-too-large.
         """
+        from launcher.vcs.harvest.head_log import left_behind  # no session's end asks
+
         found: dict[str, str] = {}
         room = MOST_PACKED  # for all of them: one log may have many names
         for place in self.places():
