@@ -1,78 +1,120 @@
 """What HEAD's log tells of commits that were made on no branch: of real git's logs."""
 
+import os
+import subprocess
 from pathlib import Path
 
 import pytest
 
 from launcher.vcs.harvest.head_log import left_behind
-from tests.support.repository import git
+from tests.support.repository import ENV, git
 
-_MADE = "commit -q --allow-empty -m {}"
-_DIVERGED = ("init -q -b a", _MADE.format("one"), "branch topic", _MADE.format("two"),
-             "checkout -q topic", "commit -q --allow-empty -m three", "checkout -q a")  # fmt: skip
-_LOST = (*_DIVERGED, "checkout -q --detach", _MADE.format("lost"), "tag lost")
-
-
-def told(tmp_path: Path, *lines: str, branch: str | None = "refs/heads/a") -> list[str]:
-    """What of these commands' commits was left behind: subjects."""
-    for line in lines:
-        git(*line.split(" "), at=tmp_path)
-    log = (tmp_path / ".git/logs/HEAD").read_bytes()
-    return [git("log", "-1", "--format=%s", oid, at=tmp_path) for oid in left_behind(log, branch)]
+DIVERGED = """
+c() { echo "$1" >>"${2-file}"; git add -A; git commit -qm "$1"; }
+git init -q -b a; c one; git branch topic; c two other; git checkout -q topic; c three; git checkout -q a
+git branch -q old HEAD~1
+"""
+LOST = DIVERGED + "git checkout -q --detach; c lost lost; git tag lost\n"
+EDITED = "export GIT_EDITOR=true GIT_SEQUENCE_EDITOR='sed -i 1s/pick/edit/'\n"
 
 
-@pytest.mark.parametrize(
-    "lines",
-    [
-        (*_LOST, "checkout -q a"),
-        (*_LOST, "checkout -q --orphan pages", _MADE.format("pages")),
-        (*_LOST, "rebase -q --no-keep-empty a topic"),
-        (*_LOST, "rebase -q --keep-empty a topic"),
-        (*_LOST, "rebase -q a topic~0", "checkout -q a"),
-        (*_LOST, "rebase -q a topic~0"),
-        (*_LOST, "rebase -q a a"),
-        (*_LOST, _MADE.format("more"), "reset -q HEAD~1", "checkout -q a"),
-        (*_LOST, "checkout -q -b b", _MADE.format("more"), "checkout -q --detach lost", _MADE.format("lost"),
-         "merge -q --ff-only HEAD", "checkout -q a"),
-        (*_DIVERGED, "checkout -q --detach topic~0", "config user.name a\tb", _MADE.format("lost"), "checkout -q a"),
-        (*_DIVERGED, "checkout -q --detach", _MADE.format("lost"), "checkout -q -b b", _MADE.format("b"),
-         "checkout -q HEAD~1", "reset -q HEAD~0", "merge -q b", "checkout -q a"),
-    ],
-)  # fmt: skip
-def test_what_was_made_on_no_branch_is_told_once_something_else_is_checked_out(
-    tmp_path: Path, lines: tuple[str, ...]
-) -> None:
-    """However it came to be."""
-    assert "lost" in told(tmp_path, *lines)
-
-
-def test_a_rebase_of_another_branch_leaves_the_commit_that_a_worktree_began_with_behind(tmp_path: Path) -> None:
-    """Its log does not say that HEAD was on no branch; and a rebase of its own has given up what it was."""
-    there = tmp_path / "there"
-    told(tmp_path, *_DIVERGED)
-    git("worktree", "add", "-q", "--detach", str(there), at=tmp_path)
-    git("commit", "-q", "--allow-empty", "-m", "lost", at=there)
-    git("rebase", "-q", "a", "topic", at=there)
-    (log,) = ((tmp_path / ".git/worktrees/there/logs/HEAD").read_bytes(),)
-    assert left_behind(log, "refs/heads/topic") == left_behind(log, "") == []
-    (oid,) = left_behind(log, None)
-    assert git("log", "-1", "--format=%s", oid, at=tmp_path) == "lost"
+def told(place: Path, script: str, branch: str | None = "refs/heads/a", *, at: str = ".git") -> list[str]:
+    """What of a script's commits was left behind, and no ref has: subjects. What it commits as `lost` has a tag."""
+    subprocess.run(["bash", "-c", script], cwd=place, env=os.environ | ENV, capture_output=True, check=False)
+    log = (place / at / "logs/HEAD").read_bytes()
+    words = ["--branches", "--tags=kept"]
+    unheld = (
+        {*git("rev-list", *left_behind(log, branch), "--not", *words, at=place).split()}
+        if left_behind(log, branch)
+        else set()
+    )
+    return [git("log", "-1", "--format=%s", oid, at=place) for oid in left_behind(log, branch) if oid in unheld]
 
 
 @pytest.mark.parametrize(
-    "lines",
+    "script",
     [
-        (*_DIVERGED, "checkout -q topic", "branch -m b", "rebase -q a"),
-        (*_DIVERGED, "checkout -q a~1", "checkout -q a", "checkout -q topic", "checkout -q a"),
-        (*_DIVERGED, "rebase -q topic", "checkout -q topic"),
-        (*_LOST, "reset -q --hard a", "checkout -q a"),
-        (*_LOST, "rebase -q topic"),
-        (*_DIVERGED, "checkout -q topic~0", "merge -q --ff-only topic", "checkout -q a"),
-        (*_DIVERGED, "checkout -q a~1", "merge -q --ff-only topic", "checkout -q a"),
-        (*_DIVERGED, "checkout -q a~1", "reset -q --hard topic", "checkout -q a"),
-        (*_DIVERGED, "checkout -q --orphan b", _MADE.format("b"), _MADE.format("c"), "rebase -q --onto HEAD~1 --root"),
+        "git checkout -q a",
+        "git checkout -q --orphan pages; c pages",
+        "git checkout -q --orphan pages; git checkout -qf a",
+        "git checkout -q --orphan pages; git reset -q --hard a",
+        "git switch -q --orphan pages; git switch -q a",
+        "git rebase -q a topic",
+        "git rebase -q --apply a topic",
+        "git rebase -q a topic~0; git checkout -q a",
+        "git rebase -q a topic~0",
+        "git rebase -q a a; git checkout -q topic",
+        "c more; git reset -q --hard HEAD~1; git checkout -q a",
+        "git merge -q --ff-only $(git commit-tree -p HEAD -m x HEAD^{tree}); git checkout -q a",
+        "git rebase -q topic; git reset -q --hard ORIG_HEAD; git checkout -q a",
+        "echo l >other; git commit -qam lost; git rebase old~0; git rebase --abort; git reset -q --hard a; "
+        "git reset -q --hard ORIG_HEAD; git reset -q --hard lost; git checkout -q a",
+        "echo x >file; git commit -qam lost; git rebase topic; git rebase --abort; git reset -q --hard a; "
+        "git reset -q --hard ORIG_HEAD; git checkout -q a",
+        "echo x >file; git commit -qam lost; git cherry-pick topic; git cherry-pick --abort; git checkout -q a",
+        "c b; " + EDITED + "git rebase -i HEAD~1; git commit --amend -qm b2; git rebase --continue; "
+        "git reset -q --hard HEAD~1; git checkout -q a",
+        "GIT_REFLOG_ACTION='pull -q origin a' git checkout -q old~0; git checkout -q a",
+        "git update-ref HEAD old; git checkout -qf a",
+        "git commit -q --amend -m 'fix(parser): returning to the old API'; git checkout -q a",
+        "git commit -q --amend -m 'docs (start): checkout of the guide'; git checkout -q a",
+        "git commit -q --amend -m 'explain merge: Fast-forward'; git checkout -q a",
+        "git commit -q --amend -m 'checkout: moving from a to b'; git checkout -q a",
+        "git checkout -q a; git checkout -q --detach a; git checkout -q lost; git checkout -q a",
+        "git -c user.name=$'a\\tb' commit -q --amend -m lost; git checkout -q a",
     ],
 )
-def test_what_was_given_up_or_was_somewhere_is_not(tmp_path: Path, lines: tuple[str, ...]) -> None:
-    """Amended, reset and rebased; or only looked at, forwarded to, renamed. Of a branch, it has a name."""
-    assert {*told(tmp_path, *lines)} <= {"two"}
+def test_what_was_made_on_no_branch_is_told_once_something_else_is_checked_out(tmp_path: Path, script: str) -> None:
+    """However it came to be."""
+    assert told(tmp_path, LOST + script) != []
+
+
+def test_the_commits_that_a_worktree_began_with_on_no_branch_are_told(tmp_path: Path) -> None:
+    """Its log does not say so; and a rebase of its own branch has given up what that was."""
+    script = DIVERGED + "git worktree add -q --detach there; cd there; c lost lost; git rebase -q a topic"
+    assert told(tmp_path, script, None, at=".git/worktrees/there") == ["lost"]
+    for branch in ("refs/heads/a", ""):
+        assert told(tmp_path, "true", branch, at=".git/worktrees/there") == ["lost"]
+    assert told(tmp_path, "true", "refs/heads/topic", at=".git/worktrees/there") == []
+
+
+@pytest.mark.parametrize("branch", ["refs/heads/a", ""])
+@pytest.mark.parametrize(
+    "script",
+    [
+        "git checkout -q topic; git branch -m b; git rebase -q old",
+        "git checkout -q topic; git branch -m b; git rebase -q a || git checkout --theirs . && git add -A; "
+        "git rebase --continue",
+        "git checkout -q a~1; git checkout -q a; git checkout -q topic; git checkout -q a",
+        "c four x; git rebase -q topic -X theirs; git checkout -q topic",
+        "git checkout -q --detach; c four; git reset -q --hard a; git checkout -q a",
+        "git checkout -q --detach old; c four x; git rebase -q a",
+        "git checkout -q --detach old; c four x; c 'fixup! four' x; GIT_SEQUENCE_EDITOR=true "
+        "git rebase -q -i --autosquash a; git switch -q -c keep",
+        "git checkout -q --detach old; git merge -q --ff-only topic; git checkout -q a",
+        "git checkout -q --detach old; git reset -q --hard topic; git checkout -q a",
+        "git checkout -q --orphan b; c b; c c; git rebase -q --onto HEAD~1 --root",
+        "git checkout -q --detach; c four; git switch -q -c keep; git commit -q --amend -m five",
+        "git checkout -q --detach; c four; git switch -q -c keep; git rebase -q -X theirs topic",
+        "c four x; git rebase -q a old; git checkout -q a; git commit -q --amend -m five",
+        "c four x; git rebase -q -X theirs a topic; git checkout -q a; git commit -q --amend -m five",
+        "c four x; git checkout -q --orphan n; c five; git checkout -q a; git commit -q --amend -m six",
+        "git checkout -q --detach; c four x; git rebase topic; git rebase --abort; git rebase -q -X theirs topic; "
+        "git switch -q -c keep",
+        "git checkout -q --detach; c four x; git checkout -q a; git checkout -q -; git commit -q --amend -m five; "
+        "git switch -q -c keep",
+        "c four x; c five x; " + EDITED + "git rebase -i HEAD~2; git checkout -q old~0; git checkout -q -; "
+        "git commit -q --amend -m six; git rebase --continue",
+        "git checkout -q --detach; c four x; git stash; git bisect start; git bisect bad; git bisect good old; "
+        "git bisect reset; git switch -q -c keep; git commit -q --amend -m five",
+        "c four x; git checkout -q --detach; git checkout -q old~0; git checkout -q a; git commit -q --amend -m five",
+    ],
+)
+def test_what_was_given_up_or_was_somewhere_is_not(tmp_path: Path, script: str, branch: str) -> None:
+    """Amended, reset and rebased; only looked at, forwarded to, renamed; taken over by a branch, or come back to."""
+    assert told(tmp_path, DIVERGED + script, branch) == []
+
+
+def test_a_log_of_lines_that_are_none_takes_no_memory(tmp_path: Path) -> None:
+    """An agent may have written it."""
+    assert left_behind(b"".join(b" %x> \tm\n" % number for number in range(10_000)), None) == []

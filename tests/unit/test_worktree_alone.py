@@ -330,6 +330,22 @@ def test_an_adopted_worktrees_first_commits_are_at_stake_without_a_branch(place:
     assert f"branch NAME {oid} gives" in refused(place, made).hint
 
 
+def test_what_is_said_about_commits_of_a_submodule_is_the_end_of_it(place: Place) -> None:
+    """Where something else is checked out, too: to push that was said for ever."""
+    made = reachable(place).service.add(place.app, "T", Options(submodules=()))
+    outer = Path(made.path, "lib/outer")
+    git("submodule", "--quiet", "update", "--init", at=Path(made.path))
+    committed(outer, one="precious\n")
+    git("checkout", "-q", "HEAD~1", at=outer)
+    for name in ("first", "second"):
+        said = refused(place, made).hint.splitlines()[0]
+        words = shlex.split(said.partition(" gives ")[0].partition(" brings ")[0].replace("NAME", name))
+        assert words[:3] == ["git", "-C", str(outer)]
+        git(*words[3:], at=outer)
+    place.service.remove(made)
+    assert git("show", "second:one", at=place.root / "up-outer") == "precious"
+
+
 @pytest.mark.parametrize("shallow", [True, False])
 def test_what_was_fetched_into_a_submodule_is_no_work_without_a_ref(place: Place, shallow: bool) -> None:
     """Where a shallow history ends, nor what HEAD was reset or forwarded to. What was made there is."""
@@ -593,7 +609,7 @@ def test_the_store_of_a_submodule_of_any_name_is_looked_at(place: Place) -> None
     git("submodule", "--quiet", "add", "--name", name, "../up-inner", "x", at=root)
     git("commit", "-q", "-m", "x", at=root)
     committed(root / "x", new="precious\n")
-    assert place.service.status(made).own_stores == (name,)
+    assert [each for each, _ in place.service.status(made).own_stores] == [name]
 
 
 @pytest.mark.parametrize("late", [False, True])

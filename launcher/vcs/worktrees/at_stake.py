@@ -118,7 +118,8 @@ def loose(part: Part, broken: Sequence[str], *held: str) -> tuple[str, ...]:
     names += (oid for oid in known if damage.is_commit(trusted, oid))
     names += [one.oid for one in git.objects(picks) if one.kind == "commit"]
     names += (one.oid for one in _own(git) if one.kind == "commit")
-    left = left_behind(present.read(log, damage.MOST_LOG) or b"", part.ref)
+    began = part.ref if part.branch_made or part.ref is None else ""
+    left = left_behind(present.read(log, damage.MOST_LOG) or b"", began)
     names += [*dict.fromkeys(reversed(left))][:_MOST_LEFT]
     return _unheld_of(git, tuple(dict.fromkeys(filter(ref_files.is_oid, names))), *held)
 
@@ -201,15 +202,18 @@ def stores(worktree: Worktree) -> Iterator[tuple[str, str]]:
         yield from checkout.module_dirs(f"{part.git_dir}/modules", prefix, Present(), deepest=4096)
 
 
-def own_stores(worktree: Worktree) -> tuple[str, ...]:
-    """Names of submodules that keep commits nowhere but in such a store, as far as is known of its remotes."""
+def own_stores(worktree: Worktree) -> tuple[tuple[str, str], ...]:
+    """Submodules that keep commits nowhere but in such a store, as far as is known of its remotes: name, and a tip.
+
+    The tip is "" where git cannot tell.
+    """
     found = []
     for name, store in stores(worktree):
         git = Git(store)
         words = ("rev-list", "--ignore-missing", "--max-count=1", "--all", *git.ref("HEAD", ok=(0, 1, 128)).split())
         done = git.run(*words, "--not", *_told(git, worktree), ok=(0, 128))
         if done.out or done.status or refs.unreadable(store, "refs/heads/", "refs/tags/", "refs/stash"):
-            found.append(name)
+            found.append((name, "" if done.status else done.out.decode().strip()))
     return tuple(found)
 
 

@@ -270,7 +270,7 @@ class Condition(NamedTuple):
         inner: other worktrees that git knows and that are inside this one, or have their repository in a git directory
             that goes with it: root and git directory of the repository.
         docked: git directories that were in the worktree, and that the end of a session has put aside.
-        own_stores: names of submodules that keep commits nowhere but in git directories that go (`at_stake.stores`).
+        own_stores: submodules that keep commits nowhere but in git directories that go (`at_stake.own_stores`).
         lost_pointers: submodules whose files are there without the `.git` that leads to their git directory.
         in_use: processes that have their current directory in it.
         locked: reason of the user's own `git worktree lock`; None without one.
@@ -286,7 +286,7 @@ class Condition(NamedTuple):
     stashes: tuple[Kept, ...] = ()
     inner: tuple[tuple[str, str], ...] = ()
     docked: tuple[str, ...] = ()
-    own_stores: tuple[str, ...] = ()
+    own_stores: tuple[tuple[str, str], ...] = ()
     lost_pointers: tuple[str, ...] = ()
     in_use: tuple[int, ...] = ()
     locked: str | None = None
@@ -295,7 +295,7 @@ class Condition(NamedTuple):
         """What would be lost with the worktree, in words; empty when nothing."""
         found = [text for part in self.parts for text in part.at_stake()]
         found += self.others()
-        found += [f"submodule {cited(name)}: commits that are on no remote" for name in self.own_stores]
+        found += [f"submodule {cited(name)}: commits that are on no remote" for name, _ in self.own_stores]
         found += [f"a repository that was moved aside: {cited(path)}" for path in self.docked]
         return [*found, *self.waiting]
 

@@ -715,9 +715,10 @@ def _ways(now: Condition, worktree: Worktree) -> Iterator[str]:
         for path in part.broken:
             opened = joined(("chmod", "-R", "u+rwX", path)), joined(("rm", path))
             yield f"if you need nothing of it: {opened[1]}" if os.access(path, os.R_OK) else f"{opened[0]} opens it"
-    for name in filter(place.__contains__, now.own_stores):
-        push = joined(("git", "-C", place[name], "push", "origin", "HEAD:refs/heads/NAME"))
-        yield f"{push} brings what is checked out in {cited(name)} to its remote"
+    for name, tip in now.own_stores:
+        if name in place and tip:
+            push = joined(("git", "-C", place[name], "push", "origin", f"{tip}:refs/heads/NAME"))
+            yield f"{push} brings that commit of {cited(name)} to its remote"
     strange = bool(now.docked) or any(part.strangers or part.hidden for part in now.parts)
     if strange:
         yield "fetch or copy from it what you want (run no git in it: the jail's command wrote its configuration)"
