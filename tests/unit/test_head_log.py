@@ -22,13 +22,18 @@ def told(place: Path, script: str, branch: str | None = "refs/heads/a", *, at: s
     """What of a script's commits was left behind, and no ref has: subjects. What it commits as `lost` has a tag."""
     subprocess.run(["bash", "-c", script], cwd=place, env=os.environ | ENV, capture_output=True, check=False)
     log = (place / at / "logs/HEAD").read_bytes()
+    is_loose = not (place / at / "HEAD").read_text().startswith("ref: ")
     words = ["--branches", "--tags=kept"]
     unheld = (
-        {*git("rev-list", *left_behind(log, branch), "--not", *words, at=place).split()}
-        if left_behind(log, branch)
+        {*git("rev-list", *left_behind(log, branch, loose=is_loose), "--not", *words, at=place).split()}
+        if left_behind(log, branch, loose=is_loose)
         else set()
     )
-    return [git("log", "-1", "--format=%s", oid, at=place) for oid in left_behind(log, branch) if oid in unheld]
+    return [
+        git("log", "-1", "--format=%s", oid, at=place)
+        for oid in left_behind(log, branch, loose=is_loose)
+        if oid in unheld
+    ]
 
 
 @pytest.mark.parametrize(
@@ -56,6 +61,7 @@ def told(place: Path, script: str, branch: str | None = "refs/heads/a", *, at: s
         "git reset -q --hard HEAD~1; git checkout -q a",
         "GIT_REFLOG_ACTION='pull -q origin a' git checkout -q old~0; git checkout -q a",
         "git update-ref HEAD old; git checkout -qf a",
+        "git update-ref HEAD old",
         "git commit -q --amend -m 'fix(parser): returning to the old API'; git checkout -q a",
         "git commit -q --amend -m 'docs (start): checkout of the guide'; git checkout -q a",
         "git commit -q --amend -m 'explain merge: Fast-forward'; git checkout -q a",
@@ -108,6 +114,8 @@ def test_the_commits_that_a_worktree_began_with_on_no_branch_are_told(tmp_path: 
         "git checkout -q --detach; c four x; git stash; git bisect start; git bisect bad; git bisect good old; "
         "git bisect reset; git switch -q -c keep; git commit -q --amend -m five",
         "c four x; git checkout -q --detach; git checkout -q old~0; git checkout -q a; git commit -q --amend -m five",
+        "c four x; git commit -q --amend -m five; git update-ref -m 'paddock: harvest' refs/heads/a topic",
+        "c four x; git update-ref -m 'paddock: harvest' refs/heads/a topic; git checkout -q topic",
     ],
 )
 def test_what_was_given_up_or_was_somewhere_is_not(tmp_path: Path, script: str, branch: str) -> None:
@@ -117,4 +125,4 @@ def test_what_was_given_up_or_was_somewhere_is_not(tmp_path: Path, script: str, 
 
 def test_a_log_of_lines_that_are_none_takes_no_memory(tmp_path: Path) -> None:
     """An agent may have written it."""
-    assert left_behind(b"".join(b" %x> \tm\n" % number for number in range(10_000)), None) == []
+    assert left_behind(b"".join(b" %x> \tm\n" % number for number in range(10_000)), None, loose=True) == []

@@ -178,7 +178,8 @@ class AgentRefs:
             log = self._read(f"{place}/logs/HEAD".lstrip("/"), room) or b""
             room -= len(log)
             began = "" if place else branch  # nobody knows of a linked one's
-            found |= {oid: oid for oid in left_behind(log, began) if self._oid(oid)}
+            is_loose = not (self._read(f"{place}/HEAD".lstrip("/"), _MOST_LINE) or b"").startswith(b"ref:")
+            found |= {oid: oid for oid in left_behind(log, began, loose=is_loose) if self._oid(oid)}
         return found
 
     def _is_short(self, path: str) -> bool:

@@ -9,7 +9,7 @@ if TYPE_CHECKING:
 _MAKES = frozenset({b"commit", b"cherry-pick", b"revert", b"am", b"merge", b"pull", b"rebase"})
 
 
-def left_behind(log: bytes, branch: str | None) -> list[str]:
+def left_behind(log: bytes, branch: str | None, *, loose: bool) -> list[str]:
     """Ids of commits that were made on no branch, and left when something else was checked out, as nobody came back.
 
     Besides git-checkout(1), whose message tells, that is an orphan branch, a move whose message is another programme's,
@@ -19,10 +19,12 @@ def left_behind(log: bytes, branch: str | None) -> list[str]:
 
     Args:
         branch: full name of the one that HEAD was on when the log began; None for no branch, "" for unknown.
+        loose: whether HEAD is on no branch now.
     """
     on = ("HEAD" if branch is None else branch.removeprefix("refs/heads/")).encode("utf-8", "surrogateescape")
     left: dict[bytes, bytes] = {}  # with subjects
     here: dict[bytes, bytes] = {}  # what was made since something was checked out
+    moved: dict[bytes, bytes] = {}  # of that, from where something else has moved HEAD, or its branch
     made = rebased = wanted = before = b""
     picked = False
     for last, old, new, message in _entries(log):
@@ -31,15 +33,15 @@ def left_behind(log: bytes, branch: str | None) -> list[str]:
         came, _, target = text.partition(b" to ")
         target = target.removeprefix(b"refs/heads/")
         if last.strip(b"0") and not old.strip(b"0"):  # since an orphan branch was begun; not after a rename
-            left[made] = here.get(made, b"")
-            on, made, here = b"", b"", {}
+            left |= moved | {made: here.get(made, b"")}
+            on, made, here, moved = b"", b"", {}, {}
         if verb == b"checkout" and came.startswith(b"moving from "):
             origin = came[12:]
             if not is_oid(origin.decode("ascii", "replace")):  # a branch
-                made, here = b"", {}
+                made, here, moved = b"", {}, {}
             elif old != new:
-                left[made] = here.get(made, b"")
-                made, here = b"", {}
+                left |= moved | {made: here.get(made, b"")}
+                made, here, moved = b"", {}, {}
             on = target if target != origin else b""  # --detach says no more
         elif came == b"returning" and action.endswith(b")"):  # from a rebase of that branch
             if new != rebased and before != target and (before or not picked):
@@ -62,14 +64,16 @@ def left_behind(log: bytes, branch: str | None) -> list[str]:
         elif verb == b"clone" or not (message or old.strip(b"0")):
             made = b""
         else:
-            if verb not in _MAKES or not text:  # HEAD was moved, or a commit was made elsewhere
-                left[made] = here.get(made, b"")
+            if verb not in _MAKES or not text:
+                moved[made] = here.get(made, b"")
             made, here[new] = new, text
             picked = picked or text == wanted
+        moved.pop(new, None)
         if new in left:
             made, here[new] = new, left.pop(new)
     if not picked:
         left[rebased] = wanted
+    left |= moved if loose else {}
     return [oid.decode() for oid in left if oid]
 
 

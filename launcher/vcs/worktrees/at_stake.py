@@ -119,7 +119,8 @@ def loose(part: Part, broken: Sequence[str], *held: str) -> tuple[str, ...]:
     names += [one.oid for one in git.objects(picks) if one.kind == "commit"]
     names += (one.oid for one in _own(git) if one.kind == "commit")
     began = part.ref if part.branch_made or part.ref is None else ""
-    left = left_behind(present.read(log, damage.MOST_LOG) or b"", began)
+    is_loose = not admin_files.head(git_dir).startswith("ref: ")
+    left = left_behind(present.read(log, damage.MOST_LOG) or b"", began, loose=is_loose)
     names += [*dict.fromkeys(reversed(left))][:_MOST_LEFT]
     return _unheld_of(git, tuple(dict.fromkeys(filter(ref_files.is_oid, names))), *held)
 
