@@ -1,12 +1,10 @@
-"""`make test`: the whole suite, and once more by themselves the few tests that failed beside the others.
+"""`make test`: the whole suite, where its files cost little and nothing of the caller's is in its way.
 
-Most of the suite is processes that race for two processors. What fails there and passes alone has shown something
-about the load, which is worth to be read and no reason to refuse a change: it is named at the end as unsteady. A test
-that fails twice fails the suite, and so do many failures at once, which load does not explain.
+What fails is not tried again: a test that fails beside others and passes alone has shown a fault of Paddock's or its
+own, more often than not one that users meet on a busy machine.
 """
 
 import ctypes
-import json
 import os
 import signal
 import subprocess
@@ -14,7 +12,6 @@ import sys
 import tempfile
 from pathlib import Path
 
-MOST_TRIED_AGAIN = 5
 MOST_SECONDS = 75 * 60
 """After which a suite that hangs is interrupted, so that it still says what failed and where it was."""
 FAILED = 1
@@ -41,22 +38,6 @@ def work_in_memory() -> bool:
     return bool(libc.mount(b"tmpfs", os.fsencode(tempfile.gettempdir()), b"tmpfs", 0, b"mode=1777") == 0)
 
 
-def main(arguments: list[str]) -> int:
-    """Runs pytest with `arguments`. Returns its exit status, 0 when all that failed passed alone."""
-    with tempfile.TemporaryDirectory() as cache:
-        status = pytest("-o", f"cache_dir={cache}", *arguments)
-        if status != FAILED:
-            return status
-        failed = json.loads((Path(cache) / "v/cache/lastfailed").read_bytes())
-        if len(failed) > MOST_TRIED_AGAIN:
-            return status
-        print(f"\nsuite: {len(failed)} failed beside others, and run once more by themselves", flush=True)
-        status = pytest("-o", f"cache_dir={cache}", "--quiet", "--last-failed")
-    if status == 0:
-        print("suite: unsteady, failed beside others and passed alone:", *failed, sep="\n    ", flush=True)
-    return status
-
-
 def compile_tests() -> None:
     """Compiles the tests of a fresh checkout, each file once: workers that start together all compile all of them."""
     if Path("tests/unit/__pycache__").exists():
@@ -79,8 +60,8 @@ def make_directories_of_caches() -> None:
 
 
 def pytest(*arguments: str) -> int:
-    """Exit status of one run of pytest in a process of its own."""
-    with subprocess.Popen([sys.executable, "-m", "pytest", *arguments]) as process:
+    """Exit status of one run of pytest in a process of its own, which keeps nothing in the checkout's root."""
+    with subprocess.Popen([sys.executable, "-m", "pytest", "-p", "no:cacheprovider", *arguments]) as process:
         try:
             return process.wait(MOST_SECONDS)
         except subprocess.TimeoutExpired:
@@ -108,4 +89,4 @@ if __name__ == "__main__":
     work_in_memory()
     make_directories_of_caches()
     compile_tests()
-    sys.exit(main(sys.argv[1:]))
+    sys.exit(pytest(*sys.argv[1:]))
