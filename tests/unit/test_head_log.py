@@ -1,6 +1,7 @@
 """What HEAD's log tells of commits that were made on no branch: of real git's logs."""
 
 import os
+import shutil
 import subprocess
 from pathlib import Path
 
@@ -9,31 +10,40 @@ import pytest
 from launcher.vcs.harvest.head_log import left_behind
 from tests.support.repository import ENV, git
 
-DIVERGED = """
-c() { echo "$1" >>"${2-file}"; git add -A; git commit -qm "$1"; }
-git init -q -b a; c one; git branch topic; c two other; git checkout -q topic; c three; git checkout -q a
-git branch -q old HEAD~1
-"""
-LOST = DIVERGED + "git checkout -q --detach; c lost lost; git tag lost\n"
+COMMIT = 'c() { echo "$1" >>"${2-file}"; git add -A; git commit -qm "$1"; }\n'
+DIVERGED = """git init -q -b a; c one; git branch topic; c two other; git checkout -q topic; c three; git checkout -q a
+git branch -q old HEAD~1"""
+LOST = "git checkout -q --detach; c lost lost; git tag lost\n"
 EDITED = "export GIT_EDITOR=true GIT_SEQUENCE_EDITOR='sed -i 1s/pick/edit/'\n"
 
 
-def told(place: Path, script: str, branch: str | None = "refs/heads/a", *, at: str = ".git") -> list[str]:
-    """What of a script's commits was left behind, and no ref has: subjects. What it commits as `lost` has a tag."""
-    subprocess.run(["bash", "-c", script], cwd=place, env=os.environ | ENV, capture_output=True, check=False)
+@pytest.fixture(scope="module")
+def diverged(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A repository with two branches that have diverged."""
+    made = tmp_path_factory.mktemp("diverged")
+    run(made, DIVERGED)
+    return made
+
+
+@pytest.fixture
+def place(diverged: Path, tmp_path: Path) -> Path:
+    """A copy of it."""
+    shutil.copytree(diverged, tmp_path, dirs_exist_ok=True)
+    return tmp_path
+
+
+def run(place: Path, script: str) -> None:
+    """Runs a script in it, to its end."""
+    subprocess.run(["bash", "-c", COMMIT + script], cwd=place, env=os.environ | ENV, capture_output=True, check=False)
+
+
+def told(place: Path, *branches: str | None, at: str = ".git") -> list[str]:
+    """What was left behind, and no ref but the tag `lost` has, if HEAD began on one of these branches: subjects."""
     log = (place / at / "logs/HEAD").read_bytes()
     is_loose = not (place / at / "HEAD").read_text().startswith("ref: ")
-    words = ["--branches", "--tags=kept"]
-    unheld = (
-        {*git("rev-list", *left_behind(log, branch, loose=is_loose), "--not", *words, at=place).split()}
-        if left_behind(log, branch, loose=is_loose)
-        else set()
-    )
-    return [
-        git("log", "-1", "--format=%s", oid, at=place)
-        for oid in left_behind(log, branch, loose=is_loose)
-        if oid in unheld
-    ]
+    found = {oid for branch in branches for oid in left_behind(log, branch, loose=is_loose)}
+    unheld = {*git("rev-list", *found, "--not", "--branches", at=place).split()} & found if found else found
+    return [git("log", "-1", "--format=%s", oid, at=place) for oid in unheld]
 
 
 @pytest.mark.parametrize(
@@ -70,21 +80,20 @@ def told(place: Path, script: str, branch: str | None = "refs/heads/a", *, at: s
         "git -c user.name=$'a\\tb' commit -q --amend -m lost; git checkout -q a",
     ],
 )
-def test_what_was_made_on_no_branch_is_told_once_something_else_is_checked_out(tmp_path: Path, script: str) -> None:
+def test_what_was_made_on_no_branch_is_told_once_something_else_is_checked_out(place: Path, script: str) -> None:
     """However it came to be."""
-    assert told(tmp_path, LOST + script) != []
+    run(place, LOST + script)
+    assert told(place, "refs/heads/a") != []
 
 
-def test_the_commits_that_a_worktree_began_with_on_no_branch_are_told(tmp_path: Path) -> None:
+def test_the_commits_that_a_worktree_began_with_on_no_branch_are_told(place: Path) -> None:
     """Its log does not say so; and a rebase of its own branch has given up what that was."""
-    script = DIVERGED + "git worktree add -q --detach there; cd there; c lost lost; git rebase -q a topic"
-    assert told(tmp_path, script, None, at=".git/worktrees/there") == ["lost"]
-    for branch in ("refs/heads/a", ""):
-        assert told(tmp_path, "true", branch, at=".git/worktrees/there") == ["lost"]
-    assert told(tmp_path, "true", "refs/heads/topic", at=".git/worktrees/there") == []
+    run(place, "git worktree add -q --detach there; cd there; c lost lost; git rebase -q a topic")
+    for branch in (None, "refs/heads/a", ""):
+        assert told(place, branch, at=".git/worktrees/there") == ["lost"]
+    assert told(place, "refs/heads/topic", at=".git/worktrees/there") == []
 
 
-@pytest.mark.parametrize("branch", ["refs/heads/a", ""])
 @pytest.mark.parametrize(
     "script",
     [
@@ -118,11 +127,12 @@ def test_the_commits_that_a_worktree_began_with_on_no_branch_are_told(tmp_path: 
         "c four x; git update-ref -m 'paddock: harvest' refs/heads/a topic; git checkout -q topic",
     ],
 )
-def test_what_was_given_up_or_was_somewhere_is_not(tmp_path: Path, script: str, branch: str) -> None:
+def test_what_was_given_up_or_was_somewhere_is_not(place: Path, script: str) -> None:
     """Amended, reset and rebased; only looked at, forwarded to, renamed; taken over by a branch, or come back to."""
-    assert told(tmp_path, DIVERGED + script, branch) == []
+    run(place, script)
+    assert told(place, "refs/heads/a", "") == []
 
 
-def test_a_log_of_lines_that_are_none_takes_no_memory(tmp_path: Path) -> None:
+def test_a_log_of_lines_that_are_none_takes_no_memory() -> None:
     """An agent may have written it."""
     assert left_behind(b"".join(b" %x> \tm\n" % number for number in range(10_000)), None, loose=True) == []
