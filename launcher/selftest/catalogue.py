@@ -57,8 +57,9 @@ class Trial(NamedTuple):
 
     @property
     def group(self) -> object:
-        """Trials with the same one share a scratch area. What works is not tried where attacks have been."""
-        return self if self.at_border else (self.kind, self.run, bool(self.end or self.terminal))
+        """Trials with the same one share a scratch area. What works is not tried where attacks have been, and git's
+        commands where nobody has changed a file."""
+        return self if self.at_border else (self.concern == "git", self.kind, self.run, bool(self.end or self.terminal))
 
 
 @functools.cache

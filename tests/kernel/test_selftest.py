@@ -71,6 +71,10 @@ backends = ["namespaces", "guard"]
 sys.exit(selftest.selftest(backend=backends, prefix=[], concern=["border"], html=None, as_json=True, verbose=False))
 """
 """The verb, which tries on the guard what its words name; both share the round without a sandbox."""
+EVERYWHERE = ("writes", "metadata", "git", "hand-off files", "keys", "supervision", "limits")
+"""What nothing but the ordinary user's rights decides, so that each attack is possible without a sandbox."""
+PRIVILEGED = {"write by the root of process 1", "a device"}
+"""Of those, what needs more."""
 NAMES = {promises.NAMESPACES: "namespaces", promises.GUARD: "guard", promises.BUBBLEWRAP: "bubblewrap"}
 """What `--backend` calls them."""
 BRIEF = ("reads", "git", "keys", "supervision")
@@ -180,6 +184,10 @@ def _whole(document: dict[str, Any], backends: Sequence[str], *, least: Sequence
         allowed = {"hand-off files", "processes", "sockets", "network"} if sandbox["name"] == promises.GUARD else set()
         assert exempt <= allowed
         assert sandbox["attacks"]["held"] > held
+        # What another trial in the same scratch area is in the way of would count as held, or be left out, everywhere.
+        untried = [trial for trial in sandbox["trials"] if trial["verdict"] == "not possible here"]
+        sure = {each["name"] for each in untried if each["kind"] == catalogue.CONTROL or each["concern"] in EVERYWHERE}
+        assert sure <= PRIVILEGED
         assert sandbox["backend"] == sandbox["name"]
     return sandboxes
 
