@@ -282,7 +282,10 @@ def test_the_command_line_shows_and_stops(service: Served) -> None:
     assert service.cli("logs", "shown", "--raw").stdout == "hello\npaddock: over\n"
     assert re.fullmatch(r"no session is running; \d+ ended: paddock ps --all\n", service.cli("ps").stdout)
     assert "shown" in service.cli("ps", "--all").stdout
-    service.create("sh", "-c", "trap '' TERM; while :; do sleep 1; done", name="deaf")
+    service.create("sh", "-c", "trap '' TERM; echo deaf; while :; do sleep 1; done", name="deaf")
+    while "deaf" not in service.log("deaf"):  # before that a signal would end it
+        assert time.monotonic() < deadline + served.PATIENCE
+        time.sleep(0.02)
     waited = service.cli("stop", "deaf", "--patience", "3")
     assert "waiting for deaf: sent SIGTERM, will be killed after 3 s (--now" in waited.stderr
     assert service.cli("stop", "--forget", "shown").returncode == 0
